@@ -1,0 +1,1 @@
+"""What is kept: canonical bytes, names, the envelope, redaction. Pure."""

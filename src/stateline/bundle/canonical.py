@@ -1,0 +1,221 @@
+"""Canonical bytes of a JSON value, and strict reading of JSON text.
+
+The canonical form (``docs/format.md``, section "Canonical form"): UTF-8 JSON, keys sorted by code point, no white
+space, no trailing newline, integers exact from -2^63 to 2^64-1, floats in the shortest form that reads back, as
+msgspec writes them. Everything here is pure; sizes are in [bytes].
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import msgspec
+
+from stateline.errors import IntegrityError, ValueRefused
+
+Json = Any
+"""A JSON value: None, bool, int, float, str, list of Json, dict of str to Json; nothing else."""
+
+DEPTH = 128
+"""How deep containers may nest in a value. An interpreter's stack bounds what every reader can take; jq stops at 256."""
+FILE_DEPTH = DEPTH + 2
+"""A file nests its value at most two levels deeper (envelope or node, and the table of objects)."""
+SNAPSHOT_LIMIT = 16 * 1024 * 1024
+"""Largest snapshot [bytes]."""
+OBJECT_LIMIT = 1024 * 1024 * 1024
+"""Largest object [bytes]."""
+TEXT_LIMIT = 16 * 1024 * 1024
+"""Largest JSON text taken from outside: task output, input, manifests [bytes]."""
+INT_MIN = -(2**63)
+INT_MAX = 2**64 - 1
+
+_encoder = msgspec.json.Encoder(order="sorted")
+_decoder = msgspec.json.Decoder()
+# Nineteen digits is where an integer can first leave the range; only then is each integer looked at.
+_wide_number = re.compile(rb"\d{19}")
+_not_brackets = bytes(sorted(set(range(256)) - set(b"[]{}")))
+_round_brackets = bytes.maketrans(b"[]{}", b"()()")
+# Possessive, and the closing quote optional: an unterminated string must not be tried again from each quote in it.
+_string = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+
+
+def sha256(data: bytes) -> str:
+    """The SHA-256 of ``data`` in lower-case hex, as ``sha256sum`` prints it."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def encode(value: Json, *, depth: int = DEPTH) -> bytes:
+    """The canonical bytes of ``value``.
+
+    Raises :class:`ValueRefused`, naming the place, for whatever does not survive a round trip: NaN and infinities,
+    integers out of range, lone surrogates, keys that are not strings, tuples, bytes and other types, and nesting
+    over ``depth``.
+    """
+    try:
+        data = _encoder.encode(value)
+        # msgspec writes NaN as null and takes types that JSON does not have. Reading back and comparing finds all of
+        # that at the speed of C; the slow walk is left for telling the place.
+        if not _wide_number.search(data) and not deeper_than(data, depth) and _decoder.decode(data) == value:
+            return data
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+        pass
+    check(value, depth=depth)
+    return _encoder.encode(value)
+
+
+def check(value: Json, *, depth: int = DEPTH) -> None:
+    """Raise :class:`ValueRefused` with the JSON Pointer of the first place that format 1 cannot hold."""
+    # An explicit stack: the value may be nested deeper than the interpreter's.
+    stack: list[tuple[Json, str, int]] = [(value, "", 0)]
+    while stack:
+        item, where, level = stack.pop()
+        if item is None or isinstance(item, str | int | float):
+            _check_scalar(item, where)
+        elif isinstance(item, list | dict):
+            if level >= depth:
+                # The whole pointer would be as long as the bomb is deep.
+                raise ValueRefused(f"nested deeper than {depth} levels", where=where[:80], hint="flatten the value")
+            if isinstance(item, list):
+                stack.extend((child, f"{where}/{index}", level + 1) for index, child in enumerate(item))
+            else:
+                for key, child in item.items():
+                    if not isinstance(key, str):
+                        raise ValueRefused(
+                            f"a key is a {type(key).__name__}, not a string", where=where, hint="use string keys"
+                        )
+                    _check_scalar(key, where)
+                    stack.append((child, f"{where}/{escape(key)}", level + 1))
+        else:
+            raise ValueRefused(
+                f"a {type(item).__name__} is not a JSON value",
+                where=where,
+                hint="use None, bool, int, float, str, list and dict",
+            )
+
+
+def _check_scalar(item: Json, where: str) -> None:
+    if isinstance(item, str):
+        try:
+            item.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ValueRefused(
+                "a string holds a lone surrogate, which UTF-8 cannot hold",
+                where=where.encode("utf-8", "backslashreplace").decode(),
+                hint="decode the bytes with errors='replace'",
+            ) from None
+    elif isinstance(item, int) and not INT_MIN <= item <= INT_MAX:
+        raise ValueRefused("an integer is outside -2^63 .. 2^64-1", where=where, hint="store it as a string")
+    elif isinstance(item, float) and (item != item or item in (float("inf"), float("-inf"))):
+        raise ValueRefused(f"{item!r} is not a JSON number", where=where, hint="use null or a string")
+
+
+def escape(key: str) -> str:
+    """``key`` as one reference token of a JSON Pointer (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def unescape(token: str) -> str:
+    """The key that a reference token of a JSON Pointer stands for (RFC 6901)."""
+    return token.replace("~1", "/").replace("~0", "~")
+
+
+def deeper_than(data: bytes, depth: int) -> bool:
+    """Whether JSON text nests deeper than ``depth``. Linear in the text for a fixed depth, never recursive.
+
+    Text that is not JSON gets some answer; the decoder refuses it afterwards.
+    """
+    if data.count(b"[") + data.count(b"{") <= depth:
+        return False
+    # Only brackets outside strings count. Each replacement peels exactly one level, from the inside.
+    rest = _string.sub(b"", data).translate(_round_brackets, _not_brackets)
+    for _ in range(depth):
+        peeled = rest.replace(b"()", b"")
+        if len(peeled) == len(rest):
+            break
+        rest = peeled
+    return bool(rest)
+
+
+def decode(data: bytes, *, depth: int = FILE_DEPTH) -> Json:
+    """The value whose canonical form is exactly ``data``.
+
+    Raises :class:`IntegrityError` for anything else: not JSON, duplicate keys, white space, another spelling of a
+    number, a key order that is not sorted, nesting over ``depth``.
+    """
+    if deeper_than(data, depth):
+        raise IntegrityError(f"the file nests deeper than {depth} levels", finding="not_canonical")
+    try:
+        value = _decoder.decode(data)
+        again = _encoder.encode(value)
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise IntegrityError(f"the file is not JSON: {error}", finding="not_json") from None
+    if again != data or (_wide_number.search(data) and not _integers_fit(value)):
+        raise IntegrityError("the file is JSON but not in canonical form", finding="not_canonical")
+    return value
+
+
+def _integers_fit(value: Json) -> bool:
+    try:
+        check(value, depth=FILE_DEPTH)
+    except ValueRefused:
+        return False
+    return True
+
+
+def parse(data: bytes, *, limit: int = TEXT_LIMIT, what: str = "the text") -> Json:
+    """Read JSON text from outside (a task's output, ``--input``), however it is spelled.
+
+    ``what`` names the text in messages. Raises :class:`ValueRefused` for text over ``limit`` [bytes], not UTF-8, not
+    JSON, with duplicate keys, NaN or infinities, lone surrogates, integers out of range, or nested over ``DEPTH``.
+    """
+    if len(data) > limit:
+        raise ValueRefused(f"{what} is larger than {limit} bytes", hint="write large data to a file and name it")
+    if deeper_than(data, DEPTH):
+        raise ValueRefused(f"{what} nests deeper than {DEPTH} levels", hint="flatten the value")
+    try:
+        value = _decoder.decode(data)
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
+        # msgspec calls several mistakes "truncated"; the slow reader knows the place.
+        _parse_slowly(data, what, str(error))
+    # A repeated key vanishes in the decoded value, and with it a colon. An escaped colon could hide that.
+    if _wide_number.search(data) or b"\\u003" in data or data.count(b":") != _encoder.encode(value).count(b":"):
+        _parse_slowly(data, what, "")
+    return value
+
+
+def _parse_slowly(data: bytes, what: str, reason: str) -> None:
+    """Find the mistake that the fast reader saw or could not see; return when there is none."""
+    import json
+
+    def pairs(items: list[tuple[str, Json]]) -> dict[str, Json]:
+        seen = dict(items)
+        if len(seen) != len(items):
+            keys = [key for key, _ in items]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise ValueRefused(f"{what} holds the key {twice!r} twice in one object", hint="keys must be unique")
+        return seen
+
+    def constant(name: str) -> NoReturn:
+        raise ValueRefused(f"{what} holds {name}, which is not JSON", hint="use null or a string")
+
+    try:
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=pairs, parse_constant=constant)
+    except UnicodeDecodeError as error:
+        raise ValueRefused(f"{what} is not UTF-8 (byte {error.start})", hint="write UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueRefused(f"{what} is not JSON: {error}", hint="write one JSON document") from None
+    check(value)
+    if reason:
+        raise ValueRefused(f"{what} is not JSON: {reason}", hint="write one JSON document")
+
+
+def walk(value: Json, visit: Callable[[Json], Json]) -> Json:
+    """``value`` with ``visit`` applied to every leaf; containers are copied."""
+    if type(value) is dict:
+        return {key: walk(child, visit) for key, child in value.items()}
+    if type(value) is list:
+        return [walk(child, visit) for child in value]
+    return visit(value)

@@ -1,0 +1,236 @@
+"""What every snapshot, pointer and node file holds. Pure: bytes in, typed data out.
+
+``docs/format.md`` is the rule; this is its only reader and writer. Order is ``seq`` and ``prev_sha``; ``created_at`` is for people.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from stateline.bundle import canonical, naming
+from stateline.bundle.canonical import Json
+from stateline.errors import IntegrityError, NewerVersion
+
+VERSION = "1"
+FORMAT = "stateline/1"
+JSON_TYPE = "application/json"
+NODE_TYPE = "application/vnd.stateline.node+json"
+OWN_TYPES = "application/vnd.stateline."
+"""Prefix of the media types that this format gives a meaning. A reader refuses one that it does not know."""
+
+_version = re.compile(r"(\d{1,9})(\.\d{1,9})?")
+_media_type = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,126}/[a-z0-9][a-z0-9!#$&^_.+-]{0,126}")
+
+
+class Ref(msgspec.Struct, frozen=True, order=True):
+    """An object by digest: ``size`` in [bytes]. In a value it stands for the object's content."""
+
+    sha256: str
+    size: int
+    media_type: str = JSON_TYPE
+
+    def document(self) -> dict[str, Json]:
+        """As it stands in a table of objects."""
+        return {"sha256": self.sha256, "size": self.size, "media_type": self.media_type}
+
+
+class Link(msgspec.Struct, frozen=True):
+    """A snapshot of some scope, wherever it lies."""
+
+    scope: str
+    seq: int
+    sha256: str
+
+
+class Pointer(msgspec.Struct, frozen=True):
+    """What ``latest.json`` says: the head's file name and digest."""
+
+    path: str
+    sha256: str
+
+    def encode(self) -> bytes:
+        """The bytes of ``latest.json``."""
+        return canonical.encode({"version": VERSION, "path": self.path, "sha256": self.sha256})
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """One snapshot. ``state`` has null where ``objects`` (JSON Pointer relative to ``state`` -> Ref) has an entry.
+
+    ``kind`` says what sort of state this is (``run``, ``context``, ``machine``, or an embedder's own), ``event`` what
+    happened. ``extra`` keeps top-level fields of a newer minor version.
+    """
+
+    seq: int
+    created_at: str
+    tool_version: str
+    scope: str
+    prev_sha: str | None
+    prev: str | None
+    kind: str
+    event: dict[str, Json]
+    state: Json
+    objects: dict[str, Ref] = {}
+    origin: Link | None = None
+    merged: Link | None = None
+    version: str = VERSION
+    extra: dict[str, Json] = {}
+
+    def document(self) -> dict[str, Json]:
+        """The bundle as JSON, as it stands in the file."""
+        document: dict[str, Json] = {
+            "version": self.version,
+            "seq": self.seq,
+            "created_at": self.created_at,
+            "tool_version": self.tool_version,
+            "scope": self.scope,
+            "prev_sha": self.prev_sha,
+            "prev": self.prev,
+            "kind": self.kind,
+            "event": self.event,
+            "state": self.state,
+            "objects": {pointer: ref.document() for pointer, ref in self.objects.items()},
+        }
+        for name, link in (("origin", self.origin), ("merged", self.merged)):
+            if link is not None:
+                document[name] = msgspec.to_builtins(link)
+        return {**self.extra, **document}
+
+
+_FIELDS = frozenset(Envelope.__struct_fields__) - {"extra"}
+
+
+def check_version(version: Json, what: str) -> None:
+    """Accept "1" and its minor versions. Raises :class:`NewerVersion` or :class:`IntegrityError`."""
+    match = _version.fullmatch(version) if isinstance(version, str) else None
+    if match is None:
+        raise IntegrityError(f"{what} has no readable version", finding="malformed")
+    if match[1] != VERSION:
+        raise NewerVersion(
+            f"{what} is of format version {version}; this Stateline reads version {VERSION}. It was left untouched.",
+            hint="upgrade stateline",
+        )
+
+
+def read_envelope(data: bytes, what: str = "the snapshot") -> Envelope:
+    """Read a snapshot's bytes. Raises :class:`IntegrityError` (``finding`` tells the damage) or
+    :class:`NewerVersion`. Links to other files are not checked here; the store and ``verify`` do that."""
+    document = _object(data, what)
+    check_version(document.get("version"), what)
+    known = {name: value for name, value in document.items() if name in _FIELDS}
+    try:
+        envelope = msgspec.convert(
+            {**known, "extra": {name: document[name] for name in document.keys() - _FIELDS}}, Envelope
+        )
+    except msgspec.ValidationError as error:
+        raise IntegrityError(f"{what} is not a bundle: {error}", finding="malformed") from None
+    problem = _problem(envelope, document)
+    if problem:
+        raise IntegrityError(f"{what} is not a bundle: {problem}", finding="malformed")
+    return envelope
+
+
+def _problem(envelope: Envelope, document: Mapping[str, Any]) -> str:
+    """What a well-typed envelope still has wrong, or ""."""
+    if "objects" not in document:
+        return "`objects` is missing"
+    if not 0 <= envelope.seq < 2**63:
+        return "`seq` is out of range"
+    if not naming.is_created_at(envelope.created_at):
+        return "`created_at` is not RFC 3339 UTC with microseconds"
+    first = envelope.seq == 0
+    if first and envelope.origin is None and (envelope.prev_sha, envelope.prev) != (None, None):
+        return "the first snapshot names a parent"
+    if envelope.origin is not None and (not first or envelope.prev_sha != envelope.origin.sha256 or envelope.prev):
+        return "`origin` does not agree with `seq`, `prev_sha` and `prev`"
+    if not first and (envelope.prev_sha is None or envelope.prev is None):
+        return "`prev_sha` or `prev` is missing"
+    if envelope.prev_sha is not None and not naming.is_sha256(envelope.prev_sha):
+        return "`prev_sha` is not a SHA-256"
+    if envelope.prev is not None and naming.snapshot_parts(envelope.prev) is None:
+        return "`prev` is not a snapshot's name"
+    return table_problem(envelope.state, envelope.objects)
+
+
+def ref_problem(ref: Ref) -> str:
+    """Why a Ref cannot stand in a table of objects, or ""."""
+    if not naming.is_sha256(ref.sha256):
+        return "the digest is not a SHA-256 in lower-case hex"
+    if not 0 <= ref.size < 2**63:
+        return "the size is out of range"
+    if not _media_type.fullmatch(ref.media_type):
+        return "the media type is not TYPE/SUBTYPE in lower case without parameters"
+    return ""
+
+
+def table_problem(value: Json, objects: Mapping[str, Ref]) -> str:
+    """What is wrong between a value and its table of objects, or ""."""
+    for pointer, ref in objects.items():
+        problem = ref_problem(ref)
+        if problem:
+            return f"in the entry of `objects` for {pointer[:80]!r} {problem}"
+        try:
+            if not pointer or at(value, pointer) is not None:
+                return f"the place of the object {pointer[:80]!r} is not null"
+        except (KeyError, IndexError, ValueError, TypeError):
+            return f"the object {pointer[:80]!r} has no place"
+    return ""
+
+
+def at(value: Json, pointer: str) -> Json:
+    """The value at a JSON Pointer (RFC 6901). Raises KeyError, IndexError, ValueError or TypeError if there is none."""
+    for token in pointer.split("/")[1:]:
+        if type(value) is list:
+            if not (token.isascii() and token.isdigit()) or (token[0] == "0" and token != "0"):
+                raise ValueError(token)
+            value = value[int(token)]
+        else:
+            value = value[canonical.unescape(token)]
+    return value
+
+
+def put_at(value: Json, pointer: str, item: Json) -> None:
+    """Set the place at a JSON Pointer, in place."""
+    path, _, token = pointer.rpartition("/")
+    container = at(value, path)
+    if type(container) is list:
+        container[int(token)] = item
+    else:
+        container[canonical.unescape(token)] = item
+
+
+def read_pointer(data: bytes, what: str = "the pointer") -> Pointer:
+    """Read ``latest.json``. Raises :class:`IntegrityError` or :class:`NewerVersion`."""
+    document = _object(data, what)
+    check_version(document.get("version"), what)
+    path, sha = document.get("path"), document.get("sha256")
+    if not isinstance(path, str) or naming.snapshot_parts(path) is None or not naming.is_sha256(sha):
+        raise IntegrityError(f"{what} does not name a snapshot", finding="malformed")
+    return Pointer(path=path, sha256=str(sha))
+
+
+def read_node(data: bytes, what: str = "the node") -> tuple[Json, dict[str, Ref]]:
+    """(value, table of objects) of a node's bytes. Raises :class:`IntegrityError`."""
+    document = _object(data, what)
+    try:
+        objects = msgspec.convert(document.get("objects"), dict[str, Ref])
+    except msgspec.ValidationError as error:
+        raise IntegrityError(f"{what} is not a node: {error}", finding="malformed") from None
+    value = document.get("value")
+    problem = table_problem(value, objects) if document.keys() == {"value", "objects"} else "unknown fields"
+    if problem:
+        raise IntegrityError(f"{what} is not a node: {problem}", finding="malformed")
+    return value, objects
+
+
+def _object(data: bytes, what: str) -> dict[str, Json]:
+    try:
+        document = canonical.decode(data)
+    except IntegrityError as error:
+        raise IntegrityError(f"{what}: {error.message}", finding=error.finding) from None
+    if type(document) is not dict:
+        raise IntegrityError(f"{what} is not a JSON object", finding="malformed")
+    return document

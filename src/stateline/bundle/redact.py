@@ -1,0 +1,375 @@
+"""Masking secrets in a value before it is hashed. Pure: the environment is passed in by the caller.
+
+Two rules, in this order:
+
+1. *Known values* (8 characters or more) are masked wherever they stand in a string or a key: as they are, and as
+   base64 (standard and URL-safe alphabet, at any alignment, so that ``user:VALUE`` is found too), URL-quoted or
+   JSON-escaped. A number whose JSON text is a known value is masked as well.
+2. Under *key names* that say "secret", every string is masked, however deep in containers; numbers, booleans, null and
+   empty strings stay. Names are compared without case, ``-``, ``_``, ``.`` and spaces, by how they end:
+   ``X-Api-Key``, ``apiKey``, ``client_secret``, ``session_token``, but not ``max_tokens``, ``token_count``, ``key``.
+
+What is *not* found: values that nobody named, hex, base64 broken into lines, encodings within encodings, a secret cut
+in two, and pairs such as ``{"name": "Authorization", "value": ...}``. Nothing is guessed from how random it looks, so
+hashes, paths, base64 and Markdown rules stay as they are.
+
+Names of properties in a JSON Schema are no secrets: an object directly inside ``properties``, ``$defs`` and their like
+(``_SCHEMA_NAMES``) is walked as any other value, whatever its key. The price: an object kept under a secret's name
+inside something called ``properties`` is not masked for its name; a string there is.
+
+Cost: a value without secrets costs one scan of its encoding per form of each known value, at the speed of C. Otherwise
+time is linear in the size of the value, for each known value: plain substring search, no pattern that can backtrack.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from stateline.bundle.canonical import DEPTH, Json
+from stateline.errors import ValueRefused
+
+PLACEHOLDER = "[REDACTED]"
+"""Stands where a secret stood. In keys that would collide: ``[REDACTED#2]``, ``[REDACTED#3]`` ..."""
+SHORTEST = 8
+"""Known values shorter than this [characters] would be found in ordinary text by chance."""
+
+# Six digits at most: no known value is short enough to hide in a number.
+_MASK = r"\[REDACTED(?:#\d{1,6})?\]"
+
+_LOWER = bytes(range(256)).lower()
+_SEPARATORS = b"-_. "
+# How squeezed names end (lower case, no separators). Plurals are counts or lists of findings more often than secrets;
+# the two plurals here are what the thing itself is called.
+_SECRET_NAMES = (
+    b"password",
+    b"passwd",
+    b"passphrase",
+    b"secret",
+    b"token",
+    b"apikey",
+    b"accesskey",
+    b"accountkey",
+    b"encryptionkey",
+    b"privatekey",
+    b"secretkey",
+    b"signingkey",
+    b"authorization",
+    b"cookie",
+    b"cookies",
+    b"credential",
+    b"credentials",
+)
+# Tokens that are no secrets: positions in a list of pages, and words of a tokenizer's vocabulary.
+_HARMLESS_NAMES = (
+    b"pagetoken",
+    b"nexttoken",
+    b"continuationtoken",
+    b"bostoken",
+    b"eostoken",
+    b"padtoken",
+    b"unktoken",
+    b"septoken",
+    b"clstoken",
+    b"masktoken",
+    b"stoptoken",
+)
+_SECRET_NAMES_IN_JSON = tuple(name + b'":' for name in _SECRET_NAMES)
+# Keys of JSON Schema whose children are named by properties, and what those children are when they are schemas.
+_SCHEMA_NAMES: dict[str, type | tuple[type, ...]] = {
+    "properties": dict,
+    "patternProperties": dict,
+    "$defs": dict,
+    "definitions": dict,
+    "dependentSchemas": dict,
+    "dependentRequired": list,
+    "dependencies": (dict, list),
+}
+
+_SECRET_VARIABLES = ("_KEY", "APIKEY", "_TOKEN", "_SECRET", "_PASS", "_PAT", "_CREDENTIAL", "_CREDENTIALS")
+_SECRET_VARIABLE_PARTS = ("PASSWORD", "PASSWD", "PASSPHRASE")
+_SECRET_VARIABLE_NAMES = ("TOKEN", "SECRET", "SECRET_KEY_BASE", "MYSQL_PWD")
+# These say where a secret is kept, or hold what is published; masking them would destroy paths.
+_HARMLESS_VARIABLES = ("_FILE", "_PATH", "_DIR", "_PUBLIC_KEY", "GOOGLE_APPLICATION_CREDENTIALS")
+
+_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~")
+
+
+class Redactor:
+    """Masks the values it knows and the strings under key names that say "secret"."""
+
+    def __init__(self, values: Iterable[tuple[str, str]] = ()) -> None:
+        """``values`` are pairs of a name (for messages) and a secret; see :meth:`add`."""
+        # By form: the JSON that msgspec writes for it, without quotes, and the name of the value.
+        self._forms: dict[str, tuple[bytes, str]] = {}
+        for name, value in values:
+            self.add(value, name=name)
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Redactor:
+        """Knows the values of variables named like keys (``*_KEY``, ``*_TOKEN``, ``*PASSWORD*`` ...), and the password
+        of ``scheme://user:password@host`` in any variable."""
+        redactor = cls()
+        for name, value in environ.items():
+            if _is_secret_variable(name.upper()):
+                redactor.add(value, name=name)
+            if "://" in value:
+                for password in _passwords(value):
+                    redactor.add(password, name=name)
+        return redactor
+
+    def add(self, value: str, *, name: str = "a registered value") -> bool:
+        """Know ``value`` from now on, white space around it apart.
+
+        False when it is left out: under 8 characters, made of masks (an already masked value is no secret), or not
+        text that UTF-8 can carry back to bytes.
+        """
+        value = value.strip()
+        if len(value) < SHORTEST or (PLACEHOLDER[:-1] in value and re.search(_MASK, value)):
+            return False
+        try:
+            raw = value.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            return False
+        for form in _forms(value, raw):
+            self._forms.setdefault(form, (_json_escaped(form).encode(), name))
+        return True
+
+    def find(self, data: bytes | str) -> bool:
+        """Whether ``data`` (a file's bytes or text in any syntax) holds a known value in any of its forms."""
+        return bool(self.names(data))
+
+    def names(self, data: bytes | str) -> list[str]:
+        """The names of the known values that ``data`` holds, sorted, for a message that must not show the values."""
+        if isinstance(data, str):
+            data = data.encode("utf-8", "surrogatepass")
+        return sorted(
+            {name for form, (escaped, name) in self._forms.items() if form.encode() in data or escaped in data}
+        )
+
+    def redact(self, value: Json, *, encoded: bytes | None = None) -> tuple[Json, int]:
+        """``value`` with every secret masked, and how many masks were put in.
+
+        With none, ``value`` itself comes back; else unchanged parts are shared with it, and it is not changed. Leaves
+        that are not JSON (objects of the store) are left alone. ``redact(redact(x)) == redact(x)``.
+
+        ``encoded`` is ``canonical.encode(value)``, or that of anything that holds ``value``, if the caller has it;
+        otherwise the value is encoded here once, artifacts in it included. Raises :class:`ValueRefused` for nesting
+        far beyond what ``canonical`` accepts.
+        """
+        if encoded is None:
+            encoded = _encode(value)
+        if encoded is None:
+            present = list(self._forms)
+        else:
+            present = [form for form, (escaped, _) in self._forms.items() if escaped in encoded]
+            if not present and not _may_name_a_secret(encoded):
+                return value, 0
+        masking = _Masking(present)
+        try:
+            return masking.value(value), masking.count
+        except RecursionError:
+            raise ValueRefused(f"nested deeper than {DEPTH} levels", hint="flatten the value") from None
+
+
+class _Masking:
+    """One walk through one value. ``count`` is how many masks were put in so far."""
+
+    def __init__(self, forms: list[str]) -> None:
+        self.forms = forms
+        self.count = 0
+
+    def value(self, value: Json, *, hidden: bool = False, under: str = "") -> Json:
+        """``value`` masked, the same object if nothing was. ``hidden``: some key above it says "secret"; ``under`` is
+        the key that it stands at, "" for an item of a list."""
+        if isinstance(value, str):
+            return self.hide(value) if hidden else self.text(value)
+        if isinstance(value, dict):
+            return self.members(value, hidden, under)
+        if isinstance(value, list):
+            items = [self.value(item, hidden=hidden) for item in value]
+            return items if _differs(items, value) else value
+        if isinstance(value, int | float) and not isinstance(value, bool) and self.forms:
+            return self.number(value)
+        return value
+
+    def members(self, value: dict[Json, Json], hidden: bool, under: str) -> dict[Json, Json]:
+        names = self.keys(value)
+        schema = _SCHEMA_NAMES.get(under, ())
+        result = {}
+        for key, item in value.items():
+            name: Json = names.get(key, key)
+            # The masked name counts too: it is what the next redaction of the same value sees.
+            secret = (_is_secret_name(key) or _is_secret_name(name)) and not isinstance(item, schema)
+            result[name] = self.value(item, hidden=hidden or secret, under=name)
+        return result if names or _differs(result.values(), value.values()) else value
+
+    def keys(self, value: dict[Json, Json]) -> dict[Json, str]:
+        """The new names of those keys that hold a known value: all different, and from every key that stays."""
+        if not self.forms:
+            return {}
+        masked = {key: name for key in value if isinstance(key, str) and (name := self.text(key)) != key}
+        if not masked:
+            return {}
+        taken = value.keys() - masked.keys()
+        numbers: dict[str, int] = {}
+        # Sorted, so that the numbers do not depend on the order in which the keys were put in.
+        for key in sorted(masked):
+            base = name = masked[key]
+            while name in taken:
+                numbers[base] = number = numbers.get(base, 1) + 1
+                name = f"{PLACEHOLDER[:-1]}#{number}]".join(base.rsplit(PLACEHOLDER, 1))
+            taken.add(name)
+            masked[key] = name
+        return masked
+
+    def hide(self, text: str) -> str:
+        if text in ("", PLACEHOLDER):
+            return text
+        self.count += 1
+        return PLACEHOLDER
+
+    def number(self, number: int | float) -> Json:
+        encoded = _encode(number)
+        return self.hide(str(number)) if encoded and encoded.decode() in self.forms else number
+
+    def text(self, text: str) -> str:
+        """``text`` with each stretch covered by known values replaced; values that overlap make one stretch."""
+        spans = _spans(text, self.forms)
+        if not spans:
+            return text
+        pieces = []
+        covered = 0
+        for start, end in spans:
+            if start >= covered:
+                pieces += [text[covered:start], PLACEHOLDER]
+                self.count += 1
+            covered = max(covered, end)
+        pieces.append(text[covered:])
+        return "".join(pieces)
+
+
+def _spans(text: str, forms: list[str]) -> list[tuple[int, int]]:
+    """Where ``forms`` stand in ``text``, sorted. Masks are stepped over: what reaches into one is part of it, or looks
+    like a value only because of the mask beside it."""
+    spans = []
+    for first, last in _between_masks(text):
+        for form in forms:
+            start = text.find(form, first, last)
+            while start >= 0:
+                end = start + len(form)
+                spans.append((start, end))
+                start = text.find(form, end, last)
+    return sorted(spans)
+
+
+def _between_masks(text: str) -> Iterable[tuple[int, int]]:
+    first = 0
+    if PLACEHOLDER[:-1] in text:
+        for mask in re.finditer(_MASK, text):
+            yield first, mask.start()
+            first = mask.end()
+    yield first, len(text)
+
+
+def _differs(items: Iterable[Json], others: Iterable[Json]) -> bool:
+    return any(item is not other for item, other in zip(items, others, strict=True))
+
+
+def _encode(value: Json) -> bytes | None:
+    """Bytes to scan; None for what msgspec cannot write, which ``canonical`` will refuse with its place."""
+    try:
+        return msgspec.json.encode(value, enc_hook=lambda leaf: None)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
+        return None
+
+
+def _may_name_a_secret(encoded: bytes) -> bool:
+    """Whether some key in JSON text ends like a secret's name. In canonical JSON a key ends in ``":``, and a string
+    cannot hold that unescaped; so the answer is exact but for the harmless names."""
+    squeezed = encoded.translate(_LOWER, _SEPARATORS)
+    return any(name in squeezed for name in _SECRET_NAMES_IN_JSON)
+
+
+def _is_secret_name(key: Json) -> bool:
+    if not isinstance(key, str):
+        return False  # for canonical to refuse
+    squeezed = key.encode("utf-8", "surrogatepass").translate(_LOWER, _SEPARATORS)
+    return squeezed.endswith(_SECRET_NAMES) and not squeezed.endswith(_HARMLESS_NAMES)
+
+
+def _is_secret_variable(name: str) -> bool:
+    """``name`` is in capitals."""
+    if name.endswith(_HARMLESS_VARIABLES):
+        return False
+    return (
+        name.endswith(_SECRET_VARIABLES)
+        or name in _SECRET_VARIABLE_NAMES
+        or any(part in name for part in _SECRET_VARIABLE_PARTS)
+    )
+
+
+def _passwords(text: str) -> list[str]:
+    """Passwords of the URLs in ``text`` (RFC 3986, 3.2), as written and percent-decoded."""
+    found = []
+    for rest in text.split("://")[1:]:
+        # A password with a bare "@" in it is not legal but common: the last "@" before the host's end counts.
+        user_info, at, _ = re.split(r"[/?#\s]", rest, maxsplit=1)[0].rpartition("@")
+        _, colon, password = user_info.partition(":")
+        if at and colon:
+            found.append(password)
+            if "%" in password:
+                from urllib.parse import unquote
+
+                found.append(unquote(password))
+    return found
+
+
+def _forms(value: str, raw: bytes) -> set[str]:
+    """Everything that ``value`` (``raw`` as bytes) may look like inside a string."""
+    forms = {value, *_json_forms(value), *_url_forms(raw), *_base64_forms(raw)}
+    # A variable that is not UTF-8 cannot stand in JSON text as it is; its encoded forms can.
+    return {form for form in forms if form.isascii() or not re.search("[\ud800-\udfff]", form)}
+
+
+def _json_escaped(text: str) -> str:
+    return msgspec.json.encode(text).decode()[1:-1]
+
+
+def _json_forms(value: str) -> Iterable[str]:
+    """As encoders write it: non-ASCII plain or escaped; ``/`` escaped (PHP) or ``<``, ``>``, ``&`` (Go), or not."""
+    try:
+        plain = _json_escaped(value)
+    except UnicodeEncodeError:
+        return
+    units = (f"{char}" if char < "\x80" else _utf16_escaped(char) for char in plain)
+    for form in (plain, "".join(units)):
+        yield form
+        yield form.replace("/", "\\/")
+        yield form.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _utf16_escaped(char: str) -> str:
+    units = char.encode("utf-16-be")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+
+
+def _url_forms(raw: bytes) -> Iterable[str]:
+    """As Python quotes paths, query parts and forms, and as JavaScript's ``encodeURIComponent`` does."""
+    for kept in (b"/", b"", b"!'()*"):
+        for digits in ("02X", "02x"):
+            quoted = "".join(chr(byte) if byte in _UNRESERVED or byte in kept else f"%{byte:{digits}}" for byte in raw)
+            yield quoted
+            yield quoted.replace("%20", "+")
+
+
+def _base64_forms(raw: bytes) -> Iterable[str]:
+    """The characters that ``raw`` alone decides, for each of the three ways it can stand in what is encoded."""
+    for before in range(3):
+        encoded = binascii.b2a_base64(bytes(before) + raw, newline=False).decode()
+        form = encoded[(8 * before + 5) // 6 : 8 * (before + len(raw)) // 6]
+        yield form
+        yield form.replace("+", "-").replace("/", "_")
