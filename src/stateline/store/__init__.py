@@ -1,0 +1,1 @@
+"""Where snapshots are kept: backends behind two small protocols."""

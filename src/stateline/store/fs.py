@@ -1,0 +1,276 @@
+"""The one seam: every system call of the local backend passes a method of this file.
+
+Each method that changes something is one system call, so that a recorder, a power-loss model or a fault injector can
+stand in for :class:`HandleFs` and see or break each of them. Everything is relative to a directory handle and nothing
+follows a symlink. The lock is the one exception (``filelock`` opens by path); ``local`` checks it through a handle.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+FILE_MODE = 0o600
+DIRECTORY_MODE = 0o700
+
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_CLOEXEC = getattr(os, "O_CLOEXEC", 0)
+_BINARY = getattr(os, "O_BINARY", 0)
+# O_NONBLOCK: opening a FIFO that somebody planted must not wait for a writer.
+_READ = os.O_RDONLY | _NOFOLLOW | _CLOEXEC | _BINARY | getattr(os, "O_NONBLOCK", 0)
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC | _BINARY
+_DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NOFOLLOW | _CLOEXEC
+_CHUNK = 1 << 20
+
+
+class NotRegular(OSError):
+    """What should be a file is a symlink, a FIFO, a directory or a device. It was not opened for reading."""
+
+
+class TooLarge(OSError):
+    """A file over the limit its reader allows. It was not read."""
+
+
+class Stat(msgspec.Struct, frozen=True):
+    """What the store asks of a file: ``kind`` is file, directory, symlink or other; ``mode`` the permission bits."""
+
+    kind: str
+    mode: int
+    uid: int
+    size: int
+    identity: tuple[int, int]
+
+    @classmethod
+    def of(cls, raw: os.stat_result) -> Stat:
+        """From ``os.stat``."""
+        tests = (("file", stat.S_ISREG), ("directory", stat.S_ISDIR), ("symlink", stat.S_ISLNK))
+        kind = next((name for name, test in tests if test(raw.st_mode)), "other")
+        return cls(kind, stat.S_IMODE(raw.st_mode), raw.st_uid, raw.st_size, (raw.st_dev, raw.st_ino))
+
+
+class Directory:
+    """An open directory: a descriptor where the platform has them, else a path. ``path`` is for messages and locks."""
+
+    __slots__ = ("fd", "path")
+
+    def __init__(self, path: str, fd: int = -1) -> None:
+        self.path = path
+        self.fd = fd
+
+    def __del__(self) -> None:
+        # A state dir's own handle lives as long as its backend, which nobody has to close.
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+class HandleFs:
+    """System calls relative to directory descriptors (Linux, macOS)."""
+
+    def open_root(self, path: str) -> Directory:
+        """Open the state dir itself. A symlink as the last component is refused (OSError ELOOP or ENOTDIR)."""
+        return Directory(path, os.open(path, _DIRECTORY))
+
+    def open_directory(self, parent: Directory, name: str) -> Directory:
+        return Directory(os.path.join(parent.path, name), os.open(name, _DIRECTORY, dir_fd=parent.fd))
+
+    def close_directory(self, directory: Directory) -> None:
+        if directory.fd >= 0:
+            os.close(directory.fd)
+            directory.fd = -1
+
+    def make_root(self, path: str) -> None:
+        """Create the state dir, 0700; its parent must exist."""
+        _make_private(path)
+
+    def make_directory(self, parent: Directory, name: str) -> None:
+        """A new directory, 0700 whatever the umask; FileExistsError if the name is taken."""
+        _make_private(name, parent.fd)
+
+    def stat(self, directory: Directory, name: str = "") -> Stat:
+        """Of the directory itself, or of an entry, symlinks not followed."""
+        if not name:
+            return Stat.of(os.fstat(directory.fd))
+        return Stat.of(os.stat(name, dir_fd=directory.fd, follow_symlinks=False))
+
+    def names(self, directory: Directory) -> Iterator[str]:
+        """Names in the directory, in no order."""
+        # A descriptor of its own: the position in a listing belongs to the open file, and would be shared by everybody
+        # who lists through the same handle.
+        fd = os.open(".", _DIRECTORY, dir_fd=directory.fd)
+        try:
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    yield entry.name
+        finally:
+            os.close(fd)
+
+    def create(self, directory: Directory, name: str) -> int:
+        """A new file, 0600 whatever the umask; FileExistsError if the name is taken."""
+        fd = os.open(name, _CREATE, FILE_MODE, dir_fd=directory.fd)
+        # A umask can only take bits away; one that takes the owner's would leave a file its owner cannot read.
+        os.fchmod(fd, FILE_MODE)
+        return fd
+
+    def write(self, fd: int, data: bytes | memoryview) -> int:
+        """One write; the number of bytes taken, which may be fewer."""
+        return os.write(fd, data)
+
+    def sync_file(self, fd: int) -> None:
+        """Return when the file's bytes are on the medium, not in a drive's cache."""
+        _full_sync(fd)
+
+    def sync_directory(self, directory: Directory) -> None:
+        """Return when the directory's entries are on the medium."""
+        _full_sync(directory.fd)
+
+    def close_file(self, fd: int) -> None:
+        os.close(fd)
+
+    def link(self, directory: Directory, source: str, target: str) -> None:
+        """Give a file a second name; FileExistsError if that name is taken, even by a symlink."""
+        os.link(source, target, src_dir_fd=directory.fd, dst_dir_fd=directory.fd, follow_symlinks=False)
+
+    def unlink(self, directory: Directory, name: str) -> None:
+        os.unlink(name, dir_fd=directory.fd)
+
+    def rename(self, directory: Directory, source: str, target: str) -> None:
+        """Rename over whatever has the target's name, at once."""
+        os.rename(source, target, src_dir_fd=directory.fd, dst_dir_fd=directory.fd)
+
+    def remove_directory(self, parent: Directory, name: str) -> None:
+        os.rmdir(name, dir_fd=parent.fd)
+
+    def open_file(self, directory: Directory, name: str) -> int:
+        """Open for reading; never blocks, never follows a symlink (OSError ELOOP)."""
+        return os.open(name, _READ, dir_fd=directory.fd)
+
+    def read(self, directory: Directory, name: str, limit: int) -> bytes:
+        """The whole file. Raises FileNotFoundError, :class:`NotRegular`, :class:`TooLarge` or another OSError."""
+        try:
+            fd = self.open_file(directory, name)
+        except OSError as error:
+            # ELOOP: a symlink; ENXIO: a socket; EMLINK: FreeBSD's word for a symlink.
+            if error.errno in (errno.ELOOP, errno.ENXIO, errno.EMLINK):
+                raise NotRegular(error.errno, "not a regular file", name) from None
+            raise
+        try:
+            raw = os.fstat(fd)
+            if not stat.S_ISREG(raw.st_mode):
+                raise NotRegular(errno.EINVAL, "not a regular file", name)
+            if raw.st_size > limit:
+                raise TooLarge(errno.EFBIG, f"{raw.st_size} bytes, over the limit of {limit}", name)
+            return _read_all(fd, raw.st_size, limit, name)
+        finally:
+            os.close(fd)
+
+
+class PathFs(HandleFs):
+    """The same by path, for platforms without directory descriptors (Windows). What is lost there: a directory that is
+    swapped between two calls is not noticed, and entries cannot be synced (NTFS orders them in its journal)."""
+
+    _ATTEMPTS = 10
+    _PAUSE = 0.05
+    """[s] between attempts: a reader or a virus scanner may hold a file open for a moment."""
+
+    def open_root(self, path: str) -> Directory:
+        if Stat.of(os.lstat(path)).kind != "directory":
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
+        return Directory(path)
+
+    def open_directory(self, parent: Directory, name: str) -> Directory:
+        return self.open_root(os.path.join(parent.path, name))
+
+    def make_directory(self, parent: Directory, name: str) -> None:
+        _make_private(os.path.join(parent.path, name))
+
+    def stat(self, directory: Directory, name: str = "") -> Stat:
+        return Stat.of(os.lstat(os.path.join(directory.path, name) if name else directory.path))
+
+    def names(self, directory: Directory) -> Iterator[str]:
+        yield from os.listdir(directory.path)
+
+    def create(self, directory: Directory, name: str) -> int:
+        return os.open(os.path.join(directory.path, name), _CREATE, FILE_MODE)
+
+    def sync_directory(self, directory: Directory) -> None:
+        """Nothing to do: such platforms give no handle to sync."""
+
+    def link(self, directory: Directory, source: str, target: str) -> None:
+        os.link(os.path.join(directory.path, source), os.path.join(directory.path, target))
+
+    def unlink(self, directory: Directory, name: str) -> None:
+        self._again(os.unlink, os.path.join(directory.path, name))
+
+    def rename(self, directory: Directory, source: str, target: str) -> None:
+        self._again(os.replace, os.path.join(directory.path, source), os.path.join(directory.path, target))
+
+    def remove_directory(self, parent: Directory, name: str) -> None:
+        self._again(os.rmdir, os.path.join(parent.path, name))
+
+    def open_file(self, directory: Directory, name: str) -> int:
+        path = os.path.join(directory.path, name)
+        if Stat.of(os.lstat(path)).kind != "file":
+            raise NotRegular(errno.EINVAL, "not a regular file", name)
+        return os.open(path, _READ)
+
+    def _again(self, call: Any, *paths: str) -> None:
+        for attempt in range(self._ATTEMPTS):
+            try:
+                call(*paths)
+                return
+            except PermissionError as error:
+                # 5 access denied, 32 sharing violation, 33 lock violation: somebody has the file open just now.
+                if attempt + 1 == self._ATTEMPTS or getattr(error, "winerror", None) not in (5, 32, 33):
+                    raise
+                import time
+
+                time.sleep(self._PAUSE)
+
+
+def default_fs() -> HandleFs:
+    """The seam for this platform."""
+    return HandleFs() if os.open in os.supports_dir_fd and os.scandir in os.supports_fd else PathFs()
+
+
+def _make_private(name: str, dir_fd: int | None = None) -> None:
+    os.mkdir(name, DIRECTORY_MODE, dir_fd=dir_fd)
+    # A umask can only take bits away; one that takes the owner's would leave a directory its owner cannot enter.
+    if os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode & DIRECTORY_MODE != DIRECTORY_MODE:
+        os.chmod(name, DIRECTORY_MODE, dir_fd=dir_fd)
+
+
+def _full_sync(fd: int) -> None:
+    if sys.platform == "darwin":
+        import fcntl
+
+        try:
+            # Apple's fsync stops at the drive's cache.
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+            return
+        except OSError as error:
+            # ExFAT and some network mounts do not know it; a real I/O error must not be hidden by trying again.
+            if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
+                raise
+    os.fsync(fd)
+
+
+def _read_all(fd: int, size: int, limit: int, name: str) -> bytes:
+    # A buffer of the right size: os.read allocates what it is asked for.
+    data = os.read(fd, min(size + 1, _CHUNK))
+    if len(data) == size and size < _CHUNK:
+        return data
+    parts = [data]
+    total = len(data)
+    while data:
+        data = os.read(fd, _CHUNK)
+        parts.append(data)
+        total += len(data)
+        if total > limit:
+            raise TooLarge(errno.EFBIG, f"grew over the limit of {limit} bytes", name)
+    return b"".join(parts)

@@ -1,0 +1,91 @@
+"""The memory backend: the same promises for the life of the process, nothing on disk. For tests and throw-away runs."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from stateline.bundle import naming
+from stateline.bundle.envelope import Pointer
+from stateline.errors import ConflictError, IntegrityError, LockTimeout
+from stateline.store.protocol import BlobExists, BlobMissing
+
+
+class MemoryBackend:
+    """Blobs and heads in dictionaries. Safe for threads."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+        self._blobs: dict[str, bytes] = {}
+        self._heads: dict[str, Pointer] = {}
+        self._guard = threading.Lock()
+        self._locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
+
+    def describe(self) -> str:
+        return "memory"
+
+    def prepare(self) -> None:
+        """Memory is always ready."""
+
+    def demand_writable(self) -> None:
+        """Memory is always ready."""
+
+    def put(self, name: str, data: bytes) -> None:
+        naming.blob_parts(name)
+        with self._guard:
+            if self._blobs.setdefault(name, bytes(data)) != data:
+                raise BlobExists(name)
+
+    def get(self, name: str, limit: int) -> bytes:
+        naming.blob_parts(name)
+        data = self._blobs.get(name)
+        if data is None:
+            raise BlobMissing(name)
+        if len(data) > limit:
+            raise IntegrityError(f"{name} is too large: {len(data)} bytes", finding="too_large")
+        return data
+
+    def list(self, prefix: str) -> Iterator[str]:
+        naming.checked_place(prefix)
+        with self._guard:
+            names = [name for name in self._blobs if name.rpartition("/")[0] == prefix]
+        return (name.rpartition("/")[2] for name in names)
+
+    def read(self, scope: str) -> Pointer | None:
+        return self._heads.get(naming.checked_scope(scope))
+
+    def swap(self, scope: str, expected: Pointer | None, new: Pointer) -> None:
+        naming.checked_scope(scope)
+        with self._guard:
+            if self._heads.get(scope) != expected:
+                raise ConflictError(
+                    "the head moved while this change was made; the other's change was kept",
+                    hint="load the head again and repeat the change",
+                )
+            self._heads[scope] = new
+
+    def scopes(self) -> Iterator[str]:
+        with self._guard:
+            names = {name.partition("/")[0] for name in self._blobs if not name.startswith("objects/")}
+        return iter(sorted(names | set(self._heads)))
+
+    @contextmanager
+    def lock(self, scope: str, wait: float) -> Iterator[None]:
+        naming.checked_scope(scope)
+        with self._guard:
+            lock = self._locks[scope]
+        if not lock.acquire(timeout=wait):
+            raise LockTimeout(f"another thread holds the lock of this scope; waited {wait:g} s", hint="call again")
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def remove(self, scope: str) -> None:
+        naming.checked_scope(scope)
+        with self._guard:
+            self._heads.pop(scope, None)
+            for name in [name for name in self._blobs if name.startswith(f"{scope}/")]:
+                del self._blobs[name]

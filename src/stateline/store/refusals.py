@@ -1,0 +1,41 @@
+"""What the operating system or a look at a place refuses, as typed errors that say what to do next."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from stateline.errors import StatelineError, StorageError, UnsafePlace
+from stateline.store.places import Danger
+
+_REASONS = {
+    errno.ENOSPC: ("the disk is full", "free some space and call again"),
+    errno.EDQUOT: ("your quota is used up", "free some space and call again"),
+    errno.EROFS: ("the file system is read-only", "use a state dir on a writable disk (--state-dir)"),
+    errno.EACCES: ("permission was denied", "check who owns the state dir, or use another (--state-dir)"),
+    errno.EIO: ("the disk reported an I/O error", "check the disk; what was acknowledged before is untouched"),
+    errno.EMFILE: ("too many files are open", "raise the limit (ulimit -n)"),
+}
+
+
+@contextmanager
+def storage(doing: str) -> Iterator[None]:
+    """Turn what the operating system refuses while ``doing`` into a typed error; ours pass through."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, doing) from error
+
+
+def storage_error(error: OSError, doing: str) -> StatelineError:
+    """The typed error for an OSError: what happened, what was left untouched, what to do next."""
+    reason, hint = _REASONS.get(
+        error.errno or 0, (error.strerror or str(error), "look at the state dir, then call again")
+    )
+    return StorageError(f"cannot {doing}: {reason}; what was acknowledged before is untouched", hint=hint)
+
+
+def unsafe(found: Danger) -> UnsafePlace:
+    """The error a writer stops with at a dangerous place."""
+    return UnsafePlace(f"{found.reason}; nothing was changed", hint=found.fix)
