@@ -33,9 +33,7 @@ _kind = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _snapshot = re.compile(
     r"state-(\d{4}-\d{2}-\d{2}T\d{6}\.\d{6}Z)-([0-9a-f]{8}|[0-9a-f]{16}|[0-9a-f]{64})\.json", re.ASCII
 )
-_created = re.compile(
-    r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{6}Z", re.ASCII
-)
+_created = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{6}Z", re.ASCII)
 
 
 def is_sha256(text: object) -> bool:
@@ -115,7 +113,7 @@ def is_shelf(name: str) -> bool:
 def checked_scope(scope: str) -> str:
     """``scope`` if it is a scope's hash. Raises :class:`UsageError` otherwise: it becomes a directory's name."""
     if not is_sha256(scope):
-        raise UsageError(f"{ascii(scope[:80])} is not a scope's hash; nothing was read or written")
+        raise UsageError(f"{scope[:80]!a} is not a scope's hash; nothing was read or written")
     return scope
 
 
@@ -125,7 +123,7 @@ def checked_place(place: str) -> str:
     Raises :class:`UsageError` otherwise.
     """
     if not _place.fullmatch(place):
-        raise UsageError(f"{ascii(place[:80])} is not a place in a state dir; nothing was read or written")
+        raise UsageError(f"{place[:80]!a} is not a place in a state dir; nothing was read or written")
     return place
 
 
@@ -133,5 +131,5 @@ def blob_parts(name: str) -> tuple[str, str]:
     """(place, file name) of a blob. Raises :class:`UsageError` for what could lead out of its place."""
     place, _, file = name.rpartition("/")
     if file in ("", ".", "..") or "\0" in file or "\\" in file:
-        raise UsageError(f"{ascii(name[:120])} is not a name in a state dir; nothing was read or written")
+        raise UsageError(f"{name[:120]!a} is not a name in a state dir; nothing was read or written")
     return checked_place(place), file

@@ -130,8 +130,7 @@ def _holds_reference(child: Json) -> bool:
 
 
 def _put(data: bytes, media_type: str, contents: dict[Ref, bytes]) -> Ref:
-    if len(data) > canonical.OBJECT_LIMIT:
-        raise ValueRefused(f"an object is larger than {canonical.OBJECT_LIMIT} bytes", hint="split the value")
+    _demand_size(data)
     ref = Ref(sha256(data), len(data), media_type)
     contents[ref] = data
     return ref
@@ -145,7 +144,13 @@ def artifact_ref(artifact: Artifact) -> Ref:
             f"an artifact of type {artifact.media_type} would be read as a value; nothing was written",
             hint="store the parsed value instead, or call the bytes application/octet-stream",
         )
+    _demand_size(artifact.data)
     return _checked(Ref(sha256(artifact.data), len(artifact.data), artifact.media_type))
+
+
+def _demand_size(data: bytes) -> None:
+    if len(data) > canonical.OBJECT_LIMIT:
+        raise ValueRefused(f"an object is larger than {canonical.OBJECT_LIMIT} bytes", hint="split the value")
 
 
 def _checked(ref: Ref) -> Ref:
@@ -174,8 +179,8 @@ def resolve(value: Json, fetch: Fetch) -> Json:
     """``value`` with the content of every JSON object in place of its :class:`Ref`; artifacts stay Refs.
 
     Raises :class:`NewerVersion` for a media type of this format that is not known, :class:`IntegrityError` for an
-    object that is not what its media type says, and for tables that expand to
-    more than ``DEPTH`` levels or ``OBJECT_LIMIT`` bytes: shared digests could otherwise grow without bound.
+    object that is not what its media type says, and for tables that expand to more than ``DEPTH`` levels or
+    ``OBJECT_LIMIT`` bytes: shared digests could otherwise grow without bound.
     """
     return _Resolver(fetch).value(value, 0)
 

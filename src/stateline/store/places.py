@@ -13,7 +13,9 @@ import msgspec
 
 from stateline.store.fs import Stat
 
-NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "ceph", "glusterfs", "fuse.sshfs", "fuse.s3fs"})
+NETWORK = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "ceph", "glusterfs", "fuse.sshfs", "fuse.s3fs"}
+)
 
 
 class Danger(msgspec.Struct, frozen=True):

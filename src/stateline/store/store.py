@@ -110,6 +110,13 @@ class Store:
         self._put_object(ref, artifact.data)
         return ref
 
+    def put_value(self, value: Json) -> Ref:
+        """Keep a JSON value as one object, as it is (not redacted); durable on return. Raises ``ValueRefused``."""
+        data = canonical.encode(value)
+        ref = Ref(sha256(data), len(data))
+        self._put_object(ref, data)
+        return ref
+
     def get(self, ref: Ref) -> bytes:
         """An object's bytes, digest and size checked. Raises ``IntegrityError`` if they are missing or altered."""
         name = naming.object_path(ref.sha256)
@@ -158,7 +165,9 @@ class Store:
         elif not naming.name_fits(path, envelope.created_at, sha):
             problem = "its name does not fit its content"
         if problem:
-            raise IntegrityError(f"the snapshot {scope}/{path} is misplaced: {problem}", finding="misplaced", hint=_DAMAGE)
+            raise IntegrityError(
+                f"the snapshot {scope}/{path} is misplaced: {problem}", finding="misplaced", hint=_DAMAGE
+            )
         return Snapshot(scope, path, sha, data, envelope)
 
     def _put_object(self, ref: Ref, data: bytes) -> None:
@@ -175,7 +184,9 @@ class Store:
         """The time as envelopes hold it, at least a microsecond later than ``after``, whatever the clock does."""
         import datetime
 
-        moment = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(microseconds=self._clock() // 1000)
+        moment = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(
+            microseconds=self._clock() // 1000
+        )
         if after is not None:
             moment = max(moment, datetime.datetime.fromisoformat(after) + datetime.timedelta(microseconds=1))
         return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -237,7 +248,7 @@ class Scope:
         *,
         kind: str = "",
         event: Mapping[str, Json] | None = None,
-        parent: Snapshot | None | Literal["latest"] = LATEST,
+        parent: Snapshot | Literal["latest"] | None = LATEST,
         wait: float = WAIT,
     ) -> Snapshot:
         """Append a snapshot with ``state``, which may hold :class:`Ref` and :class:`Artifact` leaves.
@@ -262,7 +273,7 @@ class Scope:
             self.store.backend.swap(self.hash, pointer, snapshot.pointer)
             return snapshot
 
-    def _expected_head(self, pointer: Pointer | None, parent: Snapshot | None | Literal["latest"]) -> Snapshot | None:
+    def _expected_head(self, pointer: Pointer | None, parent: Snapshot | Literal["latest"] | None) -> Snapshot | None:
         if isinstance(parent, str):
             return None if pointer is None else self.store.read_snapshot(self.hash, pointer)
         if (None if parent is None else parent.pointer) != pointer:

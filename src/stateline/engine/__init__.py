@@ -1,0 +1,1 @@
+"""What happens: load, advance, act, save."""

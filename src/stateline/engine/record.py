@@ -1,0 +1,147 @@
+"""A run as it stands in the store: its snapshot read into typed data, and the next snapshot written from it.
+
+``state`` is what ``advance`` decides; whatever depends on clock, host or run id lives in ``event``, which carries
+forward what the next call needs (the last paragraph of section "Runs" in ``docs/format.md`` lists its fields).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from stateline.bundle import canonical
+from stateline.bundle.canonical import Json
+from stateline.bundle.envelope import Pointer, Ref
+from stateline.bundle.objects import Artifact
+from stateline.errors import IntegrityError, NotFound
+from stateline.machine import spec
+from stateline.machine.run import Decision, Event, Facts, RunState
+from stateline.machine.spec import Machine
+from stateline.store.store import Scope, Snapshot, Store
+
+MEDIA_TYPES = {"yaml": "application/yaml", "json": "application/vnd.stateline.machine+json"}
+"""Media type of a machine file's exact bytes, by format. ``application/json`` would promise canonical JSON."""
+
+
+class MachineRecord(msgspec.Struct, frozen=True):
+    """A machine as a run keeps it: the file's exact bytes and the canonical spec, both as objects."""
+
+    format: str
+    source: Ref
+    spec: Ref
+
+    def document(self) -> dict[str, Json]:
+        """As it stands under ``machine`` in the state, with Refs."""
+        return {"format": self.format, "source": self.source, "spec": self.spec}
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A run at one snapshot. ``extra`` keeps fields of ``state`` that a newer minor version wrote."""
+
+    scope: Any  # store.Scope, which is no msgspec type
+    snapshot: Any  # store.Snapshot
+    record: MachineRecord
+    machine: Machine
+    state: RunState
+    extra: dict[str, Json] = {}
+
+    @property
+    def id(self) -> str:
+        return str(self.scope.key).partition(":")[2]
+
+    @property
+    def event(self) -> dict[str, Json]:
+        event: dict[str, Json] = self.snapshot.event
+        return event
+
+    @property
+    def sha256(self) -> str:
+        return str(self.snapshot.sha256)
+
+
+def run_scope(store: Store, run: str) -> Scope:
+    """The scope of a run's chain."""
+    return store.scope(f"run:{run}")
+
+
+def keep_machine(store: Store, data: bytes, format: str, machine: Machine) -> MachineRecord:
+    """Put a machine into the store, by digest. What is there already is not written again."""
+    source = Artifact(data, MEDIA_TYPES[format])
+    return MachineRecord(format, store.put(source), store.put_value(spec.to_json(machine)))
+
+
+def read_run(store: Store, scope: Scope, snapshot: Snapshot) -> Run:
+    """The run at ``snapshot``. Raises ``IntegrityError`` when a state is not a run's or an object is damaged."""
+    whole = snapshot.state
+    try:
+        record = msgspec.convert({name: whole["machine"][name] for name in ("format", "source", "spec")}, MachineRecord)
+        machine = spec.from_json(canonical.decode(store.get(record.spec)))
+        rest = store.resolve({name: value for name, value in whole.items() if name != "machine"})
+        state = msgspec.convert(rest, RunState)
+    except (KeyError, TypeError, msgspec.ValidationError) as error:
+        raise IntegrityError(
+            f"the snapshot {snapshot.path} does not hold a run's state: {error}",
+            finding="malformed",
+            hint="nothing was changed; `stateline verify` lists all damage",
+        ) from None
+    known = set(RunState.__struct_fields__)
+    return Run(
+        scope=scope,
+        snapshot=snapshot,
+        record=record,
+        machine=machine,
+        state=state,
+        extra={name: value for name, value in rest.items() if name not in known},
+    )
+
+
+def load_run(store: Store, run: str) -> Run:
+    """The run with that id at its head. Raises ``NotFound`` or ``IntegrityError``."""
+    scope = run_scope(store, run)
+    head = scope.head()
+    if head is None:
+        raise NotFound(f"there is no run {run}", hint="`stateline exec list` lists the runs there are")
+    return read_run(store, scope, head)
+
+
+def write_run(run: Run, decision: Decision, event: dict[str, Json]) -> Run:
+    """Save what was decided as the next snapshot; the run as it is stored then (secrets masked).
+
+    Raises as ``Scope.save``; ``ConflictError`` when the run is no longer the head.
+    """
+    state = {**run.extra, **msgspec.to_builtins(decision.state), "machine": run.record.document()}
+    snapshot = run.scope.save(state, kind="run", event=event, parent=run.snapshot)
+    if "redactions" in snapshot.event:
+        # What was stored is what the run goes on with, or a resumed call would see another state than this one.
+        return read_run(run.scope.store, run.scope, snapshot)
+    return replace(run, snapshot=snapshot, state=decision.state)
+
+
+def context_facts(store: Store, context: Json, path: Json) -> dict[str, Json] | None:
+    """The prompts and settings of the context snapshot that a run began with; None without one.
+
+    Raises ``IntegrityError`` when it is missing or damaged.
+    """
+    if not isinstance(context, dict):
+        return None
+    scope = store.scope(str(context["scope"]))
+    snapshot = store.read_snapshot(scope.hash, Pointer(str(path), str(context["sha256"])))
+    state = store.resolve(snapshot.state)
+    return {"prompts": state["prompts"], "settings": state["settings"]}
+
+
+def facts_of(store: Store, run: Run, seconds: float = 0.0) -> Facts:
+    """What ``advance`` may know: meters so far plus ``seconds`` [s] of activity just past, and the context."""
+    meters = run.event.get("meters") or {}
+    return Facts(
+        active=float(meters.get("active", 0.0)) + seconds,
+        llm_calls=int(meters.get("llm_calls", 0)),
+        context=context_facts(store, run.state.context, run.event.get("context_path")),
+    )
+
+
+def event_name(event: Event) -> str:
+    """The event's name as it stands in ``event.type``."""
+    return str(event.__struct_config__.tag)

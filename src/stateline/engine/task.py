@@ -1,0 +1,228 @@
+"""A task stage's effect: one command, one JSON document in, one JSON document out.
+
+What happens to the process is ``engine.process``; here its end is given a meaning. Whatever the command does, the
+answer is an event: an exception is only ever an interrupt. Messages become part of the run's state, which must not
+depend on the host: they name programs as the machine does, and carry nothing that could act on a terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import msgspec
+
+from stateline.bundle import canonical
+from stateline.engine import process
+from stateline.engine.interrupts import shield
+from stateline.errors import ValueRefused
+from stateline.machine.run import Failed, Succeeded
+
+PASSED = ("PATH", "HOME", "LANG", "TMPDIR", "TZ")
+"""The names of the environment that every task sees, as far as they are set."""
+
+_WINDOWS_NEEDS = ("SYSTEMROOT", "PATHEXT", "TEMP", "TMP")  # most programs do not start there without them
+_WHITE = b" \t\r\n"
+_EXCERPT = 80  # characters of bad output that are shown
+_HARMFUL = frozenset(
+    [*range(0x20), *range(0x7F, 0xA0), 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF]
+)
+_HARMFUL_IN_LINES = _HARMFUL - {0x09, 0x0A}
+
+
+class TaskCall(msgspec.Struct, frozen=True, kw_only=True):
+    """What to run. ``directory`` is the machine file's, ``env`` the names passed besides ``PASSED``, ``document`` the
+    bytes for stdin, ``timeout`` [s] (0 none), ``output_limit`` [bytes]."""
+
+    argv: list[str]
+    directory: str
+    document: bytes
+    env: list[str] = []
+    timeout: float = 0.0
+    output_limit: int = canonical.TEXT_LIMIT
+
+
+class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How it ended, and the time [s] from the start of the command to the end of its process group."""
+
+    event: Succeeded | Failed
+    seconds: float
+
+
+def run_task(call: TaskCall) -> TaskOutcome:
+    """Run one command to its end. See ``process.watch`` for how it is ended and what becomes of its descendants.
+
+    The whole call is shielded from signals but for the wait itself. A caller that holds a shield of its own until the
+    outcome is saved therefore never loses a task that has finished; an ``Interrupted`` means that the command was
+    ended here and that nobody knows how far it had come.
+    """
+    began = time.monotonic()
+    with shield():
+        event = _run(call)
+        return TaskOutcome(event=event, seconds=time.monotonic() - began)
+
+
+def resolve_program(argv0: str, directory: str, path: str) -> str | None:
+    """The file that ``argv0`` names, as an absolute path if ``directory`` is one; None if there is no such program.
+
+    A name with a slash is looked up beside the machine file, in ``directory``; any other on ``path`` (entries
+    separated by ``os.pathsep``; a relative or empty one counts from ``directory``, where the command runs).
+    """
+    if sys.platform == "win32":
+        import shutil
+
+        beside = "/" in argv0 or "\\" in argv0
+        return shutil.which(os.path.join(directory, argv0) if beside else argv0, path=None if beside else path)
+    if "/" in argv0:
+        places = [os.path.join(directory, argv0)]
+    else:
+        places = [os.path.join(directory, entry, argv0) for entry in path.split(os.pathsep)]
+    for place in places:
+        if argv0 and os.path.isfile(place) and os.access(place, os.X_OK):
+            return place
+    return None
+
+
+def program_problem(argv: list[str], directory: str) -> str | None:
+    """What keeps ``argv`` from being started in ``directory`` with this process's PATH, in one sentence; None if
+    nothing does. ``machine check`` asks the same question before a run that a run asks before a task."""
+    return _find(argv, directory)[1] or None
+
+
+def _find(argv: list[str], directory: str) -> tuple[str, str]:
+    """The program's file and "", or "" and the problem."""
+    if not argv or not argv[0]:
+        return "", "the command is empty"
+    for word in argv:
+        if "\0" in word or not _is_unicode(word):
+            return "", f"{_quoted(word)} cannot be passed to a program: it holds NUL or half a character"
+    program = resolve_program(argv[0], directory, os.environ.get("PATH", os.defpath))
+    if program is not None:
+        return program, ""
+    return "", _missing(argv[0], directory)
+
+
+def _missing(argv0: str, directory: str) -> str:
+    if "/" not in argv0:
+        return f"there is no program {_quoted(argv0)} on PATH"
+    place = os.path.join(directory, argv0)
+    if os.path.isdir(place):
+        return f"{_quoted(argv0)} is a directory, not a program"
+    if not os.path.exists(place):
+        return f"there is no program {_quoted(argv0)} beside the machine file"
+    return f"{_quoted(argv0)} is not executable"
+
+
+def _run(call: TaskCall) -> Succeeded | Failed:
+    try:
+        program, problem = _find(call.argv, call.directory)
+        if problem:
+            return Failed(kind="spawn", message=problem, hint="correct the stage's `task` or install the program")
+        child = process.start(program, call.argv, call.directory, _environment(call.env))
+    except (OSError, ValueError) as error:
+        return _not_started(call, error)
+    ended = process.watch(child, call.document, timeout=call.timeout, output_limit=call.output_limit)
+    return _meaning(call, ended)
+
+
+def _environment(names: list[str]) -> dict[str, str]:
+    wanted = (*PASSED, *names) if sys.platform != "win32" else (*PASSED, *_WINDOWS_NEEDS, *names)
+    return {name: os.environ[name] for name in wanted if name in os.environ}
+
+
+def _not_started(call: TaskCall, error: OSError | ValueError) -> Failed:
+    """The program was there, and yet the system would not start it."""
+    import errno
+
+    name = _quoted(call.argv[0])
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.ENOENT, errno.ENOTDIR):
+        if not os.path.isdir(call.directory):
+            return Failed(kind="spawn", message="the machine file's directory is gone", hint="put it back")
+        message, hint = f"the interpreter of {name} is missing", "correct the first line of the script (#!...)"
+    elif number == errno.ENOEXEC:
+        message = f"{name} is neither a binary for this system nor a script that names its interpreter"
+        hint = "begin the script with a line such as #!/bin/sh"
+    elif number == errno.E2BIG:
+        message, hint = f"the arguments of {name} are too long", "pass large data on stdin or in a file"
+    else:
+        message = f"{name} could not be started: {shown(os.strerror(number) if number else str(error))}"
+        hint = "nothing was run; retry when the system allows it"
+    return Failed(kind="spawn", message=message, hint=hint)
+
+
+def _meaning(call: TaskCall, ended: process.Exit) -> Succeeded | Failed:
+    written = ended.written
+    if ended.how != "exited":
+        left = "; it could not be ended and may still be running" if ended.alive else " and was ended"
+        if ended.how == "timeout":
+            said = _last_words(ended)
+            message = f"took longer than {call.timeout:g} s{left}" + (f"; its stderr ends: {said}" if said else "")
+            return Failed(kind="timeout", message=message, hint="raise the stage's `timeout`, or make the task quicker")
+        hint = "write large data to a file and print its name"
+        return Failed(kind="output", message=f"printed more than {call.output_limit} bytes{left}", hint=hint)
+    if ended.code is None:
+        hint = "start Stateline with SIGCHLD not ignored"
+        return Failed(kind="exit", message="ended, but the system threw its exit code away", hint=hint)
+    if ended.code != 0:
+        how, said = _how_it_exited(ended.code), _last_words(ended)
+        if said:
+            return Failed(kind="exit", message=said, hint=f"it {how}")
+        hint = "let the task write to stderr why it fails"
+        return Failed(kind="exit", message=f"{how} and wrote nothing to stderr", hint=hint)
+    return _output(written.output, call.output_limit)
+
+
+def _how_it_exited(code: int) -> str:
+    if code > 0:
+        return f"ended with exit code {code}"
+    import signal
+
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:  # real-time signals have no names
+        return f"was ended by signal {-code}"
+
+
+def _last_words(ended: process.Exit) -> str:
+    tail = ended.written.tail
+    if not ended.written.tail_cut:
+        return shown(tail.decode("utf-8", "replace"), lines=True).strip()
+    whole = tail.lstrip(bytes(range(0x80, 0xC0)))  # the cut may have gone through a character
+    return "..." + shown(whole.decode("utf-8", "replace"), lines=True).rstrip()
+
+
+def _output(data: bytes, limit: int) -> Succeeded | Failed:
+    text = data.strip(_WHITE)
+    if not text:
+        return Succeeded(output=None)
+    try:
+        return Succeeded(output=canonical.parse(text, limit=limit, what="the task's output"))
+    except ValueRefused as refused:
+        begin = text[: 4 * _EXCERPT].decode("utf-8", "replace")[:_EXCERPT]
+        message = f"{shown(refused.message)}; it begins: {shown(begin)}"
+        hint = "print one JSON document to stdout, and everything else to stderr"
+        return Failed(kind="output", message=message, hint=hint)
+
+
+def _is_unicode(word: str) -> bool:
+    try:
+        word.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _quoted(word: str) -> str:
+    return f'"{shown(word[:200])}"'
+
+
+def shown(text: str, *, lines: bool = False) -> str:
+    r"""``text`` with all that could act on a terminal or forge a line written out (``\x1b``): control characters, and
+    those that turn or hide text. With ``lines``, line ends and tabs stay. The result is valid Unicode."""
+    if lines:
+        text = text.replace("\r\n", "\n")
+    harmful = _HARMFUL_IN_LINES if lines else _HARMFUL
+    table = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in harmful}
+    return text.translate(table).encode("utf-8", "backslashreplace").decode("utf-8")

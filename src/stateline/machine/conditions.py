@@ -1,0 +1,263 @@
+"""Conditions, ``set`` expressions and templates: CEL over the seven names of the contract. Pure, and fails closed.
+
+The library is the official ``cel-expr-python``. It gives evaluation errors back as values, reads data lazily and has
+limits of its own (100,000 characters, 32 levels, 10,000 iterations); whatever it says becomes a ConditionError here.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NoReturn
+
+from stateline.bundle import canonical
+from stateline.errors import ValueRefused
+from stateline.machine.problems import nearest, printable, quoted
+from stateline.machine.spec import Json
+
+if TYPE_CHECKING:
+    from cel_expr_python import cel  # type: ignore[import-untyped]  # ships stubs without the marker
+
+NAMES = ("input", "state", "outputs", "output", "context", "error", "visits")
+"""What an expression may name."""
+
+_QUOTE_HINT = "text in an expression needs quotes of its own: 'text'"
+_WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_COMPILE_ERROR = re.compile(r"^ERROR: <input>:(-?\d+):(-?\d+): (.*)$", re.MULTILINE)
+_UNDECLARED = re.compile(r"undeclared reference to '([^']*)'")
+_OVERLOAD = re.compile(r"[Nn]o matching overloads? found ?:? ?(?:for )?'?([^' (]+)'?(?: applied to )?'?\(?([^)']*)\)?")
+_STATUS = re.compile(r"^(?:[A-Z_]+: )|(?: \[[A-Z_]+\])$")
+_MISSING = re.compile(r'Key not found in map : "(.*)"', re.DOTALL)
+_TYPES = {"int64": "int", "uint64": "uint", "null_type": "null", "dyn": "any"}
+_NUMBERS = {"int", "uint", "double"}
+# Raw strings first: in them a backslash does not hide the closing quote. The prefix must not be the end of a word.
+_CEL_STRING = re.compile(
+    r"(?:[rR][bB]?|[bB][rR])(?:'''.*?'''|\"\"\".*?\"\"\"|'[^'\n]*+'|\"[^\"\n]*+\")"
+    r"|[bB]?(?:'''(?:\\.|[^\\])*?'''|\"\"\"(?:\\.|[^\\])*?\"\"\"|'(?:\\.|[^'\\\n])*+'|\"(?:\\.|[^\"\\\n])*+\")",
+    re.DOTALL,
+)
+
+
+class ConditionError(Exception):
+    """An expression or template that cannot be read, or that has no usable value. ``hint`` says what to do next."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+def evaluate(expression: str, names: Mapping[str, Json]) -> Json:
+    """The value of a CEL expression; numbers keep their JSON type. ``names`` holds values for ``NAMES``.
+
+    Raises :class:`ConditionError` when the expression does not compile, names something unknown or missing, fails,
+    or has a value that JSON cannot hold (bytes, times, types, infinities, keys that are not strings).
+    """
+    program = _compile(expression)
+    data = _used(expression, names)
+    try:
+        result = program.eval(data=data)
+        kind = str(result.type())
+        value = result.plain_value()
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+        _raise_failure(expression, str(error))
+    if kind in ("ERROR", "UNKNOWN"):
+        _raise_failure(expression, str(value))
+    try:
+        canonical.encode(value, depth=canonical.FILE_DEPTH)
+    except ValueRefused as refused:
+        hint = "make it text with string(...)" if kind in ("BYTES", "TIMESTAMP", "DURATION") else refused.hint
+        raise ConditionError(f"the result is not a JSON value: {refused}", hint) from None
+    return value
+
+
+def decide(expression: str, names: Mapping[str, Json]) -> bool:
+    """Whether a condition holds. Raises :class:`ConditionError` also when the result is anything but true or false."""
+    value = evaluate(expression, names)
+    if value is True or value is False:
+        return value
+    kind = {"str": "text", "NoneType": "null", "list": "a list", "dict": "an object"}.get(type(value).__name__)
+    raise ConditionError(
+        f"the condition gives {kind or 'a number'}, not true or false",
+        "compare it, for example: output.verdict == 'yes'",
+    )
+
+
+def render(template: str, names: Mapping[str, Json]) -> str:
+    """``template`` with each ``{{ expression }}`` replaced: text as it is, anything else as canonical JSON.
+
+    What was put in is not read again. Raises :class:`ConditionError` as :func:`evaluate` does, and for braces that are
+    not closed. A literal ``{{`` is written ``{{ '{{' }}``.
+    """
+    parts = []
+    for text, expression in _split(template):
+        parts.append(text)
+        if expression is not None:
+            value = evaluate(expression, names)
+            parts.append(
+                value if isinstance(value, str) else canonical.encode(value, depth=canonical.FILE_DEPTH).decode()
+            )
+    return "".join(parts)
+
+
+def problem(expression: str) -> str | None:
+    """Why ``expression`` does not compile, on one line with the column; None when it does."""
+    try:
+        _compile(expression)
+    except ConditionError as error:
+        return error.message + (f"; {error.hint}" if error.hint else "")
+    return None
+
+
+def template_problems(template: str) -> list[str]:
+    """Every mistake in a template, each on one line."""
+    try:
+        expressions = [expression for _, expression in _split(template) if expression is not None]
+    except ConditionError as error:
+        return [error.message + (f"; {error.hint}" if error.hint else "")]
+    found = ((expression, problem(expression)) for expression in expressions)
+    return [f"in {{{{{printable(expression)[:80]}}}}}: {mistake}" for expression, mistake in found if mistake]
+
+
+@functools.cache
+def _environment() -> cel.Env:
+    from cel_expr_python import cel
+
+    return cel.NewEnv(variables=dict.fromkeys(NAMES, cel.Type.DYN))
+
+
+def _compile(expression: str) -> cel.Expression:
+    if not expression.strip():
+        raise ConditionError("the expression is empty", "write a CEL expression, for example: output.ok")
+    try:
+        expression.encode()
+    except UnicodeEncodeError:
+        raise ConditionError("the expression holds a lone surrogate, which is not a character") from None
+    try:
+        return _environment().compile(expression)
+    except RuntimeError as error:
+        raise _compile_error(expression, str(error)) from None
+
+
+def _compile_error(expression: str, text: str) -> ConditionError:
+    """The library's report, several lines with pictures, as one line."""
+    if "codepoint limit" in text:
+        return ConditionError("the expression is longer than 100000 characters", "compute it in a task instead")
+    if "recursion" in text:
+        return ConditionError("the expression nests deeper than 32 levels", "split it into several `set` entries")
+    messages, hint = [], ""
+    for line, column, words in _COMPILE_ERROR.findall(text)[:3]:
+        message, this_hint = _compile_message(expression, words, int(line), int(column))
+        hint = hint or this_hint
+        where = f"column {column}" if "\n" not in expression else f"line {line}, column {column}"
+        messages.append(f"{message} ({where})")
+    if not messages:
+        messages.append(_STATUS.sub("", text.splitlines()[0] if text else "it cannot be read"))
+    return ConditionError(printable("; ".join(messages)), hint)
+
+
+def _compile_message(expression: str, words: str, line: int, column: int) -> tuple[str, str]:
+    if unknown := _UNDECLARED.search(words):
+        name = unknown[1]
+        lines = expression.split("\n")
+        # A call is reported at its opening parenthesis, a name at its first letter.
+        if 0 < line <= len(lines) and lines[line - 1][column - 1 : column] == "(":
+            return f"unknown function {quoted(name)}", "see the functions of CEL's standard library"
+        guess = nearest(name, list(NAMES))
+        return f"unknown name {quoted(name)}", f"{guess or _QUOTE_HINT} (known names: {', '.join(NAMES)})"
+    if overload := _OVERLOAD.search(words):
+        return _overload(overload[1], overload[2])
+    return re.sub(r" expecting \{.*", "", words).removeprefix("Syntax error: ").strip() or "it cannot be read", ""
+
+
+def _used(expression: str, names: Mapping[str, Json]) -> dict[str, Json]:
+    """The values that ``expression`` may touch. The library crashes the process on data nested a few thousand levels
+    deep, so what reaches it has been checked."""
+    words = set(_WORD.findall(expression))
+    data = {name: names[name] for name in NAMES if name in words and name in names}
+    for name, value in data.items():
+        try:
+            canonical.encode(value, depth=canonical.FILE_DEPTH)
+        except ValueRefused as refused:
+            raise ConditionError(f"`{name}` holds what JSON cannot: {refused}", refused.hint) from None
+    return data
+
+
+def _raise_failure(expression: str, text: str) -> NoReturn:
+    """Raise what an evaluation that failed said, with a hint where the way out is known."""
+    text = _STATUS.sub("", text)
+    message, hint = text.splitlines()[0] if text else "the evaluation failed", ""
+    if missing := _MISSING.search(text):
+        message, hint = f"the key {quoted(missing[1])} is missing", _has_hint(expression, missing[1])
+    elif overload := _OVERLOAD.search(text):
+        message, hint = _overload(overload[1], overload[2])
+    elif "SELECT to non-message" in text or "Invalid container type" in text:
+        message = "a key is looked up in something that is not an object"
+        hint = "check first, for example: output != null && has(output.x)"
+    elif "No value with name" in text:
+        message = "a name has no value here: " + text.splitlines()[0]
+    elif "Iteration budget" in text:
+        message, hint = "the expression goes through more than 10000 items", "compute it in a task instead"
+    raise ConditionError(printable(message[:500]), hint)
+
+
+def _has_hint(expression: str, key: str) -> str:
+    """``has()`` needs the whole path, so it is taken from the expression where it can be found."""
+    path = re.search(r"[A-Za-z_][\w.]*\." + re.escape(key) + r"\b", expression)
+    if path:
+        return f"ask first: has({path[0]}) && ..., or has({path[0]}) ? {path[0]} : null"
+    return "ask first with has(x.y), or with 'y' in x for keys in brackets"
+
+
+def _overload(operator: str, operands: str) -> tuple[str, str]:
+    """CEL does not convert: 1 + 1.5 is an error there, and JSON decides whether a number is an int or a double."""
+    kinds = [_TYPES.get(kind.strip(), kind.strip()) for kind in operands.split(",") if kind.strip()]
+    sign = operator.strip("_") if operator.startswith(("_", "!", "-", "@")) and operator.strip("_") else operator
+    if operator in ("!_", "_&&_", "_||_", "<jump_condition>", "_?_:_"):
+        return "a part of the condition is not true or false", "compare it, for example: output.verdict == 'yes'"
+    message = f"{sign} does not take {' and '.join(kinds) or 'these values'}"
+    if len(kinds) == 2 and set(kinds) <= _NUMBERS and len(set(kinds)) == 2:
+        return message, "make both numbers double: double(x) + 1.5"
+    return message, "convert with double(), int() or string()"
+
+
+def _split(template: str) -> list[tuple[str, str | None]]:
+    """A template as pairs of literal text and the expression after it (None at the end)."""
+    try:
+        template.encode()
+    except UnicodeEncodeError:
+        raise ConditionError("the template holds a lone surrogate, which is not a character") from None
+    parts: list[tuple[str, str | None]] = []
+    at = 0
+    while (start := template.find("{{", at)) >= 0:
+        end = _closing(template, start)
+        parts.append((template[at:start], template[start + 2 : end]))
+        at = end + 2
+    parts.append((template[at:], None))
+    return parts
+
+
+_TOKEN = re.compile(
+    rf"(?P<string>{_CEL_STRING.pattern})|(?P<word>[A-Za-z_]\w*)|(?P<sign>['\"{{}}])", re.DOTALL | re.ASCII
+)
+
+
+def _closing(template: str, start: int) -> int:
+    """The index of the ``}}`` that ends the expression opened at ``start``; braces in strings and maps do not."""
+    at, depth = start + 2, 0
+    place = f"line {template.count(chr(10), 0, start) + 1}, column {start - template.rfind(chr(10), 0, start)}"
+    while token := _TOKEN.search(template, at):
+        at = token.end()
+        sign = token["sign"]
+        if sign in ("'", '"'):
+            raise ConditionError(f"a string in the {{{{ at {place} is not closed")
+        if sign == "{":
+            depth += 1
+        elif sign == "}" and depth:
+            depth -= 1
+        elif sign == "}" and template.startswith("}", at):
+            return at - 1
+    raise ConditionError(
+        f"the {{{{ at {place} is not closed", "close it with }}, or write {{ '{{' }} for braces as text"
+    )

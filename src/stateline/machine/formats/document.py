@@ -1,0 +1,78 @@
+"""What every reader of a format fills: the tree, the places, the mistakes. And the rules that all formats share."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from stateline.machine.problems import Findings, Path, Place, quoted
+from stateline.machine.spec import Json
+
+DEPTH = 128
+"""How deep lists and objects may nest, as in every value that format 1 holds."""
+_INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<float>\.[0-9]+)?(?P<power>[eE][+-]?[0-9]+)?")
+_WORDS: dict[str, Json] = {"null": None, "true": True, "false": False}
+
+
+class Unreadable(Exception):
+    """The text cannot be read any further. The mistake has been noted."""
+
+
+class Document:
+    """A file being read. ``value`` is the tree so far; ``whole`` is False when reading stopped before the end."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.value: Json = None
+        self.whole = False
+        self.findings = Findings()
+
+    def stop(self, code: str, message: str, place: Place, hint: str = "", path: Path = ()) -> Unreadable:
+        """Note a mistake after which nothing can be read; raise what this gives."""
+        self.findings.error(path, code, message, hint, at=place)
+        return Unreadable()
+
+    def enter(self, path: Path, place: Place) -> None:
+        """A list or an object begins at ``path``. Raises :class:`Unreadable` when that is too deep."""
+        if len(path) >= DEPTH:
+            raise self.stop("too_deep", f"nested deeper than {DEPTH} levels", place, "flatten the file")
+
+    def key(self, seen: dict[str, Json], path: Path, place: Place) -> None:
+        """The key at the end of ``path`` begins at ``place``; ``seen`` are the keys before it in the same object."""
+        self.text_at(str(path[-1]), path, place)
+        if path[-1] in seen:
+            message = f"the key {quoted(str(path[-1]))} is already on line {self.findings.places[path][0]}"
+            self.findings.error(path, "duplicate_key", message, "keep one of the two", at=place)
+        else:
+            self.findings.places[path] = place
+
+    def text_at(self, text: str, path: Path, place: Place) -> str:
+        """``text``, or the same without its lone surrogates, which are noted."""
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            self.findings.error(
+                path, "encoding", "a lone surrogate is not a character", "write the character", at=place
+            )
+            return text.encode("utf-8", "replace").decode()
+        return text
+
+    def scalar(self, text: str, path: Path, place: Place) -> Json:
+        """What an unquoted scalar means. Only JSON's own words and numbers have a type; anything else is text."""
+        if text in _WORDS:
+            return _WORDS[text]
+        number = _NUMBER.fullmatch(text)
+        if number is None:
+            return self.text_at(text, path, place)
+        if number["float"] or number["power"]:
+            value = float(text)
+            if math.isfinite(value):
+                return value
+        # More digits than any number in range has; converting very long ones costs quadratic time.
+        elif len(text) <= 20 and _INT_MIN <= int(text) <= _INT_MAX:
+            return int(text)
+        self.findings.error(
+            path, "number_range", f"the number {quoted(text)} is out of range", "write it as text, in quotes", at=place
+        )
+        return 0

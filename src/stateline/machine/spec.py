@@ -1,0 +1,101 @@
+"""The one shape every machine has, whatever file format it came from.
+
+A :class:`Machine` is plain data: ``to_json`` gives the canonical spec that a run keeps in the store,
+``from_json`` reads it back without checking it again (``machine.check`` did that when the run began).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Json = Any
+"""A JSON value: None, bool, int, float, str, list of Json, dict of str to Json."""
+
+Kind = Literal["task", "human", "end"]
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """``when`` is a CEL condition; ``to`` a stage."""
+
+    when: str
+    to: str
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """How known failures are tried again: at most ``max_attempts`` in all, ``backoff`` [s] doubling each time."""
+
+    max_attempts: int = 1
+    backoff: float = 0.0
+
+
+class EdgeLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """The edge ``source`` -> ``target`` may be taken ``max_count`` times (0: no limit)."""
+
+    source: str
+    target: str
+    max_count: int
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of a run; 0 means none. ``timeout`` [s] counts active time, waiting not counted."""
+
+    max_iterations: int = 0
+    max_llm_calls: int = 0
+    max_agent_hops: int = 0
+    timeout: float = 0.0
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """One place in a machine. Fields that its ``kind`` does not use keep their defaults.
+
+    ``argv`` belongs to ``task``; ``prompt`` (a template) and ``schema`` (JSON Schema of the answer) to ``human``.
+    ``set`` maps keys of the user's state to CEL expressions (nested mappings allowed), merged after success.
+    """
+
+    name: str
+    kind: Kind
+    argv: list[str] = []
+    prompt: str = ""
+    schema: Json = None
+    timeout: float = 0.0
+    retry: Retry = Retry()
+    repeatable: bool = False
+    env: list[str] = []
+    set: dict[str, Json] = {}
+    routes: list[Route] = []
+    default_next: str | None = None
+    error_next: str | None = None
+    max_visits: int = 0
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """A checked machine. ``order`` is the stages' order in the file; ``start`` is one of them.
+
+    ``input`` and ``state_schema`` are JSON Schemas or None; ``state`` is the user's initial state.
+    """
+
+    name: str
+    start: str
+    order: list[str]
+    stages: dict[str, Stage]
+    input: Json = None
+    state: dict[str, Json] = {}
+    state_schema: Json = None
+    model: str | None = None
+    tools: str | None = None
+    context: str | None = None
+    bounds: Bounds = Bounds()
+    edge_limits: list[EdgeLimit] = []
+
+
+def to_json(machine: Machine) -> dict[str, Json]:
+    """The canonical spec: every field written out, so that a reader needs no table of defaults."""
+    spec: dict[str, Json] = msgspec.to_builtins(machine)
+    return spec
+
+
+def from_json(spec: Json) -> Machine:
+    """Read a spec written by :func:`to_json`. Raises ``msgspec.ValidationError`` for anything else."""
+    return msgspec.convert(spec, Machine)
