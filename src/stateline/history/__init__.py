@@ -1,0 +1,1 @@
+"""The past of a scope: walk, log, verify."""

@@ -1,0 +1,260 @@
+"""One scope's directory, checked against a store that may be alive.
+
+The order makes that safe: names are listed first, then the pointer is read, then the chain is walked. Whatever was
+listed had been published before the pointer was read, so what the chain does not reach is a save under way, crash
+residue, or damage; and a snapshot on the chain is never removed again, but with its whole scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from stateline.bundle import canonical, naming
+from stateline.bundle.envelope import Envelope, Link, Pointer
+from stateline.errors import NewerVersion, StatelineError
+from stateline.history.findings import Finding, Severity
+from stateline.history.inventory import Inventory, unsafe
+from stateline.store.protocol import BlobMissing
+from stateline.store.store import Snapshot, Store
+
+
+class Loose(msgspec.Struct, frozen=True):
+    """A snapshot that the chain does not reach: what is needed to tell why."""
+
+    path: str
+    seq: int
+    created_at: str
+    prev_sha: str | None
+    prev: str | None
+
+
+class ChainCheck:
+    """One pass over a scope. ``findings``, ``snapshots`` (intact ones) and ``has_head`` are the result;
+    ``certain`` is False when a snapshot could not be read, so that nobody knows what it names."""
+
+    def __init__(self, store: Store, scope: str, inventory: Inventory) -> None:
+        self.store = store
+        self.scope = scope
+        self.inventory = inventory
+        self.findings: list[Finding] = []
+        self.snapshots = 0
+        self.has_head = False
+        self.certain = True
+        self.key: str | None = None
+        self._names: set[str] = set()
+        # Digest -> seq of all that is on the chain; the only thing that grows with it, besides the names.
+        self._chain: dict[bytes, int] = {}
+        self._complete = False
+        self._newer = False
+
+    def run(self) -> ChainCheck:
+        """Check the scope; findings are complete afterwards. Never raises for what lies there."""
+        try:
+            self._list()
+        except StatelineError as error:
+            self._error(error, "")
+            self.certain = False
+            return self
+        pointer, readable = self._pointer()
+        if pointer is not None:
+            self.has_head = True
+            self._walk(pointer)
+        loose = self._rest()
+        if loose and readable:
+            pointer = self._catch_up(pointer, loose)
+        if not self._newer:
+            self._judge(loose, pointer, readable)
+        if self.key is not None:
+            self.findings = [msgspec.structs.replace(finding, scope=self.key) for finding in self.findings]
+        return self
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def _list(self) -> None:
+        self._look("")
+        for name in sorted(self.store.backend.list(self.scope)):
+            if naming.snapshot_parts(name) is not None:
+                self._names.add(name)
+            elif name.startswith(naming.TEMPORARY):
+                self._found(
+                    "residue", "temporary", name, "a file that was being written; safe to remove when nobody writes"
+                )
+                continue
+            elif name not in (naming.POINTER, naming.LOCK):
+                self._found("damage", "foreign_file", name, "nothing of this name belongs here")
+                continue
+            self._look(name)
+
+    def _pointer(self) -> tuple[Pointer | None, bool]:
+        """The pointer, and whether there was none or a readable one."""
+        try:
+            return self.store.backend.read(self.scope), True
+        except StatelineError as error:
+            self._error(error, naming.POINTER)
+            return None, False
+
+    def _walk(self, pointer: Pointer | None, loose: dict[str, Loose] | None = None) -> None:
+        """From a pointer down to the first snapshot, or to one that is on the chain already."""
+        child: Snapshot | None = None
+        while pointer is not None:
+            if bytes.fromhex(pointer.sha256) in self._chain:
+                return
+            self._names.discard(pointer.path)
+            known = loose is not None and loose.pop(pointer.sha256, None) is not None
+            snapshot = self._snapshot(pointer.path, partial(self.store.read_snapshot, self.scope, pointer), known)
+            if snapshot is None:
+                return
+            self._chain[bytes.fromhex(snapshot.sha256)] = snapshot.seq
+            if child is not None and _misordered(snapshot.envelope, child.envelope):
+                self._found(
+                    "damage", "misordered", child.path, f"seq or created_at do not follow those of {snapshot.path}"
+                )
+            envelope = snapshot.envelope
+            if envelope.prev is None or envelope.prev_sha is None:
+                self._complete = True
+                return
+            pointer, child = Pointer(envelope.prev, envelope.prev_sha), snapshot
+
+    def _rest(self) -> dict[str, Loose]:
+        """Read what was listed and is not on the chain: sha -> Loose."""
+        loose: dict[str, Loose] = {}
+        for path in sorted(self._names):
+            snapshot = self._snapshot(path, partial(self._by_name, path), False)
+            if snapshot is not None:
+                e = snapshot.envelope
+                loose[snapshot.sha256] = Loose(path, e.seq, e.created_at, e.prev_sha, e.prev)
+        return loose
+
+    def _by_name(self, path: str) -> Snapshot | None:
+        try:
+            data = self.store.backend.get(f"{self.scope}/{path}", canonical.SNAPSHOT_LIMIT)
+        except BlobMissing:
+            # Listed a moment ago, and nothing leads to it: its scope was removed.
+            return None
+        return self.store.parse_snapshot(self.scope, path, data)
+
+    def _snapshot(self, path: str, read: Callable[[], Snapshot | None], known: bool) -> Snapshot | None:
+        """Read one, count it and check what it names, unless it is ``known``; None with a finding if it is damaged."""
+        try:
+            snapshot = read()
+        except StatelineError as error:
+            self._newer = self._newer or isinstance(error, NewerVersion)
+            self.certain = False
+            self._error(error, path)
+            return None
+        if snapshot is not None and not known:
+            self.key = snapshot.envelope.scope
+            self.snapshots += 1
+            self.inventory.check(snapshot)
+            if snapshot.envelope.origin is not None:
+                self._origin(snapshot.path, snapshot.envelope.origin)
+        return snapshot
+
+    def _catch_up(self, pointer: Pointer | None, loose: dict[str, Loose]) -> Pointer | None:
+        """Saves that ended while the chain was walked took their snapshots from ``loose`` into the chain."""
+        try:
+            now = self.store.backend.read(self.scope)
+        except StatelineError:
+            return pointer
+        if now is not None and now != pointer:
+            self.has_head = True
+            self._walk(now, loose)
+        return now
+
+    def _origin(self, path: str, origin: Link) -> None:
+        """The snapshot that a fork began from must be there: ``exec rm`` refuses to remove it."""
+        scope = naming.scope_hash(origin.scope)
+        try:
+            for name in self.store.backend.list(scope):
+                parts = naming.snapshot_parts(name)
+                if parts is None or not origin.sha256.startswith(parts[1]):
+                    continue
+                data = self.store.backend.get(f"{scope}/{name}", canonical.SNAPSHOT_LIMIT)
+                if canonical.sha256(data) == origin.sha256:
+                    found = self.store.parse_snapshot(scope, name, data)
+                    if found.seq != origin.seq:
+                        self._found("damage", "misordered", path, f"its origin has seq {found.seq}, not {origin.seq}")
+                    return
+        except (StatelineError, BlobMissing):
+            # Whatever is wrong there is that scope's finding; here it only matters that the origin was not found.
+            pass
+        self._found("damage", "missing", path, f"its origin {origin.sha256} is not in the scope {origin.scope}")
+
+    # -- judging ---------------------------------------------------------------------------------------------------
+
+    def _judge(self, loose: dict[str, Loose], pointer: Pointer | None, readable: bool) -> None:
+        """Tell crash residue among ``loose`` from damage."""
+        lost = readable and pointer is None and (not self.certain or any(item.seq for item in loose.values()))
+        if lost:
+            self._found(
+                "damage", "missing", naming.POINTER, "the pointer is missing, and more than a first save is here"
+            )
+        # Where does the chain end? Only if that is known can a lone first snapshot be residue.
+        grounded = self._complete or (readable and pointer is None and not lost)
+        parents = {item.prev_sha for item in loose.values()}
+        tips = sorted((item.seq, item.created_at, sha) for sha, item in loose.items() if sha not in parents)
+        for _, _, sha in reversed(tips):
+            claimed = self._piece(sha, loose)
+            piece = list(claimed.values())
+            last = piece[-1]
+            joined = last.prev_sha is not None and bytes.fromhex(last.prev_sha) in self._chain
+            if len(piece) == 1 and (joined or (last.seq == 0 and grounded)):
+                self._never_acknowledged(last)
+            else:
+                self._orphaned(piece, joined)
+            grounded = grounded or last.seq == 0
+            self._chain.update((digest, item.seq) for digest, item in claimed.items())
+
+    def _piece(self, sha: str, loose: dict[str, Loose]) -> dict[bytes, Loose]:
+        """The run of loose snapshots from a tip down to where it ends or meets what is known."""
+        piece: dict[bytes, Loose] = {}
+        at: str | None = sha
+        while at is not None and at in loose and bytes.fromhex(at) not in self._chain:
+            piece[bytes.fromhex(at)] = loose[at]
+            at = loose[at].prev_sha
+        return piece
+
+    def _never_acknowledged(self, item: Loose) -> None:
+        if item.seq and not self._follows(item):
+            self._found("damage", "misordered", item.path, "it names a parent on the chain and does not follow it")
+            return
+        self._found(
+            "residue", "unacknowledged", item.path, "published and never made head: a crash, or a save under way"
+        )
+
+    def _follows(self, item: Loose) -> bool:
+        parts = naming.snapshot_parts(item.prev or "")
+        return (
+            item.prev_sha is not None
+            and parts is not None
+            and self._chain[bytes.fromhex(item.prev_sha)] + 1 == item.seq
+            and item.prev_sha.startswith(parts[1])
+            and parts[0] < item.created_at.replace(":", "")
+        )
+
+    def _orphaned(self, piece: list[Loose], joined: bool) -> None:
+        first, last = piece[-1], piece[0]
+        span = (
+            f"snapshot {last.seq}" if len(piece) == 1 else f"the {len(piece)} snapshots from {first.seq} to {last.seq}"
+        )
+        why = "the pointer was set back, or a second chain was put here" if joined else "what led there is lost"
+        self._found("damage", "orphaned", last.path, f"{span} cannot be reached from the head: {why}")
+
+    # -- telling ---------------------------------------------------------------------------------------------------
+
+    def _look(self, name: str) -> None:
+        if self.inventory.places is not None:
+            self.findings += unsafe(self.inventory.places, f"{self.scope}/{name}", self.key)
+
+    def _error(self, error: StatelineError, name: str) -> None:
+        self.findings.append(Finding.of(error, self.key, f"{self.scope}/{name}".rstrip("/")))
+
+    def _found(self, severity: Severity, code: str, name: str, message: str) -> None:
+        self.findings.append(Finding(severity, code, self.key, f"{self.scope}/{name}".rstrip("/"), message))
+
+
+def _misordered(parent: Envelope, child: Envelope) -> bool:
+    return parent.seq + 1 != child.seq or parent.created_at >= child.created_at

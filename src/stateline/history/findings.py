@@ -1,0 +1,96 @@
+"""What ``verify`` and ``scopes`` report: typed findings, sorted by what must be done about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from stateline.bundle.canonical import Json
+from stateline.errors import IntegrityError, NewerVersion, StatelineError, UnsafePlace
+
+Severity = Literal["damage", "residue", "unsafe", "warning"]
+
+NOTE = (
+    "A chain proves that nothing was changed inside it. It cannot show that snapshots were cut off its end cleanly, "
+    "nor that the whole store was exchanged for another: compare a head's sha with one kept elsewhere."
+)
+"""What no check of a store can see from inside it."""
+
+SHOWN = 10
+"""How many findings of one code are told one by one, where each is harmless and thousands may come together."""
+
+_ORDER: tuple[Severity, ...] = ("damage", "unsafe", "warning", "residue")
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One fact about a store.
+
+    ``severity``: ``damage`` is what no legal crash leaves behind; ``residue`` is what one does, and is harmless;
+    ``unsafe`` is a place that others may change; ``warning`` is the rest. ``code`` is stable. ``scope`` is the key of
+    the scope concerned, or None; ``path`` is relative to the state dir ("" for itself).
+    """
+
+    severity: Severity
+    code: str
+    scope: str | None
+    path: str
+    message: str
+
+    @classmethod
+    def of(cls, error: StatelineError, scope: str | None, path: str) -> Finding:
+        """The finding for an error that reading ``path`` raised."""
+        if isinstance(error, IntegrityError):
+            return cls("damage", error.finding, scope, path, error.message)
+        if isinstance(error, NewerVersion):
+            return cls("warning", "newer_version", scope, path, error.message)
+        if isinstance(error, UnsafePlace):
+            return cls("damage", "not_regular", scope, path, error.message)
+        # It may be gone the next time, but what cannot be read cannot be vouched for.
+        return cls("damage", "unreadable", scope, path, error.message)
+
+    def document(self) -> dict[str, Json]:
+        """As it stands in ``--format json``."""
+        return msgspec.structs.asdict(self)
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What was checked, and what was found. ``ok``: nothing is damaged. Counts are of what is intact: ``scopes`` that
+    have a head, ``snapshots`` and ``objects`` read. ``note`` says what such a check cannot see."""
+
+    ok: bool
+    scopes: int
+    snapshots: int
+    objects: int
+    findings: tuple[Finding, ...]
+    note: str = NOTE
+
+    def document(self) -> dict[str, Json]:
+        """As it stands in ``--format json``."""
+        return {**msgspec.structs.asdict(self), "findings": [finding.document() for finding in self.findings]}
+
+
+def has_damage(findings: Iterable[Finding]) -> bool:
+    """Whether one of the findings is damage."""
+    return any(finding.severity == "damage" for finding in findings)
+
+
+def gathered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The worst first, then by path. Damage and warnings are all there; of residue and of unsafe places the first
+    ``SHOWN`` of each code, then one finding that counts the rest: a foreign-owned copy has one for every file."""
+    groups: dict[tuple[Severity, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.severity, finding.code), []).append(finding)
+    told: list[Finding] = []
+    for (severity, code), group in groups.items():
+        group.sort(key=lambda finding: finding.path)
+        rest = group[SHOWN + 1 :] and group[SHOWN:]
+        if not rest or severity in ("damage", "warning"):
+            told += group
+        else:
+            told += group[:SHOWN]
+            message = f"and {len(rest)} more like the {SHOWN} before, from here on"
+            told.append(Finding(severity, code, None, rest[0].path, message))
+    # Stable: within a severity the groups and paths stay together.
+    return tuple(sorted(told, key=lambda finding: (_ORDER.index(finding.severity), finding.code)))

@@ -1,0 +1,113 @@
+"""The past of one scope as a list, and the list of scopes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from stateline.bundle import naming
+from stateline.bundle.canonical import Json
+from stateline.errors import IntegrityError, NewerVersion, StorageError, UnsafePlace
+from stateline.history.findings import Finding
+from stateline.history.heads import head
+from stateline.store.store import Snapshot, Store
+
+
+class LogRow(msgspec.Struct, frozen=True):
+    """One snapshot of a log. ``path`` is the file's name in the scope's directory."""
+
+    sha: str
+    seq: int
+    created_at: str
+    kind: str
+    prev_sha: str | None
+    path: str
+    event: dict[str, Json]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> LogRow:
+        """The row of a snapshot."""
+        envelope = snapshot.envelope
+        return cls(
+            sha=snapshot.sha256,
+            seq=envelope.seq,
+            created_at=envelope.created_at,
+            kind=envelope.kind,
+            prev_sha=envelope.prev_sha,
+            path=snapshot.path,
+            event=envelope.event,
+        )
+
+    def document(self) -> dict[str, Json]:
+        """As it stands in ``--format json``."""
+        return msgspec.structs.asdict(self)
+
+
+def walk(store: Store, snapshot: Snapshot) -> Iterator[LogRow]:
+    """Rows from ``snapshot`` back to the first of its scope, one read each; the directory is never listed.
+
+    Raises ``IntegrityError`` where the chain is broken; the rows before it have been given then.
+    """
+    for item in store.scope(snapshot.envelope.scope).walk(snapshot):
+        yield LogRow.of(item)
+
+
+def rows(store: Store, snapshot: Snapshot, limit: int | None = None) -> list[LogRow]:
+    """At most ``limit`` rows from ``snapshot`` back, newest first. Nothing older than the last row is read.
+
+    Raises ``IntegrityError`` where the chain is broken before that.
+    """
+    listed: list[LogRow] = []
+    if limit is not None and limit <= 0:
+        return listed
+    for row in walk(store, snapshot):
+        listed.append(row)
+        if len(listed) == limit:
+            break
+    return listed
+
+
+class ScopeRow(msgspec.Struct, frozen=True):
+    """One scope. ``head`` is the full sha of its head, ``seq`` its number, ``hash`` the directory's name."""
+
+    scope: str
+    hash: str
+    head: str
+    seq: int
+
+    def document(self) -> dict[str, Json]:
+        """As it stands in ``--format json``."""
+        return msgspec.structs.asdict(self)
+
+
+class Scopes(msgspec.Struct, frozen=True):
+    """Scopes with a readable head, by key; ``findings`` names those whose head cannot be read, and why."""
+
+    scopes: tuple[ScopeRow, ...]
+    findings: tuple[Finding, ...]
+
+    def document(self) -> dict[str, Json]:
+        """As it stands in ``--format json``."""
+        return {
+            "scopes": [row.document() for row in self.scopes],
+            "findings": [finding.document() for finding in self.findings],
+        }
+
+
+def scopes(store: Store) -> Scopes:
+    """All scopes that have a head. Two small reads for each, whatever the length of its chain.
+
+    A scope that is damaged or of a newer version becomes a finding and does not hide the others.
+    """
+    listed: list[ScopeRow] = []
+    findings: list[Finding] = []
+    for scope in store.backend.scopes():
+        try:
+            newest = head(store, scope)
+        except (IntegrityError, NewerVersion, UnsafePlace, StorageError) as error:
+            findings.append(Finding.of(error, None, f"{scope}/{naming.POINTER}"))
+            continue
+        if newest is not None:
+            listed.append(ScopeRow(newest.envelope.scope, scope, newest.sha256, newest.seq))
+    return Scopes(tuple(sorted(listed, key=lambda row: row.scope)), tuple(sorted(findings, key=lambda f: f.path)))

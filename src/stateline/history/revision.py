@@ -1,0 +1,185 @@
+"""How a user names a snapshot: ``KEY``, ``KEY~N``, ``KEY@SEQ``, ``KEY@NAME``, or the first digits of a sha."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from stateline.bundle import canonical, naming
+from stateline.errors import AmbiguousRevision, IntegrityError, NotFound, RequestError, StatelineError, UnsafePlace
+from stateline.history.heads import head
+from stateline.store.protocol import BlobMissing
+from stateline.store.store import Snapshot, Store
+
+SHORTEST = 4
+"""Fewest digits of a sha that name a snapshot; fewer are a typing mistake more often than a name."""
+_LISTED = 8
+"""How many candidates an ambiguous prefix lists."""
+_NEIGHBOURS = 256
+"""Most scopes whose keys are read for a did-you-mean."""
+
+_back = re.compile(r"(.+)~([0-9]{1,18})", re.DOTALL)
+_at = re.compile(r"(.+)@([^@]*)", re.DOTALL)
+_digits = re.compile(r"[0-9]{1,18}")
+_hex = re.compile(r"[0-9a-f]{1,64}")
+
+_LIST = "`stateline scopes` lists the scopes there are"
+
+
+def find(store: Store, text: str) -> Snapshot:
+    """The snapshot that ``text`` names. Never writes; ``KEY~N`` and ``KEY@SEQ`` walk the chain and list nothing.
+
+    A scope whose key is exactly ``text`` wins over every other reading, whatever the key holds. Raises ``NotFound``,
+    ``AmbiguousRevision``, ``RequestError`` for a prefix under ``SHORTEST`` digits, and ``IntegrityError`` when a
+    snapshot on the way is damaged.
+    """
+    snapshot = _head(store, text)
+    if snapshot is not None:
+        return snapshot
+    if ":" not in text:
+        return _by_sha(store, text)
+    match = _back.fullmatch(text)
+    if match:
+        return _steps_back(store, _known(store, match[1]), int(match[2]))
+    match = _at.fullmatch(text)
+    if match:
+        snapshot = _known(store, match[1])
+        return _by_seq(store, snapshot, int(match[2])) if _digits.fullmatch(match[2]) else _by_name(snapshot, match[2])
+    raise _no_scope(store, text)
+
+
+def _head(store: Store, key: str) -> Snapshot | None:
+    # A key with a lone surrogate (a command line that is not UTF-8) has no hash, so it has no scope either.
+    if ":" not in key or not key.isprintable():
+        return None
+    return head(store, naming.scope_hash(key))
+
+
+def _known(store: Store, key: str) -> Snapshot:
+    snapshot = _head(store, key)
+    if snapshot is None:
+        raise _no_scope(store, key)
+    return snapshot
+
+
+def _steps_back(store: Store, snapshot: Snapshot, steps: int) -> Snapshot:
+    key, newest = snapshot.envelope.scope, snapshot.seq
+    if steps > newest:
+        raise NotFound(
+            f"{key} has {newest + 1} snapshots; there is none {steps} before its head",
+            hint=f"{key}~{newest} is the first, {key} the head",
+        )
+    scope = store.scope(key)
+    for _ in range(steps):
+        before = scope.parent(snapshot)
+        if before is None:
+            raise IntegrityError(
+                f"the chain of {key} ends at seq {snapshot.seq}; nothing was changed",
+                finding="misordered",
+                hint="`stateline verify` lists all damage",
+            )
+        snapshot = before
+    return snapshot
+
+
+def _by_seq(store: Store, snapshot: Snapshot, seq: int) -> Snapshot:
+    if seq > snapshot.seq:
+        key = snapshot.envelope.scope
+        raise NotFound(
+            f"{key} has no snapshot {seq}; its head is {snapshot.seq}", hint=f"`stateline log {key}` lists them"
+        )
+    return _steps_back(store, snapshot, snapshot.seq - seq)
+
+
+def _by_name(snapshot: Snapshot, name: str) -> Snapshot:
+    key = snapshot.envelope.scope
+    raise NotFound(
+        f"{key} has no checkpoint {name[:64]!a}",
+        hint=f"{key}@SEQ names a snapshot by its number; `stateline log {key}` lists them",
+    )
+
+
+def _no_scope(store: Store, key: str) -> NotFound:
+    import difflib
+
+    near = difflib.get_close_matches(key, [*_keys(store)], n=1)
+    shown = ascii(key[:80]) if not key.isprintable() or len(key) > 80 else key
+    return NotFound(f"there is no scope {shown}", hint=f"did you mean {near[0]}?" if near else _LIST)
+
+
+def _keys(store: Store) -> Iterator[str]:
+    """Keys of some scopes. What is damaged is no help here and no reason to stop."""
+    for number, scope in enumerate(store.backend.scopes()):
+        if number == _NEIGHBOURS:
+            return
+        try:
+            pointer = store.backend.read(scope)
+            if pointer is not None:
+                yield store.read_snapshot(scope, pointer).envelope.scope
+        except StatelineError:
+            continue
+
+
+def _by_sha(store: Store, text: str) -> Snapshot:
+    prefix = text.lower()
+    if not _hex.fullmatch(prefix):
+        raise _not_a_revision(store, text)
+    if len(prefix) < SHORTEST:
+        raise RequestError(
+            f"{prefix} is too short to name a snapshot",
+            hint=f"give {SHORTEST} or more digits of its sha, or a scope's key; {_LIST}",
+        )
+    found: list[Snapshot] = []
+    damaged: list[IntegrityError | UnsafePlace] = []
+    for scope, path in _labelled(store, prefix):
+        try:
+            data = store.backend.get(f"{scope}/{path}", canonical.SNAPSHOT_LIMIT)
+            snapshot = store.parse_snapshot(scope, path, data)
+        except BlobMissing:
+            continue
+        except (IntegrityError, UnsafePlace) as error:
+            damaged.append(error)
+            continue
+        if snapshot.sha256.startswith(prefix):
+            found.append(snapshot)
+    if len(found) > 1:
+        raise _ambiguous(prefix, found)
+    if not found:
+        raise damaged[0] if damaged else NotFound(f"no snapshot has a sha that begins with {prefix}", hint=_LIST)
+    return found[0]
+
+
+def _not_a_revision(store: Store, text: str) -> NotFound:
+    import difflib
+
+    # The kind in front is what people leave out.
+    names = {key.partition(":")[2]: key for key in _keys(store)}
+    near = difflib.get_close_matches(text, [*names], n=1)
+    shown = ascii(text[:80]) if not text.isprintable() or len(text) > 80 else text
+    return NotFound(
+        f"{shown} names no snapshot: it is neither a scope's key (KIND:NAME) nor the first digits of a sha",
+        hint=f"did you mean {names[near[0]]}?" if near else _LIST,
+    )
+
+
+def _labelled(store: Store, prefix: str) -> Iterator[tuple[str, str]]:
+    """(scope's hash, file name) of each snapshot whose label does not contradict the prefix."""
+    for scope in store.backend.scopes():
+        try:
+            names = [*store.backend.list(scope)]
+        except UnsafePlace:
+            continue
+        for name in names:
+            parts = naming.snapshot_parts(name)
+            if parts and (parts[1].startswith(prefix) or prefix.startswith(parts[1])):
+                yield scope, name
+
+
+def _ambiguous(prefix: str, found: list[Snapshot]) -> AmbiguousRevision:
+    found.sort(key=lambda snapshot: (snapshot.envelope.scope, snapshot.seq))
+    lines = [f"{s.sha256} ({s.envelope.scope}@{s.seq})" for s in found[:_LISTED]]
+    if len(found) > _LISTED:
+        lines.append(f"and {len(found) - _LISTED} more")
+    return AmbiguousRevision(
+        f"{prefix} is the beginning of {len(found)} snapshots: {', '.join(lines)}", hint="give more digits"
+    )

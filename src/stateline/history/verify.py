@@ -1,0 +1,107 @@
+"""Is everything here as it was acknowledged? Collects what it finds and never stops at the first. Only reads."""
+
+from __future__ import annotations
+
+from stateline.bundle import naming
+from stateline.errors import NewerVersion, NotFound
+from stateline.history.chain import ChainCheck
+from stateline.history.findings import Finding, Report, gathered, has_damage
+from stateline.history.inventory import Inventory, unsafe
+from stateline.store.protocol import Places
+from stateline.store.store import Store
+
+_TOLERATED = "lost+found"
+"""What the file system itself keeps in the root of a disk of its own."""
+
+
+def verify(store: Store, key: str | None = None) -> Report:
+    """Check the whole store, or the one scope ``key`` and the objects it names. Writes nothing, and may run while
+    others write: what they are writing is never called damage.
+
+    Each file is read once (again only what looks damaged). Memory grows with the number of snapshots in one scope and
+    of objects in the store, by a digest each, not with their sizes. What a scope's state means is not judged.
+
+    Raises ``NotFound`` for a ``key`` whose scope does not exist, ``StorageError`` when the state dir cannot be opened.
+    """
+    places = store.backend if isinstance(store.backend, Places) else None
+    scopes = sorted(store.backend.scopes()) if places is None else []
+    findings: list[Finding] = []
+    if places is not None:
+        names = sorted(places.top())
+        scopes = [name for name in names if naming.is_sha256(name)]
+        findings += unsafe(places, "", None)
+        newer = _store_file(places, names, findings)
+        if newer:
+            return _report(findings, [], 0)
+        if key is None:
+            findings += _top(places, names)
+    if key is not None:
+        scopes = [_only(key, scopes)]
+    inventory = Inventory(store, places)
+    if key is None:
+        inventory.take_stock()
+    checks = [_settled(store, scope, inventory) for scope in scopes]
+    if key is None:
+        inventory.leftovers(certain=all(check.certain for check in checks))
+    for check in checks:
+        findings += check.findings
+    return _report(findings + inventory.findings, checks, inventory.intact)
+
+
+def _report(findings: list[Finding], checks: list[ChainCheck], objects: int) -> Report:
+    return Report(
+        ok=not has_damage(findings),
+        scopes=sum(check.has_head for check in checks),
+        snapshots=sum(check.snapshots for check in checks),
+        objects=objects,
+        findings=gathered(findings),
+    )
+
+
+def _only(key: str, scopes: list[str]) -> str:
+    scope = naming.scope_hash(naming.checked_key(key))
+    if scope not in scopes:
+        raise NotFound(f"there is no scope {key}", hint="`stateline scopes` lists the scopes there are")
+    return scope
+
+
+def _store_file(places: Places, names: list[str], findings: list[Finding]) -> bool:
+    """Check ``stateline.json``; whether it says that a newer Stateline must read the rest."""
+    error = places.examine()
+    if error is not None:
+        # Without anything beside it there is no store yet. It is made before anything else, so ``names``, which were
+        # listed before, cannot hold a scope of a store that is only coming to be.
+        absent = isinstance(error, NotFound)
+        if not absent:
+            findings.append(Finding.of(error, None, naming.STORE_FILE))
+        elif any(naming.is_sha256(name) or name == naming.OBJECTS for name in names):
+            findings.append(Finding("damage", "missing", None, naming.STORE_FILE, error.message))
+    return isinstance(error, NewerVersion)
+
+
+def _top(places: Places, names: list[str]) -> list[Finding]:
+    findings: list[Finding] = []
+    for name in names:
+        if name.startswith(naming.TEMPORARY):
+            message = "a file that was being written; safe to remove when nobody writes"
+            findings.append(Finding("residue", "temporary", None, name, message))
+        elif name.startswith(naming.REMOVED):
+            message = "a scope that was being removed; safe to remove when nobody writes"
+            findings.append(Finding("residue", "removed", None, name, message))
+        elif name == naming.STORE_FILE:
+            findings += unsafe(places, name, None)
+        elif name not in (naming.OBJECTS, _TOLERATED) and not naming.is_sha256(name):
+            findings.append(Finding("damage", "foreign_file", None, name, "nothing of this name belongs here"))
+    return findings
+
+
+def _settled(store: Store, scope: str, inventory: Inventory) -> ChainCheck:
+    """Check a scope; look again before anything is called damage. A scope that is removed, or removed and begun anew,
+    while it is read looks broken once; what is damaged stays so."""
+    first = ChainCheck(store, scope, inventory).run()
+    if not has_damage(first.findings):
+        return first
+    seen = {(finding.code, finding.path) for finding in first.findings}
+    again = ChainCheck(store, scope, inventory).run()
+    again.findings = [f for f in again.findings if f.severity != "damage" or (f.code, f.path) in seen]
+    return again
