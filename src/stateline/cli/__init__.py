@@ -1,0 +1,1 @@
+"""Flags to options, results to print."""

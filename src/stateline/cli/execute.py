@@ -1,0 +1,148 @@
+"""``stateline execute`` and ``stateline exec resume``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from stateline.cli.options import Settings, pairs, read_input, settings, stdin_reader
+from stateline.cli.output import coloured, emit, one_line, plain, say, warn
+from stateline.engine.loop import Watch
+from stateline.engine.record import Run
+from stateline.service.outcome import Outcome
+
+Interactive = Annotated[bool, typer.Option("-i", "--interactive", help="Do exactly one turn, then stop.")]
+Input = Annotated[
+    str | None,
+    typer.Option("--input", metavar="JSON|@FILE", help="The run's input when it starts, the answer when it waits."),
+]
+NoInput = Annotated[bool, typer.Option("--no-input", help="Never read standard input.")]
+Parent = Annotated[
+    str | None, typer.Option("--parent", metavar="REV", help="Do it only if this is the run's head (else exit 4).")
+]
+
+
+def execute(
+    ctx: typer.Context,
+    machine: Annotated[str, typer.Argument(metavar="MACHINE", help="A machine file (.yaml, .json).")],
+    interactive: Interactive = False,
+    id: Annotated[str | None, typer.Option("--id", metavar="RUN", help="This run, new or old.")] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Begin anew: with --id on the same chain, else as another run.")
+    ] = False,
+    input: Input = None,
+    accept_change: Annotated[
+        bool, typer.Option("--accept-change", help="Go on although the machine file changed; this is recorded.")
+    ] = False,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", metavar="K=V", help="A label for a new run (repeatable).")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen; touch nothing.")] = False,
+    no_input: NoInput = False,
+    parent: Parent = None,
+) -> int:
+    """Run a machine: to its end, or (-i) by exactly one turn.
+
+    Goes on with the last unfinished run of this machine file, else starts one. With --state-scope NAME the stages of
+    a new run see the context NAME.
+    """
+    from stateline.service.execute import Call, Options
+    from stateline.service.execute import execute as verb
+
+    said = settings(ctx)
+    options = Options(
+        machine=machine,
+        run=id,
+        force=force,
+        accept_change=accept_change,
+        labels=pairs(label, "--label", parsed=False),
+        context=said.state_scope,
+        call=Call(
+            one_turn=interactive,
+            input=read_input(input),
+            stdin=stdin_reader(no_input),
+            parent=parent,
+            wait=said.wait,
+            watch=_watcher(said),
+        ),
+    )
+    if dry_run:
+        from stateline.cli.plans import show_plan
+        from stateline.service.plan import plan_execute
+
+        return show_plan(said, plan_execute(said.store(), options))
+    return _finish(said, verb(said.store(), options))
+
+
+def resume(
+    ctx: typer.Context,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")],
+    interactive: Interactive = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Clear an error, or run a lost effect again, then go on.")
+    ] = False,
+    input: Input = None,
+    no_input: NoInput = False,
+    parent: Parent = None,
+) -> int:
+    """Go on with a run, from the machine that the store keeps: to its end, or (-i) by one turn."""
+    from stateline.service.execute import Call
+    from stateline.service.execute import resume as verb
+
+    said = settings(ctx)
+    call = Call(
+        one_turn=interactive,
+        input=read_input(input),
+        stdin=stdin_reader(no_input),
+        parent=parent,
+        wait=said.wait,
+        watch=_watcher(said),
+    )
+    return _finish(said, verb(said.store(), run, call, retry=retry))
+
+
+def _watcher(said: Settings) -> Watch:
+    """Progress on a terminal, or with -v anywhere: a task may take minutes."""
+    talks = not said.quiet and (said.verbose or sys.stderr.isatty())
+
+    def watch(run: Run, what: str) -> None:
+        if talks:
+            attempt = run.state.tree.attempt
+            again = f", attempt {attempt}" if attempt > 1 else ""
+            say(said, f"{run.id}: turn {run.event['turn'] + 1}: {run.state.tree.stage}{again} ...")
+
+    return watch
+
+
+def _finish(said: Settings, outcome: Outcome) -> int:
+    warn(said, outcome.warnings)
+    emit(said, outcome.document(), outcome_lines(outcome))
+    return outcome.exit_code
+
+
+_COLOUR = {"advanced": "bold", "complete": "green", "waiting": "yellow", "error": "red"}
+
+
+def outcome_lines(outcome: Outcome) -> list[str]:
+    """How a run stands, for people."""
+    lines = [
+        f"run {outcome.run}: {coloured(outcome.status, _COLOUR[outcome.status])} "
+        f"(turn {outcome.turn}, stage {outcome.stage}, {outcome.reason})"
+    ]
+    if outcome.output is not None:
+        lines.append(f"  output: {one_line(outcome.output)}")
+    if outcome.error:
+        lines.append(f"  failed: {plain(outcome.error['message'])}")
+        if outcome.error.get("hint"):
+            lines.append(f"  hint:   {plain(outcome.error['hint'])}")
+        lines.append(f"  way on: stateline exec resume {outcome.run} --retry")
+    if outcome.waiting and outcome.waiting["type"] == "human":
+        lines.append(f"  asks:   {plain(outcome.waiting['prompt'])}")
+        lines.append(f"  answer: stateline exec resume {outcome.run} --input JSON   (or on standard input)")
+    elif outcome.waiting:
+        lines.append(f"  waits:  {plain(outcome.waiting['message'])}")
+        lines.append(f"  way on: {plain(outcome.waiting['hint'])}")
+    lines.append(f"  head:   {outcome.head}")
+    return lines

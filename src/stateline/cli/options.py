@@ -1,0 +1,165 @@
+"""Options that every command takes, before or after its name, and what they come to.
+
+Precedence: after the subcommand > before it > ``STATELINE_<OPTION>`` > default.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any, Literal
+
+import msgspec
+from typer import _click as click  # typer >= 0.26 brings its own click; the pin in pyproject.toml keeps it there
+from typer.core import TyperCommand, TyperGroup, TyperOption
+
+from stateline.errors import UsageError
+from stateline.store.store import WAIT, Store
+
+_META = "stateline.common"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The common options. ``wait`` [s] bounds the wait for a lock. ``state_scope`` names a context."""
+
+    state_dir: str | None = None
+    state_scope: str | None = None
+    format: Literal["text", "json"] = "text"
+    wait: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = WAIT
+    verbose: bool = False
+    quiet: bool = False
+    debug: bool = False
+
+    @property
+    def json(self) -> bool:
+        """Whether stdout gets one JSON document."""
+        return self.format == "json"
+
+    def store(self) -> Store:
+        """The store of the state dir: the option, ``STATELINE_STATE_DIR``, or the user's state directory."""
+        path = self.state_dir
+        if path is None:
+            import platformdirs
+
+            path = platformdirs.user_state_dir("stateline", appauthor=False)
+        if not path or "\0" in path:
+            raise UsageError("the state dir's name is empty or holds NUL", hint="give a path with --state-dir")
+        return Store.open(path)
+
+
+def _common() -> list[click.Parameter]:
+    """Fresh options for one command; their defaults are None, so that what was not said stays unsaid."""
+    flag: dict[str, Any] = {"is_flag": True, "default": None}
+    return [
+        TyperOption(param_decls=["--state-dir"], metavar="DIR", help="Directory that holds everything."),
+        TyperOption(param_decls=["--state-scope"], metavar="NAME", help="The context to use: the scope context:NAME."),
+        TyperOption(param_decls=["--format"], metavar="text|json", help="What stdout gets."),
+        TyperOption(param_decls=["--wait"], metavar="SECONDS", help="How long to wait for a lock."),
+        TyperOption(param_decls=["-v", "--verbose"], help="Say more, on stderr.", **flag),
+        TyperOption(param_decls=["-q", "--quiet"], help="Say nothing but errors on stderr.", **flag),
+        TyperOption(param_decls=["--debug"], help="Show tracebacks.", **flag),
+    ]
+
+
+_NAMES = tuple(Settings.__struct_fields__)
+
+
+class _Common:
+    """Adds the common options to a click command and takes their values out of the way of its function."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        if not hasattr(self, "_own"):
+            self._own = _common()
+        return [*super().get_params(ctx), *self._own]  # type: ignore[misc]  # a mixin of click.Command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        said = ctx.meta.setdefault(_META, {})
+        for name in _NAMES:
+            value = ctx.params.pop(name, None)
+            if value is not None:
+                said[name] = value
+        return super().invoke(ctx)  # type: ignore[misc]  # a mixin of click.Command
+
+
+class Command(_Common, TyperCommand):
+    """A command with the common options."""
+
+
+class Group(_Common, TyperGroup):
+    """A group of commands with the common options."""
+
+
+def settings(ctx: click.Context) -> Settings:
+    """What the common options come to for this call. Raises ``UsageError`` for a value that is malformed."""
+    environment = {name: os.environ.get(f"STATELINE_{name.upper()}") for name in _NAMES}
+    values = {**{name: value for name, value in environment.items() if value}, **ctx.meta.get(_META, {})}
+    try:
+        return msgspec.convert(values, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise UsageError(
+            f"an option, or its STATELINE_ variable, is malformed: {error}", hint="--format text|json, --wait SECONDS"
+        ) from None
+
+
+def json_wanted(argv: list[str]) -> bool:
+    """Whether the caller wants JSON, told from the bare words: for errors that come before they are understood."""
+    wanted = os.environ.get("STATELINE_FORMAT") == "json"
+    for index, word in enumerate(argv):
+        if word == "--":
+            break
+        if word.startswith("--format="):
+            wanted = word == "--format=json"
+        elif word == "--format" and index + 1 < len(argv):
+            wanted = argv[index + 1] == "json"
+    return wanted
+
+
+def read_input(text: str | None) -> Any:
+    """``--input JSON|@FILE``; UNSET without it. Raises ``UsageError`` for what is not JSON or cannot be read."""
+    from stateline.bundle import canonical
+    from stateline.errors import ValueRefused
+
+    if text is None:
+        return msgspec.UNSET
+    data = os.fsencode(text)
+    if text.startswith("@"):
+        try:
+            with open(text[1:], "rb") as file:
+                data = file.read(canonical.TEXT_LIMIT + 1)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"cannot read the input {text!r}: {error}", hint="check the path after @") from None
+    try:
+        return canonical.parse(data, what="--input")
+    except ValueRefused as error:
+        raise UsageError(f"{error.message}; nothing was changed", hint=error.hint) from None
+
+
+def stdin_reader(no_input: bool) -> Any:
+    """Reads standard input to its end, bounded; None on a terminal, without a stdin, or with ``--no-input``."""
+    from stateline.bundle import canonical
+
+    if no_input or sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
+        return None
+    stream = sys.stdin.buffer
+    return lambda: stream.read(canonical.TEXT_LIMIT + 1)
+
+
+def pairs(words: list[str] | None, option: str, *, parsed: bool) -> dict[str, Any]:
+    """``KEY=VALUE`` words as a dict; with ``parsed`` a value is JSON, else a string. Raises ``UsageError``."""
+    from stateline.bundle import canonical
+    from stateline.errors import ValueRefused
+
+    values: dict[str, Any] = {}
+    for word in words or []:
+        key, equals, text = word.partition("=")
+        if not equals or not key or not key.isprintable() or len(key) > 128:
+            raise UsageError(f"{option} {word!r} is not KEY=VALUE", hint=f"for example {option} limit=3")
+        values[key] = text
+        if parsed:
+            try:
+                values[key] = canonical.parse(text.encode(), what=f"the value of {key}")
+            except ValueRefused:
+                pass
+            except UnicodeEncodeError:
+                raise UsageError(f"{option} {key}: the value is not UTF-8", hint="write UTF-8") from None
+    return values

@@ -1,0 +1,30 @@
+"""How a plan of ``--dry-run`` is shown."""
+
+from __future__ import annotations
+
+from stateline.cli.options import Settings
+from stateline.cli.output import emit, plain, warn
+from stateline.service.plan import Plan
+
+
+def show_plan(said: Settings, plan: Plan) -> int:
+    """Print a plan. The dry run itself exits 0; how the real call would exit is in the plan."""
+    warn(said, plan.warnings)
+    where = f" on {plan.scope}" if plan.scope else ""
+    lines = [f"would {plan.action}{where} and exit {plan.exit}"]
+    if len(plan.exits) > 1:
+        lines.append(f"  possible exits: {', '.join(str(code) for code in plan.exits)}")
+    lines += [f"  effect: {_effect(effect)}" for effect in plan.effects]
+    if plan.reason:
+        lines.append(f"  because: {plain(plan.reason)}")
+    if plan.head:
+        lines.append(f"  head:   {plan.head}")
+    emit(said, plan.document(), lines)
+    return 0
+
+
+def _effect(effect: dict[str, object]) -> str:
+    if effect["type"] == "task":
+        argv = effect["argv"]
+        return f"task of stage {effect['stage']}: {plain(' '.join(argv) if isinstance(argv, list) else '')}"
+    return f"a snapshot ({effect['event']})"

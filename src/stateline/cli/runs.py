@@ -1,0 +1,112 @@
+"""``stateline exec list``, ``status``, ``show``, ``history``, ``clean`` and ``rm``."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from stateline.cli.options import settings
+from stateline.cli.output import emit, one_line, plain, table, warn
+from stateline.errors import UsageError
+
+RunId = Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run's id (default: the one used last).")]
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def list_runs(ctx: typer.Context) -> int:
+    """List all runs, the one used last first."""
+    from stateline.service.runs import listing
+
+    said = settings(ctx)
+    rows, warnings = listing(said.store())
+    warn(said, warnings)
+    columns = ["run", "machine", "status", "stage", "turn", "updated_at"]
+    emit(said, {"runs": rows, "warnings": warnings}, table(rows, columns) if rows else ["no runs"])
+    return 0
+
+
+def status(ctx: typer.Context, run: RunId = None) -> int:
+    """Show where a run stands, what is left of its bounds, and what it waits for."""
+    from stateline.service.runs import status as verb
+
+    said = settings(ctx)
+    store = said.store()
+    document = verb(store, run)
+    warn(said, store.warnings)
+    lines = [f"{name + ':':<12} {document[name]}" for name in ("run", "machine", "status", "stage", "turn")]
+    lines += [f"{name + ':':<12} {document[name]}" for name in ("started_at", "updated_at", "head", "machine_path")]
+    for name, bound in document["bounds"].items():
+        used = document["counters"][name]
+        lines.append(f"{name + ':':<16} {used}" + (f" of {bound['limit']}" if bound["limit"] else " (no limit)"))
+    for waiting in document["interrupts"]:
+        lines.append(f"waits for:   {waiting['type']} {one_line(waiting.get('prompt') or waiting.get('message'))}")
+    if document["error"]:
+        lines.append(f"error:       {plain(document['error']['message'])}")
+    emit(said, document, lines)
+    return 0
+
+
+def show(ctx: typer.Context, run: RunId = None) -> int:
+    """Show a run whole as it stands: input, state, outputs, counters."""
+    import msgspec
+
+    from stateline.service.runs import show as verb
+
+    said = settings(ctx)
+    store = said.store()
+    document = verb(store, run)
+    warn(said, store.warnings)
+    emit(said, document, plain(msgspec.json.format(msgspec.json.encode(document), indent=2).decode()).split("\n"))
+    return 0
+
+
+def history(ctx: typer.Context, run: RunId = None) -> int:
+    """Show the turns of a run, oldest first."""
+    from stateline.service.runs import history as verb
+
+    said = settings(ctx)
+    store = said.store()
+    rows = verb(store, run)
+    warn(said, store.warnings)
+    lines = []
+    for row in rows:
+        lines.append(f"{row['turn']:>4}  {row['at']}  {row['stage']}  ({row['reason']})")
+        if row["output"] is not None:
+            lines.append(f"      {one_line(row['output'], 110)}")
+        if row["error"]:
+            lines.append(f"      {one_line(row['error']['message'], 110)}")
+    emit(said, {"history": rows}, lines)
+    return 0
+
+
+def clean(
+    ctx: typer.Context,
+    all: Annotated[bool, typer.Option("--all", help="Unfinished and failed runs too.")] = False,
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="AGE", help="Only runs unchanged for this long, as 30d, 12h, 90m.")
+    ] = "0s",
+) -> int:
+    """Remove complete runs. Runs that others originate from, or that are being used, are kept."""
+    from stateline.service.runs import clean as verb
+
+    said = settings(ctx)
+    match = re.fullmatch(r"(\d{1,9})([smhdw])", older_than)
+    if match is None:
+        raise UsageError(f"--older-than {older_than!r} is not an age; nothing was removed", hint="as 30d, 12h, 90m")
+    result = verb(said.store(), unfinished=all, older_than=int(match[1]) * _UNITS[match[2]])
+    lines = [f"removed {run}" for run in result.removed] + [f"kept {run}: {why}" for run, why in result.kept.items()]
+    emit(said, {"removed": result.removed, "kept": result.kept}, lines or ["nothing to remove"])
+    return 0
+
+
+def rm(ctx: typer.Context, runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Ids of runs.")]) -> int:
+    """Remove runs whole, whatever their status."""
+    from stateline.service.runs import remove
+
+    said = settings(ctx)
+    result = remove(said.store(), list(dict.fromkeys(runs)), wait=said.wait)
+    emit(said, {"removed": result.removed, "kept": result.kept}, [f"removed {run}" for run in result.removed])
+    return 0

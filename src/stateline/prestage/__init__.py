@@ -1,0 +1,1 @@
+"""Derive and refine a context."""

@@ -1,0 +1,1 @@
+"""The verbs: frozen options in, frozen result out. Nothing here prints."""

@@ -1,0 +1,74 @@
+"""Answers from outside: ``--input``, or standard input read to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from stateline.bundle import canonical
+from stateline.bundle.canonical import Json
+from stateline.engine.record import Run
+from stateline.errors import AnswerRefused, UsageError, ValueRefused
+
+Reader = Callable[[], bytes]
+"""Reads standard input to its end, at most ``TEXT_LIMIT + 1`` [bytes]."""
+
+
+def parse_answer(data: bytes) -> Json | msgspec.UnsetType:
+    """A human's answer: JSON, else a string without its last newline; UNSET when there is nothing but white space.
+
+    Raises ``ValueRefused`` for JSON that format 1 cannot hold (duplicate keys, NaN, too deep), for text that is not
+    UTF-8, and over 16 MiB: none of that is quietly taken for a string.
+    """
+    if not data.strip():
+        return msgspec.UNSET
+    try:
+        return canonical.parse(data, what="the answer")
+    except ValueRefused:
+        if len(data) > canonical.TEXT_LIMIT or _reads_as_json(data):
+            raise
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueRefused(f"the answer is not UTF-8 (byte {error.start})", hint="write UTF-8") from None
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def _reads_as_json(data: bytes) -> bool:
+    import json
+
+    try:
+        json.loads(data)
+    except RecursionError:
+        return True
+    except ValueError:
+        return False
+    return True
+
+
+def unwrap(run: Run, value: Json) -> tuple[Json, bool]:
+    """(answer, whether it was given before). ``{"requestId": ..., "answer": ...}`` names the request it answers.
+
+    Raises ``AnswerRefused`` for another request's answer; the run still waits.
+    """
+    if not (isinstance(value, dict) and value.keys() == {"requestId", "answer"}):
+        return value, False
+    request = (run.event.get("waiting") or {}).get("requestId")
+    if request is not None and value["requestId"] == request:
+        return value["answer"], False
+    if value["requestId"] == run.event.get("answered"):
+        return value["answer"], True
+    raise AnswerRefused(
+        f"the answer is for the request {value['requestId']!r}, not for the one that is open ({request}); "
+        "nothing was changed",
+        hint=f"`stateline exec status {run.id}` shows what the run waits for",
+    )
+
+
+def not_waiting(run: Run) -> UsageError:
+    """The error for input that nobody asked for."""
+    return UsageError(
+        f"the run {run.id} is {run.state.status} and waits for no input; nothing was changed",
+        hint="leave --input out, or start another run with --id",
+    )

@@ -1,0 +1,169 @@
+"""Which run a machine file means, and how a new one begins.
+
+A ``machine:<sha256 of the file's real path>`` scope records each run that was started from a file, before the run's
+first snapshot. So a record may name a run that is not there (a crash, ``exec rm``): it is skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import msgspec
+
+from stateline.bundle import canonical, naming
+from stateline.bundle.canonical import Json, sha256
+from stateline.engine.loop import Origin, start
+from stateline.engine.record import Run, context_facts, keep_machine, load_run, read_run, run_scope
+from stateline.errors import NotFound, RequestError, StorageError
+from stateline.machine.advance import advance
+from stateline.machine.run import Facts, Started
+from stateline.machine.spec import Machine
+from stateline.store.store import WAIT, Scope, Store
+
+_LISTED = 8
+"""How many other unfinished runs a record names."""
+
+
+class Machinery(msgspec.Struct, frozen=True):
+    """A machine file as it lies there now: real path, exact bytes and their digest."""
+
+    path: str
+    data: bytes
+    sha256: str
+
+    @property
+    def format(self) -> str:
+        """``yaml`` or ``json``, from the file's ending."""
+        return "json" if self.path.lower().endswith(".json") else "yaml"
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """How to begin a run. ``run`` None: under a new id. ``force`` begins anew what is there."""
+
+    run: str | None = None
+    force: bool = False
+    input: Json = None
+    labels: dict[str, str] = {}
+    context: str | None = None
+    wait: float = WAIT
+
+
+def read_machinery(path: str) -> Machinery:
+    """Read a machine file. Raises ``NotFound`` or ``RequestError`` (not a file, too large)."""
+    real = os.path.realpath(path)
+    try:
+        fd = os.open(real, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        raise NotFound(f"there is no machine file {path!r}", hint="check the path") from None
+    except OSError as error:
+        raise StorageError(f"cannot read the machine file {path!r}: {error.strerror}", hint="check the path") from None
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise RequestError(f"{path!r} is not a regular file", hint="name a machine file (.yaml or .json)")
+        data = file.read(canonical.TEXT_LIMIT + 1)
+    if len(data) > canonical.TEXT_LIMIT:
+        raise RequestError(f"{path!r} is larger than {canonical.TEXT_LIMIT} bytes", hint="is it a machine file?")
+    return Machinery(real, data, sha256(data))
+
+
+def parse_machine(store: Store, machinery: Machinery) -> Machine:
+    """The checked machine. Raises ``MachineInvalid`` with all its mistakes, ``RequestError`` if it holds a secret."""
+    from stateline.machine.check import load
+
+    if store.redactor.find(machinery.data):
+        raise RequestError(
+            f"{machinery.path} holds a secret that is also in the environment; nothing was stored",
+            hint="pass it by environment: name the variable in the stage's `env`",
+        )
+    return load(machinery.data, machinery.path)
+
+
+def machine_scope(store: Store, machinery: Machinery) -> Scope:
+    """Where the runs of that file are recorded."""
+    return store.scope(f"machine:{sha256(os.fsencode(machinery.path))}")
+
+
+def find_last(store: Store, machinery: Machinery) -> Run | None:
+    """The last run of that file that is there, if it is unfinished; else None. Reads only."""
+    for record in machine_scope(store, machinery).walk():
+        scope = run_scope(store, str(record.event["run"]))
+        head = scope.head()
+        if head is not None:
+            run = read_run(store, scope, head)
+            return None if run.state.status == "complete" else run
+    return None
+
+
+def others(store: Store, machinery: Machinery, run: str | None) -> list[str]:
+    """Unfinished runs of that file besides ``run``, as far as the newest record names them. Reads only."""
+    head = machine_scope(store, machinery).head()
+    if head is None:
+        return []
+    named = [*head.event.get("live", []), head.event["run"]]
+    return [name for name in dict.fromkeys(named) if name != run and _is_unfinished(store, str(name))]
+
+
+def _is_unfinished(store: Store, run: str) -> bool:
+    head = run_scope(store, run).head()
+    return head is not None and isinstance(head.envelope.state, dict) and head.envelope.state["status"] != "complete"
+
+
+def launch(store: Store, how: Launch, machinery: Machinery) -> tuple[Run, bool]:
+    """(run, whether it began here). Without ``force``, a run that another process began meanwhile is returned as it is.
+
+    Raises ``MachineInvalid``, ``NotFound`` for a context that does not exist, ``ValueRefused`` for an input that the
+    machine's schema forbids; nothing is stored then.
+    """
+    machine = parse_machine(store, machinery)
+    event, origin = beginning(store, how, machine, machinery)
+    facts = Facts(context=context_facts(store, event.context, origin.context_path))
+    advance(machine, None, event, facts)  # whatever is wrong with the input is said before anything is stored
+    records = machine_scope(store, machinery)
+    with records.locked(how.wait):
+        found = None if how.force else _meanwhile(store, how, machinery)
+        if found is not None:
+            return found, False
+        run = how.run or new_id(store)
+        scope = run_scope(store, run)
+        with scope.locked(how.wait):
+            head = scope.head()
+            record = keep_machine(store, machinery.data, machinery.format, machine)
+            live = others(store, machinery, run)[-_LISTED:]
+            records.save(
+                {"machine": machinery.sha256},
+                event={"type": "run_started", "run": run, "path": machinery.path, "live": live},
+            )
+            return start(scope, head, (machine, record), event, origin), True
+
+
+def _meanwhile(store: Store, how: Launch, machinery: Machinery) -> Run | None:
+    if how.run is None:
+        return find_last(store, machinery)
+    return None if run_scope(store, how.run).head() is None else load_run(store, how.run)
+
+
+def beginning(store: Store, how: Launch, machine: Machine, machinery: Machinery) -> tuple[Started, Origin]:
+    """The first event of a run, and where it comes from. Raises ``NotFound`` for a context that does not exist."""
+    name = how.context or machine.context
+    if name is None:
+        return Started(input=how.input, labels=how.labels), Origin(machine_path=machinery.path)
+    key = f"context:{naming.checked_id(name, 'context name')}"
+    head = store.scope(key).head()
+    if head is None:
+        raise NotFound(
+            f"there is no context {name}; no run was started",
+            hint=f"derive it first: stateline run --state-scope {name} --system TEXT --set KEY=VALUE",
+        )
+    event = Started(input=how.input, labels=how.labels, context={"scope": key, "sha256": head.sha256})
+    return event, Origin(machine_path=machinery.path, context_path=head.path)
+
+
+def new_id(store: Store) -> str:
+    """A new run's id: ``exec-<date>-<time UTC>-<4 hex>``. It need not be secret, only free."""
+    moment = store.now(None)
+    stamp = moment[:19].replace("-", "").replace(":", "").replace("T", "-")
+    while True:
+        name = f"exec-{stamp}-{os.urandom(2).hex()}"
+        if run_scope(store, name).head() is None:
+            return name

@@ -1,0 +1,117 @@
+"""What a verb on a run came to, as the document of ``--format json`` and an exit code."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from stateline.bundle.canonical import Json
+from stateline.engine.record import Run, facts_of
+from stateline.machine.spec import Stage
+
+Status = Literal["advanced", "complete", "waiting", "error"]
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run stands after a call. ``output`` is the newest output, ``head`` the newest snapshot's SHA-256,
+    ``waiting`` what is awaited (None unless ``status`` is waiting), ``exit_code`` what the command exits with."""
+
+    run: str | None
+    status: Status
+    stage: str | None
+    turn: int
+    head: str
+    output: Json
+    outputs: dict[str, Json]
+    reason: str
+    waiting: Json
+    warnings: list[str]
+    error: Json = None
+    exit_code: int = 0
+
+    def document(self) -> dict[str, Json]:
+        """The JSON document, as section 6 of the contract has it; ``error`` says more when the run failed."""
+        document: dict[str, Any] = msgspec.to_builtins(self)
+        del document["exit_code"]
+        if self.error is None:
+            del document["error"]
+        return document
+
+
+def outcome(run: Run, *, one_turn: bool, warnings: list[str]) -> Outcome:
+    """How ``run`` stands. Exit codes: 0 advanced or done, 1 failed, 2 complete by ``one_turn``, 3 waiting."""
+    state = run.state
+    status: Status = "advanced" if state.status == "running" else state.status
+    failure = state.tree.error if status == "error" else None
+    output_of = run.event.get("output_of")
+    return Outcome(
+        run=run.id,
+        status=status,
+        stage=state.tree.stage,
+        turn=run.event["turn"],
+        head=run.sha256,
+        output=state.outputs.get(output_of) if output_of is not None else None,
+        outputs=state.outputs,
+        reason=_reason(run),
+        waiting=waiting(run) if status == "waiting" else None,
+        warnings=[*run.scope.store.warnings, *warnings],
+        error=msgspec.to_builtins(failure) if failure else None,
+        exit_code={"advanced": 0, "complete": 2 if one_turn else 0, "waiting": 3, "error": 1}[status],
+    )
+
+
+def _reason(run: Run) -> str:
+    """Why the run stands where it stands: the kind of its failure, or the reason of its last transition."""
+    tree = run.state.tree
+    if run.state.status == "error" and tree.error is not None:
+        return tree.error.kind
+    if tree.phase == "unknown":
+        return "unknown_outcome"
+    transitions = run.event["transitions"]
+    return str(transitions[-1]["reason"]) if transitions else str(run.event["type"])
+
+
+def waiting(run: Run) -> dict[str, Json]:
+    """What an unfinished run waits for: a human's answer, or word of a lost effect."""
+    stage = run.machine.stages[run.state.tree.stage]
+    request = (run.event.get("waiting") or {}).get("requestId")
+    if run.state.tree.phase == "unknown":
+        return {
+            "type": "interrupt",
+            "kind": "unknown_outcome",
+            "requestId": request,
+            "stage": stage.name,
+            "message": f"stage {stage.name!r} was started and its outcome was never saved; it is not repeatable",
+            "hint": f"exec resume {run.id} --retry runs it again; --input gives its result instead",
+        }
+    return {
+        "type": "human",
+        "requestId": request,
+        "stage": stage.name,
+        "prompt": prompt(run, stage),
+        "schema": stage.schema,
+    }
+
+
+def prompt(run: Run, stage: Stage) -> str:
+    """The stage's prompt with its expressions filled in; the bare template, marked, where that fails."""
+    from stateline.machine.conditions import ConditionError, render
+
+    state = run.state
+    try:
+        return render(
+            stage.prompt,
+            {
+                "input": state.input,
+                "state": state.state,
+                "outputs": state.outputs,
+                "output": None,
+                "context": facts_of(run.scope.store, run).context,
+                "error": msgspec.to_builtins(state.tree.cause),
+                "visits": state.visits,
+            },
+        )
+    except ConditionError as error:
+        # The person can still answer; what cannot be filled in is said beside the bare text.
+        return f"{stage.prompt} [not filled in: {error}]"

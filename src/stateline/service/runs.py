@@ -1,0 +1,222 @@
+"""The verbs ``exec list``, ``status``, ``show``, ``history``, ``clean`` and ``rm``."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import msgspec
+
+from stateline.bundle import naming
+from stateline.bundle.canonical import Json
+from stateline.engine.interrupts import Signals, shield
+from stateline.engine.record import Run, load_run, read_run, run_scope
+from stateline.errors import ConflictError, LockTimeout, NotFound, RequestError, StatelineError
+from stateline.service.outcome import outcome, waiting
+from stateline.store.store import WAIT, Snapshot, Store
+
+
+class Removal(msgspec.Struct, frozen=True):
+    """Runs that are gone, and runs that were kept with the reason."""
+
+    removed: list[str]
+    kept: dict[str, str]
+
+
+def heads_of_runs(store: Store) -> tuple[list[Snapshot], list[str]]:
+    """(the head of every run, newest first; a warning for each scope that cannot be read)."""
+    heads, warnings = [], []
+    for scope in store.backend.scopes():
+        try:
+            pointer = store.backend.read(scope)
+            head = None if pointer is None else store.read_snapshot(scope, pointer)
+        except StatelineError as error:
+            warnings.append(error.message)
+            continue
+        if head is not None and head.envelope.kind == "run":
+            heads.append(head)
+    return sorted(heads, key=lambda head: head.envelope.created_at, reverse=True), warnings
+
+
+def row(store: Store, head: Snapshot) -> dict[str, Json]:
+    """One run as ``exec list`` shows it."""
+    state = head.envelope.state
+    tree = state["tree"] if state["tree"] is not None else store.resolve(head.state["tree"])
+    return {
+        "run": head.envelope.scope.partition(":")[2],
+        "machine": head.event["machine"]["name"],
+        "status": state["status"],
+        "stage": tree["stage"],
+        "turn": head.event["turn"],
+        "head": head.sha256,
+        "started_at": head.event["started_at"],
+        "updated_at": head.envelope.created_at,
+    }
+
+
+def listing(store: Store) -> tuple[list[dict[str, Json]], list[str]]:
+    """(rows of ``exec list``, the run that was used last first; warnings)."""
+    heads, warnings = heads_of_runs(store)
+    rows = []
+    for head in heads:
+        try:
+            rows.append(row(store, head))
+        except (KeyError, TypeError):
+            warnings.append(f"the snapshot {head.path} does not hold a run's state")
+    return rows, [*store.warnings, *warnings]
+
+
+def chosen(store: Store, run: str | None) -> Run:
+    """The run by that id, or the one used last. Raises ``NotFound``."""
+    if run is not None:
+        return load_run(store, naming.checked_id(run, "run id"))
+    heads, _ = heads_of_runs(store)
+    if not heads:
+        raise NotFound("there are no runs", hint="start one: stateline execute MACHINE")
+    return read_run(store, store.scope(heads[0].envelope.scope), heads[0])
+
+
+def status(store: Store, run: str | None) -> dict[str, Json]:
+    """The row of one run, with its mode, bounds (limit and what is left), counters and interrupts."""
+    found = chosen(store, run)
+    counters = _counters(found)
+    bounds = {
+        name: {"limit": limit, "left": max(0, limit - counters[name]) if limit else None}
+        for name, limit in msgspec.to_builtins(found.machine.bounds).items()
+    }
+    return {
+        **row(store, found.snapshot),
+        "mode": None,
+        "bounds": bounds,
+        "counters": counters,
+        "interrupts": [waiting(found)] if found.state.status == "waiting" else [],
+        "error": msgspec.to_builtins(found.state.tree.error) if found.state.status == "error" else None,
+        "machine_path": found.event["machine"]["path"],
+    }
+
+
+def _counters(run: Run) -> dict[str, Any]:
+    meters = run.event["meters"]
+    return {
+        "max_iterations": run.state.iteration,
+        "max_llm_calls": meters["llm_calls"],
+        "max_agent_hops": sum(count for targets in run.state.edges.values() for count in targets.values()),
+        "timeout": meters["active"],
+    }
+
+
+def show(store: Store, run: str | None) -> dict[str, Json]:
+    """One run whole, as it stands: the document of ``execute``, with input, state, visits, edges and context."""
+    found = chosen(store, run)
+    state = found.state
+    return {
+        **outcome(found, one_turn=False, warnings=[]).document(),
+        "machine": found.machine.name,
+        "input": state.input,
+        "state": state.state,
+        "visits": state.visits,
+        "edges": state.edges,
+        "iteration": state.iteration,
+        "context": state.context,
+        "labels": state.labels,
+    }
+
+
+def history(store: Store, run: str | None) -> list[dict[str, Json]]:
+    """The turns of a run, oldest first. Walks the chain once; reads one snapshot a step."""
+    found = chosen(store, run)
+    rows = []
+    for snapshot in found.scope.walk(found.snapshot):
+        event = snapshot.event
+        if event["type"] in ("succeeded", "failed", "answered", "started"):
+            rows.append(_turn(store, snapshot))
+    return rows[::-1]
+
+
+def _turn(store: Store, snapshot: Snapshot) -> dict[str, Json]:
+    event = snapshot.event
+    transitions = event["transitions"]
+    output = None
+    if event["type"] in ("succeeded", "answered"):
+        output = store.resolve(snapshot.state["outputs"])[event["output_of"]]
+    return {
+        "turn": event["turn"],
+        "at": snapshot.envelope.created_at,
+        "stage": event["stage"],
+        "reason": transitions[-1]["reason"] if transitions else event["type"],
+        "tools": [],
+        "output": output,
+        "error": event.get("error"),
+    }
+
+
+def remove(store: Store, runs: list[str], *, wait: float = WAIT) -> Removal:
+    """Remove runs whole. Raises ``NotFound`` for one that is not there, ``LockTimeout`` for one that is being used,
+    ``RequestError`` for one that another scope originates from; what was removed before that stays removed."""
+    for run in runs:
+        if run_scope(store, naming.checked_id(run, "run id")).head() is None:
+            raise NotFound(f"there is no run {run}; nothing was removed", hint="`stateline exec list` lists them")
+    origins = _origins(store)
+    removed = []
+    with Signals():
+        for run in runs:
+            _remove(store, run, origins, wait)
+            removed.append(run)
+    return Removal(removed, {})
+
+
+def clean(store: Store, *, unfinished: bool, older_than: float, wait: float = 0.0) -> Removal:
+    """Remove complete runs (with ``unfinished`` all) whose last change is at least ``older_than`` [s] ago.
+
+    A run that is being used, or that another scope originates from, is kept and said.
+    """
+    heads, warnings = heads_of_runs(store)
+    if not heads:
+        return Removal([], {})
+    origins = _origins(store)
+    now = datetime.datetime.fromisoformat(store.now(None))
+    removed: list[str] = []
+    kept: dict[str, str] = {}
+    with Signals():
+        for head in heads:
+            run = head.envelope.scope.partition(":")[2]
+            age = (now - datetime.datetime.fromisoformat(head.envelope.created_at)).total_seconds()
+            if age < older_than or not (unfinished or head.envelope.state["status"] == "complete"):
+                continue
+            try:
+                _remove(store, run, origins, wait, expected=None if unfinished else head)
+                removed.append(run)
+            except (LockTimeout, ConflictError, RequestError) as error:
+                kept[run] = error.message
+    return Removal(removed, {**kept, **{f"unreadable {n}": text for n, text in enumerate(warnings, 1)}})
+
+
+def _remove(store: Store, run: str, origins: dict[str, str], wait: float, expected: Snapshot | None = None) -> None:
+    scope = run_scope(store, run)
+    if scope.key in origins:
+        raise RequestError(
+            f"the run {run} was kept: {origins[scope.key]} originates from it",
+            hint=f"remove {origins[scope.key]} first",
+        )
+    with scope.locked(wait), shield():
+        head = scope.head()
+        if expected is not None and (head is None or head.sha256 != expected.sha256):
+            raise ConflictError(f"the run {run} was kept: it was started again meanwhile", hint="call again")
+        store.backend.remove(scope.hash)
+
+
+def _origins(store: Store) -> dict[str, str]:
+    """Which scopes others originate from: origin's key -> the key of one that needs it. Reads each scope's first
+    snapshot, whose name sorts first."""
+    origins: dict[str, str] = {}
+    for scope in store.backend.scopes():
+        names = sorted(name for name in store.backend.list(scope) if naming.snapshot_parts(name))
+        for name in names[:1]:
+            try:
+                data = store.backend.get(f"{scope}/{name}", 1 << 24)
+                envelope = store.parse_snapshot(scope, name, data).envelope
+            except StatelineError:
+                continue
+            if envelope.origin is not None:
+                origins[envelope.origin.scope] = envelope.scope
+    return origins
