@@ -23,6 +23,8 @@ DEPTH = 128
 """How deep containers may nest in a value. An interpreter's stack bounds what every reader can take; jq stops at 256."""
 FILE_DEPTH = DEPTH + 2
 """A file nests its value at most two levels deeper (envelope or node, and the table of objects)."""
+OUTSIDE_DEPTH = DEPTH - 2
+"""What comes from outside (an output, an answer) lies two levels down in a run's state, which must still be kept."""
 SNAPSHOT_LIMIT = 16 * 1024 * 1024
 """Largest snapshot [bytes]."""
 OBJECT_LIMIT = 1024 * 1024 * 1024
@@ -72,7 +74,8 @@ def check(value: Json, *, depth: int = DEPTH) -> None:
     stack: list[tuple[Json, str, int]] = [(value, "", 0)]
     while stack:
         item, where, level = stack.pop()
-        if item is None or isinstance(item, str | int | float):
+        # Exact types: what a subclass adds (an enum's name, a unit) would silently be lost.
+        if item is None or type(item) in (str, int, float, bool):
             _check_scalar(item, where)
         elif isinstance(item, list | dict):
             if level >= depth:
@@ -169,12 +172,13 @@ def parse(data: bytes, *, limit: int = TEXT_LIMIT, what: str = "the text") -> Js
     """Read JSON text from outside (a task's output, ``--input``), however it is spelled.
 
     ``what`` names the text in messages. Raises :class:`ValueRefused` for text over ``limit`` [bytes], not UTF-8, not
-    JSON, with duplicate keys, NaN or infinities, lone surrogates, integers out of range, or nested over ``DEPTH``.
+    JSON, with duplicate keys, NaN or infinities, lone surrogates, integers out of range, or nested over
+    ``OUTSIDE_DEPTH``.
     """
     if len(data) > limit:
         raise ValueRefused(f"{what} is larger than {limit} bytes", hint="write large data to a file and name it")
-    if deeper_than(data, DEPTH):
-        raise ValueRefused(f"{what} nests deeper than {DEPTH} levels", hint="flatten the value")
+    if deeper_than(data, OUTSIDE_DEPTH):
+        raise ValueRefused(f"{what} nests deeper than {OUTSIDE_DEPTH} levels", hint="flatten the value")
     try:
         value = _decoder.decode(data)
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
@@ -193,8 +197,8 @@ def _parse_slowly(data: bytes, what: str, reason: str) -> None:
     def pairs(items: list[tuple[str, Json]]) -> dict[str, Json]:
         seen = dict(items)
         if len(seen) != len(items):
-            keys = [key for key, _ in items]
-            twice = next(key for key in keys if keys.count(key) > 1)
+            seen_keys: set[str] = set()
+            twice = next(key for key, _ in items if key in seen_keys or seen_keys.add(key))
             raise ValueRefused(f"{what} holds the key {twice!r} twice in one object", hint="keys must be unique")
         return seen
 

@@ -32,6 +32,7 @@ from stateline.machine.run import (
     Started,
     Succeeded,
 )
+from stateline.machine.settling import names
 from stateline.machine.spec import Machine
 from stateline.store.store import Scope, Snapshot, Store
 
@@ -141,17 +142,18 @@ def _attempt(run: Run, watch: Watch) -> tuple[Run, bool]:
 def _perform(run: Run) -> TaskOutcome:
     stage = run.machine.stages[run.state.tree.stage]
     tree, effect = run.state.tree, run.event.get("effect") or {}
+    named = names(run.state, facts_of(run.scope.store, run))
     document = canonical.encode(
         {
             "input": run.state.input,
             "state": run.state.state,
             "outputs": run.state.outputs,
-            "context": facts_of(run.scope.store, run).context,
+            "context": named["context"],
             "stage": stage.name,
             "run": run.id,
             "attempt": tree.attempt,
             "idempotency_key": effect.get("key", ""),
-            "error": msgspec.to_builtins(tree.cause),
+            "error": named["error"],
         },
         depth=canonical.FILE_DEPTH,
     )

@@ -72,8 +72,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """``state`` of a run's snapshot, without ``machine`` (the engine keeps that beside it, as objects).
 
-    ``edges`` counts transitions taken, by source, then target. ``extra`` holds fields of a newer minor version, which
-    are carried forward untouched.
+    ``edges`` counts transitions taken, by source, then target. Fields that a newer minor version added are kept by the
+    engine (``engine.record.Run.extra``).
     """
 
     status: Status

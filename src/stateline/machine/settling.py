@@ -115,5 +115,4 @@ def violations_of(schema: Json, value: Json) -> list[str]:
 
 def violations_text(violations: list[str]) -> str:
     """The first few violations of a schema as one line."""
-    more = len(violations) - _SHOWN
-    return "; ".join(violations[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+    return "; ".join(violations[:_SHOWN]) + ("; and more" if len(violations) > _SHOWN else "")

@@ -8,6 +8,7 @@ import msgspec
 
 from stateline.bundle.canonical import Json
 from stateline.engine.record import Run, facts_of
+from stateline.machine.settling import names
 from stateline.machine.spec import Stage
 
 Status = Literal["advanced", "complete", "waiting", "error"]
@@ -98,20 +99,8 @@ def prompt(run: Run, stage: Stage) -> str:
     """The stage's prompt with its expressions filled in; the bare template, marked, where that fails."""
     from stateline.machine.conditions import ConditionError, render
 
-    state = run.state
     try:
-        return render(
-            stage.prompt,
-            {
-                "input": state.input,
-                "state": state.state,
-                "outputs": state.outputs,
-                "output": None,
-                "context": facts_of(run.scope.store, run).context,
-                "error": msgspec.to_builtins(state.tree.cause),
-                "visits": state.visits,
-            },
-        )
+        return render(stage.prompt, names(run.state, facts_of(run.scope.store, run)))
     except ConditionError as error:
         # The person can still answer; what cannot be filled in is said beside the bare text.
         return f"{stage.prompt} [not filled in: {error}]"

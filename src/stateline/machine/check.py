@@ -1,0 +1,174 @@
+"""From a machine file's bytes to a checked machine, or to everything that is wrong with it, in one go. Pure.
+
+The readers of ``formats`` give a tree with places; ``stages`` and ``graph`` check its parts; here they come together.
+"""
+
+from __future__ import annotations
+
+from stateline.errors import MachineInvalid
+from stateline.machine.fields import IDENTIFIER, IDENTIFIER_HINT, Fields
+from stateline.machine.formats.reader import read
+from stateline.machine.graph import check_shape, check_target, check_targets
+from stateline.machine.problems import Findings, Problem, printable, quoted
+from stateline.machine.spec import Bounds, EdgeLimit, Json, Machine, Stage
+from stateline.machine.stages import Exists, read_stage
+
+__all__ = ["Exists", "Problem", "check", "load"]
+
+FORMAT = 1
+"""The newest version of machine files that is understood here."""
+
+_KEYS = (
+    "stateline",
+    "name",
+    "start",
+    "input",
+    "state",
+    "state_schema",
+    "model",
+    "tools",
+    "context",
+    "bounds",
+    "edge_limits",
+    "stages",
+)
+_SHOWN = 3
+
+
+def check(data: bytes, name: str, *, exists: Exists | None = None) -> tuple[Machine | None, tuple[Problem, ...]]:
+    """Read and check a machine file. ``name`` is the file's name; its ending says the format.
+
+    Gives the machine (None when there is any error) and all problems in file order, warnings included. ``exists`` is
+    asked about the argv of every task and says why its program is missing, or None; without it, programs are not
+    looked for. Never raises for what the file holds, and touches no file itself.
+    """
+    document = read(data, name)
+    findings = document.findings
+    machine = _read_machine(findings, document.value, exists) if document.whole else None
+    return (None if findings.failed else machine), findings.problems()
+
+
+def load(data: bytes, name: str, *, exists: Exists | None = None) -> Machine:
+    """The machine in a file without errors; warnings are not told. Raises :class:`MachineInvalid`, whose ``problems``
+    are those of :func:`check` and whose message has the first few."""
+    machine, problems = check(data, name, exists=exists)
+    if machine is not None:
+        return machine
+    errors = [problem for problem in problems if problem.severity == "error"]
+    first = "; ".join(f"{problem.where}: {problem.message}" for problem in errors[:_SHOWN])
+    more = f"; and {len(errors) - _SHOWN} more" if len(errors) > _SHOWN else ""
+    count = "1 mistake" if len(errors) == 1 else f"{len(errors)} mistakes"
+    raise MachineInvalid(
+        f"{printable(name)} has {count}: {first}{more}",
+        problems,
+        hint="`stateline machine check` lists every mistake with a hint",
+    )
+
+
+def _read_machine(findings: Findings, value: Json, exists: Exists | None) -> Machine | None:
+    fields = Fields(findings, (), value, "the machine file")
+    if not fields.known or not _version_is_known(fields):
+        return None
+    fields.only(_KEYS)
+    name = _name(fields)
+    stages = _stages(fields, exists)
+    state, state_schema = fields.object("state"), fields.schema("state_schema")
+    _check_state(fields, state, state_schema)
+    machine = Machine(
+        name=name,
+        start=fields.text("start") or next(iter(stages), ""),
+        order=list(stages),
+        stages=stages,
+        input=fields.schema("input"),
+        state=state,
+        state_schema=state_schema,
+        model=fields.text("model"),
+        tools=fields.text("tools"),
+        context=fields.text("context"),
+        bounds=_bounds(fields),
+        edge_limits=_edge_limits(fields, stages),
+    )
+    if stages:
+        check_targets(findings, stages)
+        if "start" in fields and isinstance(fields.members["start"], str):
+            check_target(findings, ("start",), machine.start, stages)
+        if machine.start in stages:
+            check_shape(findings, stages, machine.start, machine.bounds, machine.edge_limits)
+    return machine
+
+
+def _version_is_known(fields: Fields) -> bool:
+    """Whether the rest can be checked: a newer format may have words that this version would call mistakes."""
+    if not fields.require("stateline", f"stateline: {FORMAT}"):
+        return True
+    version = fields.members["stateline"]
+    if isinstance(version, bool) or not isinstance(version, int):
+        fields.wrong(("stateline",), "a whole number", version, f"write stateline: {FORMAT}")
+    elif version > FORMAT:
+        message = f"the file is written for format {version}, this version reads {FORMAT}"
+        fields.error("stateline", "newer_version", message, "upgrade stateline to run this machine")
+        return False
+    elif version < 1:
+        fields.error("stateline", "bad_value", f"there is no format {version}", f"write stateline: {FORMAT}")
+    return True
+
+
+def _name(fields: Fields) -> str:
+    if not fields.require("name", "name: NAME"):
+        return ""
+    name = fields.text("name") or ""
+    if name and not IDENTIFIER.fullmatch(name):
+        fields.error("name", "bad_name", f"{quoted(name)} is not a machine's name", IDENTIFIER_HINT)
+    return name
+
+
+def _stages(fields: Fields, exists: Exists | None) -> dict[str, Stage]:
+    example = "stages: {first: {task: [PROGRAM]}}"
+    if not fields.require("stages", example):
+        return {}
+    stages = fields.object("stages")
+    if stages == {} and isinstance(fields.members["stages"], dict):
+        fields.error("stages", "no_stages", "the machine has no stages", f"write {example}")
+    return {
+        name: read_stage(name, Fields(fields.findings, ("stages", name), stage, f"stage {quoted(name)}"), exists)
+        for name, stage in stages.items()
+    }
+
+
+def _check_state(fields: Fields, state: dict[str, Json], schema: Json) -> None:
+    if schema is None:
+        return
+    from stateline.machine.schemas import violations
+
+    for violation in violations(schema, state):
+        key = "state" if "state" in fields else "state_schema"
+        message = f"the initial state does not fit state_schema: {violation}"
+        fields.error(key, "state_violates_schema", message, "correct state or state_schema")
+
+
+def _bounds(fields: Fields) -> Bounds:
+    if "bounds" not in fields:
+        return Bounds()
+    bounds = fields.below("bounds", "bounds")
+    bounds.only(("max_iterations", "max_llm_calls", "max_agent_hops", "timeout"))
+    return Bounds(
+        max_iterations=bounds.whole("max_iterations"),
+        max_llm_calls=bounds.whole("max_llm_calls"),
+        max_agent_hops=bounds.whole("max_agent_hops"),
+        timeout=bounds.seconds("timeout"),
+    )
+
+
+def _edge_limits(fields: Fields, stages: dict[str, Stage]) -> list[EdgeLimit]:
+    limits = []
+    for limit in fields.each("edge_limits", "an edge limit"):
+        limit.only(("from", "to", "max_count"))
+        limit.require("max_count", "max_count: N")
+        ends = []
+        for key in ("from", "to"):
+            end = limit.text(key) if limit.require(key, f"{key}: STAGE") else None
+            if end is not None and stages:
+                check_target(fields.findings, (*limit.path, key), end, stages)
+            ends.append(end or "")
+        limits.append(EdgeLimit(source=ends[0], target=ends[1], max_count=limit.whole("max_count")))
+    return limits

@@ -1,0 +1,605 @@
+"""One task command, run as a real process: what its end means, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateline.engine import process
+from stateline.engine.pipes import TAIL, PolledPipes, ThreadedPipes, Written
+from stateline.engine.task import TaskCall, TaskOutcome, program_problem, resolve_program, run_task, shown
+from stateline.machine.run import Failed, Succeeded
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the commands are POSIX shell")
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """The machine file's directory, with a space in its name."""
+    directory = tmp_path / "a place"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def task(place: Path) -> Callable[..., TaskOutcome]:
+    def run(*argv: str, document: bytes = b"{}", **more: Any) -> TaskOutcome:
+        return run_task(TaskCall(argv=list(argv), directory=str(place), document=document, **more))
+
+    return run
+
+
+class Life:
+    """A FIFO that a command and all its descendants hold open (``exec 3>life``): at its end when all are dead.
+
+    Process numbers would not do: an orphan may stay a zombie for as long as the system's first process likes.
+    """
+
+    begin = "exec 3>life; printf x >&3; "
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+    def has_begun(self) -> bool:
+        try:
+            return os.read(self._descriptor, 1) == b"x"
+        except BlockingIOError:
+            return False
+
+    def is_over(self) -> bool:
+        try:
+            while os.read(self._descriptor, 4096):
+                pass
+        except BlockingIOError:
+            return False
+        return True
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+@pytest.fixture
+def life(place: Path) -> Iterator[Life]:
+    life = Life(place / "life")
+    yield life
+    life.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "LINGER", 0.3)
+    monkeypatch.setattr(process, "GRACE", 0.3)
+
+
+def program(path: Path, text: str, mode: int = 0o755) -> Path:
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def failure(outcome: TaskOutcome) -> Failed:
+    assert isinstance(outcome.event, Failed)
+    # What is kept in the run's state must be text that the store takes, and that harms no terminal.
+    for text in (outcome.event.message, outcome.event.hint):
+        assert text
+        assert text.encode("utf-8")
+        assert not any(ord(letter) < 32 and letter not in "\n\t" for letter in text)
+    return outcome.event
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+# --- what goes in and out ---
+
+
+def test_what_the_task_prints_is_its_output(task: Callable[..., TaskOutcome]) -> None:
+    assert task("echo", '{"a": [1, 2.5, null]}').event == Succeeded(output={"a": [1, 2.5, None]})
+
+
+@pytest.mark.parametrize("text", ["", " \n\t\r\n"])
+def test_white_space_alone_is_the_output_null(task: Callable[..., TaskOutcome], text: str) -> None:
+    assert task("printf", "%s", text).event == Succeeded(output=None)
+
+
+def test_white_space_around_the_document_is_no_mistake(task: Callable[..., TaskOutcome]) -> None:
+    assert task("printf", "\\n  [1] \\r\\n").event == Succeeded(output=[1])
+
+
+def test_the_document_arrives_on_stdin_to_its_last_byte(task: Callable[..., TaskOutcome]) -> None:
+    assert task("cat", document=b'{"input": 5}').event == Succeeded(output={"input": 5})
+
+
+def test_an_empty_document_is_an_empty_stdin(task: Callable[..., TaskOutcome]) -> None:
+    assert task("wc", "-c", document=b"").event == Succeeded(output=0)
+
+
+def test_what_goes_to_stderr_is_no_output(task: Callable[..., TaskOutcome]) -> None:
+    assert task("sh", "-c", "echo talk >&2; echo 1").event == Succeeded(output=1)
+
+
+def test_the_task_runs_in_the_directory_of_the_machine_file(task: Callable[..., TaskOutcome], place: Path) -> None:
+    (place / "data.json").write_text("7")
+    assert task("cat", "data.json").event == Succeeded(output=7)
+
+
+def test_the_words_of_the_command_pass_no_shell(task: Callable[..., TaskOutcome]) -> None:
+    outcome = task("printf", '["%s", "%s"]', "$HOME; *", "b c")
+    assert outcome.event == Succeeded(output=["$HOME; *", "b c"])
+
+
+def test_only_the_named_environment_is_passed(
+    task: Callable[..., TaskOutcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "s")
+    monkeypatch.setenv("WANTED", "w")
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.delenv("ABSENT", raising=False)
+    show = "import json, os; print(json.dumps(dict(os.environ)))"
+    event = task(sys.executable, "-I", "-c", show, env=["WANTED", "ABSENT", "A=B", ""]).event
+    assert isinstance(event, Succeeded)
+    assert event.output["WANTED"] == "w"
+    assert event.output["PATH"] == os.environ["PATH"]
+    # LC_CTYPE and the double underscore are put there by Python and macOS themselves.
+    seen = {name for name in event.output if name != "LC_CTYPE" and not name.startswith("__")}
+    assert seen <= {"PATH", "HOME", "LANG", "TMPDIR", "TZ", "WANTED"}
+
+
+def test_a_task_that_never_reads_its_document_succeeds_every_time(task: Callable[..., TaskOutcome]) -> None:
+    document = json.dumps("x" * 60_000).encode()
+    assert [task("/bin/echo", "1", document=document).event for _ in range(300)] == [Succeeded(output=1)] * 300
+
+
+def test_a_document_that_no_pipe_can_hold_may_be_left_unread(task: Callable[..., TaskOutcome]) -> None:
+    assert task("/bin/echo", "1", document=b" " * 10 * MIB).event == Succeeded(output=1)
+
+
+def test_stdin_and_stdout_of_ten_mebibytes_do_not_block_each_other(task: Callable[..., TaskOutcome]) -> None:
+    text = "y" * (10 * MIB)
+    event = task("cat", document=json.dumps(text).encode(), timeout=60.0).event
+    assert isinstance(event, Succeeded)
+    assert event.output == text
+
+
+def test_a_task_may_write_everything_before_it_reads_anything(task: Callable[..., TaskOutcome]) -> None:
+    fill = f"head -c {10 * MIB} /dev/zero | tr '\\0' ' '; head -c {10 * MIB} /dev/zero >&2; wc -c"
+    assert task("sh", "-c", fill, document=b"z" * 10 * MIB, timeout=60.0).event == Succeeded(output=10 * MIB)
+
+
+def test_seconds_are_the_time_the_task_took(task: Callable[..., TaskOutcome]) -> None:
+    assert 0.2 <= task("sleep", "0.2").seconds < 10
+
+
+def test_tasks_run_side_by_side_in_threads(task: Callable[..., TaskOutcome]) -> None:
+    outputs: list[object] = []
+
+    def work(number: int) -> None:
+        for _ in range(5):
+            event = task("sh", "-c", "sleep 0.01; cat", document=str(number).encode()).event
+            outputs.append(event.output if isinstance(event, Succeeded) else event)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outputs, key=str) == [number for number in range(6) for _ in range(5)]
+
+
+def test_a_name_that_no_environment_can_hold_fails_the_task(task: Callable[..., TaskOutcome]) -> None:
+    assert failure(task("true", env=["\ud800"])).kind == "spawn"
+
+
+# --- output that is none ---
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"hello", "hello"),
+        (b'{"a": 1} {"b": 2}', '{"a": 1} {"b": 2}'),
+        (b'{"a": 1, "a": 2}', "a"),
+        (b"NaN", "NaN"),
+        (b"\xff\xfe", "\ufffd"),
+        (b'"\\ud800"', "ud800"),
+        (b"[" * 5000, "[[["),
+        (b"{\x1b]0;title\x07", "{\\x1b]0;title\\x07"),
+        (b"{\x00", "{\\x00"),
+    ],
+)
+def test_output_that_is_not_one_json_document_fails_and_is_shown_safely(
+    task: Callable[..., TaskOutcome], place: Path, text: bytes, said: str
+) -> None:
+    (place / "out").write_bytes(text)
+    failed = failure(task("cat", "out"))
+    assert failed.kind == "output"
+    assert said in failed.message
+    assert len(failed.message) < 400
+    assert "one JSON document" in failed.hint
+
+
+def test_output_of_just_the_limit_is_taken_and_one_byte_more_is_not(task: Callable[..., TaskOutcome]) -> None:
+    assert task("printf", "12345678", output_limit=8).event == Succeeded(output=12345678)
+    failed = failure(task("printf", "123456789", output_limit=8))
+    assert failed.kind == "output"
+    assert "8 bytes" in failed.message
+
+
+def test_a_task_that_prints_without_end_is_ended(task: Callable[..., TaskOutcome], life: Life) -> None:
+    failed = failure(task("sh", "-c", life.begin + "yes & yes"))
+    assert failed.kind == "output"
+    assert str(16 * MIB) in failed.message
+    assert life.is_over()
+
+
+# --- exits ---
+
+
+def test_a_failed_task_says_what_its_stderr_said(task: Callable[..., TaskOutcome]) -> None:
+    failed = failure(task("sh", "-c", "echo 1; echo disk on fire >&2; exit 3"))
+    assert failed == Failed(kind="exit", message="disk on fire", hint="it ended with exit code 3")
+
+
+def test_a_failed_task_that_said_nothing_is_known_by_its_exit_code(task: Callable[..., TaskOutcome]) -> None:
+    assert failure(task("sh", "-c", "exit 4")).message == "ended with exit code 4 and wrote nothing to stderr"
+
+
+def test_a_task_killed_by_a_signal_is_known_by_the_signal(task: Callable[..., TaskOutcome]) -> None:
+    assert "SIGSEGV" in failure(task("sh", "-c", "kill -SEGV $$")).message
+    assert "SIGKILL" in failure(task("sh", "-c", "echo bye >&2; kill -9 $$")).hint
+
+
+def test_of_a_long_stderr_the_end_is_kept_in_bounded_memory(task: Callable[..., TaskOutcome]) -> None:
+    task("true")  # imports
+    tracemalloc.start()
+    try:
+        outcome = task("sh", "-c", f"head -c {20 * MIB} /dev/zero >&2; echo the end >&2; exit 1")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    failed = failure(outcome)
+    assert failed.message.startswith("...\\x00")
+    assert failed.message.endswith("the end")
+    assert len(failed.message) <= 4 * TAIL + 3
+    assert peak < MIB
+
+
+def test_a_tail_begins_with_a_whole_character(task: Callable[..., TaskOutcome], place: Path) -> None:
+    (place / "talk").write_text("€" * 2000)
+    assert failure(task("sh", "-c", "cat talk >&2; exit 1")).message == "..." + "€" * (TAIL // 3)
+
+
+def test_stderr_that_is_not_text_or_moves_the_cursor_is_written_out(
+    task: Callable[..., TaskOutcome], place: Path
+) -> None:
+    (place / "talk").write_bytes(b"a\x1b[2J\xff\r\nb\tc\x9b\xc2\x9b")
+    assert failure(task("sh", "-c", "cat talk >&2; exit 1")).message == "a\\x1b[2J\ufffd\nb\tc\ufffd\\x9b"
+
+
+def test_a_failure_stays_one_although_sigchld_is_ignored(task: Callable[..., TaskOutcome]) -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    outcomes: list[TaskOutcome] = []
+    elsewhere = threading.Thread(target=lambda: outcomes.append(task("sh", "-c", "exit 1")))
+    try:
+        here = failure(task("sh", "-c", "exit 1"))
+        elsewhere.start()  # only the main thread may make the signal normal again
+        elsewhere.join()
+        assert signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert here.message == "ended with exit code 1 and wrote nothing to stderr"
+    there = failure(outcomes[0])
+    assert there.kind == "exit"
+    assert "SIGCHLD" in there.hint
+
+
+# --- ends ---
+
+
+def test_a_timeout_ends_the_task_and_all_it_started(task: Callable[..., TaskOutcome], life: Life) -> None:
+    outcome = task("sh", "-c", life.begin + "echo nearly >&2; sleep 100 & sleep 100", timeout=0.3)
+    failed = failure(outcome)
+    assert failed.kind == "timeout"
+    assert failed.message == "took longer than 0.3 s and was ended; its stderr ends: nearly"
+    assert life.is_over()
+    assert 0.3 <= outcome.seconds < 10
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_task_that_ignores_sigterm_is_killed(task: Callable[..., TaskOutcome], life: Life) -> None:
+    outcome = task("sh", "-c", life.begin + "trap '' TERM; sleep 100 & sleep 100; sleep 100", timeout=0.2)
+    assert failure(outcome).kind == "timeout"
+    assert life.is_over()
+
+
+def test_a_task_has_time_to_clean_up_after_sigterm(task: Callable[..., TaskOutcome], place: Path) -> None:
+    script = "trap 'sleep 0.1; echo done > cleaned; exit 0' TERM; sleep 100 & wait"
+    assert failure(task("sh", "-c", script, timeout=0.5)).kind == "timeout"
+    assert (place / "cleaned").read_text() == "done\n"
+
+
+def test_a_timeout_counts_although_the_task_closed_its_pipes(task: Callable[..., TaskOutcome], life: Life) -> None:
+    assert failure(task("sh", "-c", life.begin + "exec >&- 2>&-; sleep 100", timeout=0.2)).kind == "timeout"
+    assert life.is_over()
+
+
+def test_a_task_may_close_its_pipes_before_it_ends(task: Callable[..., TaskOutcome]) -> None:
+    assert task("sh", "-c", "echo 1; exec >&- 2>&-; sleep 0.2").event == Succeeded(output=1)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("pipe", ["", ">/dev/null 2>&1"])
+def test_what_a_finished_task_left_running_is_ended_and_does_not_hold_the_run(
+    task: Callable[..., TaskOutcome], life: Life, pipe: str
+) -> None:
+    outcome = task("sh", "-c", life.begin + f"(sleep 100) {pipe} & echo 1")
+    assert outcome.event == Succeeded(output=1)
+    assert life.is_over()
+    assert outcome.seconds < 10
+
+
+def test_what_a_finished_task_left_running_may_still_finish_the_output(task: Callable[..., TaskOutcome]) -> None:
+    assert task("sh", "-c", "(sleep 0.2; echo 2]) & echo [1,").event == Succeeded(output=[1, 2])
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_session_that_a_task_made_for_itself_does_not_hold_the_run(
+    task: Callable[..., TaskOutcome], life: Life
+) -> None:
+    away = "import os, time\nif os.fork(): os._exit(0)\nos.setsid(); time.sleep(5)"
+    outcome = task("sh", "-c", life.begin + f"'{sys.executable}' -c '{away}'; echo 1")
+    assert outcome.event == Succeeded(output=1)
+    assert outcome.seconds < 4
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_left_over_that_talks_without_end_does_not_hold_the_run(task: Callable[..., TaskOutcome], life: Life) -> None:
+    assert task("sh", "-c", life.begin + "yes >&2 & echo 1").event == Succeeded(output=1)
+    assert life.is_over()
+
+
+def test_neither_descriptors_nor_children_are_left(task: Callable[..., TaskOutcome], place: Path) -> None:
+    def each_kind() -> None:
+        task("true")
+        task("false")
+        task("./missing")
+        task("./no interpreter")
+        task("sleep", "100", timeout=0.01)
+        task("cat", "/dev/zero", output_limit=10)
+
+    program(place / "no interpreter", "#!/nowhere/at/all\n")
+    each_kind()
+    before = sorted(os.listdir("/dev/fd"))
+    pids = [task("sh", "-c", "echo $$; true").event for _ in range(3)]
+    each_kind()
+    assert sorted(os.listdir("/dev/fd")) == before
+    for event in pids:
+        assert isinstance(event, Succeeded)
+        with pytest.raises(ProcessLookupError):  # a zombie could still be signalled
+            os.kill(event.output, 0)
+
+
+def test_a_task_inherits_no_descriptor_but_its_pipes(task: Callable[..., TaskOutcome], place: Path) -> None:
+    with open(place / "lock", "w") as lock:
+        os.set_inheritable(lock.fileno(), True)
+        try_it = f"import os\ntry:\n  os.fstat({lock.fileno()})\nexcept OSError:\n  print(1)"
+        assert task(sys.executable, "-I", "-c", try_it).event == Succeeded(output=1)
+
+
+def test_a_task_leads_a_session_of_its_own(task: Callable[..., TaskOutcome]) -> None:
+    ask = "import os; print(int(os.getsid(0) == os.getpgid(0) == os.getpid()))"
+    assert task(sys.executable, "-I", "-c", ask).event == Succeeded(output=1)
+
+
+# --- interrupts ---
+
+SCRIPT = """
+import sys
+from stateline.engine import process
+from stateline.engine.interrupts import Interrupted, Signals
+from stateline.engine.task import TaskCall, run_task
+
+process.GRACE = 1.0
+call = TaskCall(argv=["sh", "-c", sys.argv[2]], directory=sys.argv[1], document=b"{}")
+"""
+SHIELDED = SCRIPT + "try:\n with Signals():\n  run_task(call)\nexcept Interrupted as error:\n sys.exit(error.exit_code)"
+PLAIN = SCRIPT + "try:\n run_task(call)\nexcept KeyboardInterrupt:\n sys.exit(99)"
+
+
+def begin(script: str, place: Path, command: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", script, str(place), command], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+
+
+@pytest.mark.parametrize(
+    ("script", "signum", "code"),
+    [(SHIELDED, signal.SIGINT, 130), (SHIELDED, signal.SIGTERM, 143), (PLAIN, signal.SIGINT, 99)],
+)
+def test_an_interrupt_ends_the_task_and_all_it_started(
+    place: Path, life: Life, script: str, signum: int, code: int
+) -> None:
+    stateline_process = begin(script, place, life.begin + "sleep 100 & sleep 100")
+    wait_for(life.has_begun)
+    stateline_process.send_signal(signum)
+    assert stateline_process.wait(30) == code
+    assert life.is_over()
+
+
+@pytest.mark.parametrize(("script", "code"), [(SHIELDED, 130), (PLAIN, 99)])
+def test_further_interrupts_do_not_save_a_task_that_ignores_sigterm(
+    place: Path, life: Life, script: str, code: int
+) -> None:
+    stateline_process = begin(script, place, "trap '' TERM; " + life.begin + "while :; do sleep 1; done")
+    wait_for(life.has_begun)
+    stateline_process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    stateline_process.send_signal(signal.SIGINT)
+    assert stateline_process.wait(30) == code
+    assert life.is_over()
+
+
+def test_a_task_whose_stateline_was_killed_finds_its_pipes_broken(place: Path, life: Life) -> None:
+    stateline_process = begin(PLAIN, place, life.begin + "while echo 1; do sleep 0.02; done")
+    wait_for(life.has_begun)
+    stateline_process.kill()
+    stateline_process.wait(30)
+    wait_for(life.is_over)
+
+
+# --- programs ---
+
+
+def test_a_program_with_a_slash_is_looked_up_beside_the_machine_file(
+    task: Callable[..., TaskOutcome], place: Path
+) -> None:
+    (place / "bin").mkdir()
+    program(place / "bin" / "one", "#!/bin/sh\necho 1\n")
+    assert task("./bin/one").event == Succeeded(output=1)
+    assert task("bin/one").event == Succeeded(output=1)
+    assert task(str(place / "bin" / "one")).event == Succeeded(output=1)
+
+
+def test_a_bare_name_is_never_looked_up_beside_the_machine_file(
+    task: Callable[..., TaskOutcome], place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(place / "only-here", "#!/bin/sh\necho 1\n")
+    assert failure(task("only-here")).message == 'there is no program "only-here" on PATH'
+    program(tmp_path / "only-here", "#!/bin/sh\necho 2\n")
+    monkeypatch.setenv("PATH", os.environ["PATH"] + os.pathsep + str(tmp_path))
+    assert task("only-here").event == Succeeded(output=2)
+
+
+def test_the_first_program_on_the_path_wins_and_what_is_none_is_passed_over(tmp_path: Path) -> None:
+    for name in ("a", "b", "c", "d", "e"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "b" / "tool").mkdir()
+    program(tmp_path / "c" / "tool", "", mode=0o644)
+    program(tmp_path / "d" / "tool", "")
+    program(tmp_path / "e" / "tool", "")
+    path = os.pathsep.join(str(tmp_path / name) for name in ("a", "b", "c", "d", "e"))
+    assert resolve_program("tool", "/", path) == str(tmp_path / "d" / "tool")
+    assert resolve_program("tool", str(tmp_path), os.pathsep.join(["a", "e"])) == str(tmp_path / "e" / "tool")
+    assert resolve_program("none", "/", path) is None
+    assert resolve_program("", "/", path) is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "the command is empty"),
+        ([""], "the command is empty"),
+        (["./missing"], 'there is no program "./missing" beside the machine file'),
+        (["./file/missing"], 'there is no program "./file/missing" beside the machine file'),
+        (["no-such-program"], 'there is no program "no-such-program" on PATH'),
+        (["./folder"], '"./folder" is a directory, not a program'),
+        (["./file"], '"./file" is not executable'),
+        (["a\0b"], '"a\\x00b" cannot be passed to a program: it holds NUL or half a character'),
+        (["echo", "\0"], '"\\x00" cannot be passed to a program: it holds NUL or half a character'),
+        (["echo", "\ud800"], '"\\ud800" cannot be passed to a program: it holds NUL or half a character'),
+        (["\udc80"], '"\\udc80" cannot be passed to a program: it holds NUL or half a character'),
+        (["x" * 5000], None),
+        (["../" * 3000 + "x"], None),
+    ],
+)
+def test_a_program_that_is_none_fails_the_task_and_the_check_in_the_same_words(
+    task: Callable[..., TaskOutcome], place: Path, argv: list[str], message: str | None
+) -> None:
+    (place / "folder").mkdir()
+    program(place / "file", "#!/bin/sh\n", mode=0o644)
+    failed = failure(task(*argv))
+    assert failed.kind == "spawn"
+    assert failed.hint
+    assert program_problem(argv, str(place)) == failed.message
+    if message is not None:
+        assert failed.message == message
+
+
+def test_a_program_that_is_there_is_no_problem(place: Path) -> None:
+    assert program_problem(["echo", "1"], str(place)) is None
+
+
+def test_a_program_that_the_system_cannot_start_fails_the_task(task: Callable[..., TaskOutcome], place: Path) -> None:
+    program(place / "no first line", "echo 1\n")
+    failed = failure(task("./no first line"))
+    assert failed.kind == "spawn"
+    assert "#!/bin/sh" in failed.hint
+    program(place / "no interpreter", "#!/nowhere/at/all\n")
+    failed = failure(task("./no interpreter"))
+    assert failed == Failed(
+        kind="spawn",
+        message='the interpreter of "./no interpreter" is missing',
+        hint="correct the first line of the script (#!...)",
+    )
+    failed = failure(task("echo", *["x" * 100_000] * 50))
+    assert failed.message == 'the arguments of "echo" are too long'
+
+
+def test_a_directory_that_is_gone_fails_the_task() -> None:
+    failed = failure(run_task(TaskCall(argv=["true"], directory="/nowhere/at/all", document=b"")))
+    assert failed.kind == "spawn"
+    assert "directory" in failed.message
+
+
+def test_a_message_does_not_depend_on_where_the_machine_file_lies(
+    task: Callable[..., TaskOutcome], place: Path
+) -> None:
+    program(place / "bad", "echo\n")
+    for argv in (["./bad"], ["./missing"], ["missing"]):
+        assert str(place) not in failure(task(*argv)).message
+
+
+# --- parts ---
+
+
+@pytest.mark.parametrize("pipes", [PolledPipes, ThreadedPipes])
+def test_both_ways_of_moving_bytes_give_the_same_outcomes(
+    task: Callable[..., TaskOutcome], life: Life, monkeypatch: pytest.MonkeyPatch, pipes: type[PolledPipes]
+) -> None:
+    monkeypatch.setattr(process, "_pipes", pipes)
+    text = "y" * MIB
+    event = task("cat", document=json.dumps(text).encode()).event
+    assert isinstance(event, Succeeded)
+    assert event.output == text
+    assert task("/bin/echo", "1", document=b"x" * MIB).event == Succeeded(output=1)
+    assert failure(task("sh", "-c", "echo bad >&2; exit 1")).message == "bad"
+    assert failure(task("cat", "/dev/zero")).kind == "output"
+    assert failure(task("sh", "-c", life.begin + "sleep 100 & sleep 100", timeout=0.2)).kind == "timeout"
+    assert life.is_over()
+
+
+def test_what_was_written_is_kept_within_its_bounds() -> None:
+    written = Written(5)
+    for piece in (b"abc", b"de", b"f"):
+        written.take_output(piece)
+        written.take_error(piece * TAIL)
+    assert written.overflowed
+    assert written.output == b"abcde"
+    assert written.tail == b"f" * TAIL
+    assert written.tail_cut
+
+
+def test_shown_text_is_valid_and_harmless() -> None:
+    hostile = "".join(map(chr, range(0x300))) + "\u202e\u2028\u2066\ufeff\ud800\udc80€\U0001f600"
+    text = shown(hostile)
+    assert text.encode("utf-8")
+    assert text.isprintable() or set(filter(lambda c: not c.isprintable(), text)) <= {"\xa0", "\xad"}
+    assert shown("a\r\nb\tc\r", lines=True) == "a\nb\tc\\x0d"
