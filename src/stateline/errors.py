@@ -2,7 +2,7 @@
 
 A class carries the exit code of the command line (``exit_code``), a stable machine-readable name (``code``) and,
 per instance, a ``hint``: what to do next. The message says what happened and what was left untouched.
-``docs/errors.md`` lists them; the tree below is the source.
+The tree:
 
     StatelineError
     |-- UsageError               64  the command line, an id or an input is malformed
