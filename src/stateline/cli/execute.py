@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stateline.cli.options import Settings, pairs, read_input, settings, stdin_reader
 from stateline.cli.output import coloured, emit, one_line, plain, say, warn
-from stateline.engine.loop import Watch
-from stateline.engine.record import Run
-from stateline.service.outcome import Outcome
+
+if TYPE_CHECKING:
+    from stateline.engine.loop import Watch
+    from stateline.engine.record import Run
+    from stateline.service.outcome import Outcome
 
 Interactive = Annotated[bool, typer.Option("-i", "--interactive", help="Do exactly one turn, then stop.")]
 Input = Annotated[

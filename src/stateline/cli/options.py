@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from typer import _click as click  # typer >= 0.26 brings its own click; the pin in pyproject.toml keeps it there
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from stateline.errors import UsageError
-from stateline.store.store import WAIT, Store
+
+if TYPE_CHECKING:
+    from stateline.store.store import Store
 
 _META = "stateline.common"
 
@@ -25,7 +27,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     state_dir: str | None = None
     state_scope: str | None = None
     format: Literal["text", "json"] = "text"
-    wait: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = WAIT
+    wait: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 10.0
     verbose: bool = False
     quiet: bool = False
     debug: bool = False
@@ -42,6 +44,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             import platformdirs
 
             path = platformdirs.user_state_dir("stateline", appauthor=False)
+        from stateline.store.store import Store
+
         if not path or "\0" in path:
             raise UsageError("the state dir's name is empty or holds NUL", hint="give a path with --state-dir")
         return Store.open(path)
