@@ -118,9 +118,9 @@ def story(event: dict[str, Any]) -> str:
         return one_line(f"turn {event['turn']} {event['stage']} {kind}  {', '.join(ways)}{error}", 120)
     if kind == "run_started":
         return one_line(f"run {event.get('run')} started", 120)
-    if kind == "refine":
+    if kind in ("derive", "refine"):
         settings = ", ".join(f"{name} = {one_line(value, 30)}" for name, value in (event.get("settings") or {}).items())
         text = f"“{event['text']}”" if event.get("text") else ""
-        return one_line(f"refine  {'; '.join(part for part in (text, settings) if part)}", 120)
+        return one_line(f"{kind}  {'; '.join(part for part in (text, settings) if part)}", 120)
     rest = {name: value for name, value in event.items() if name not in ("type", "durability", "started_at")}
     return one_line(f"{kind}  {one_line(rest, 100) if rest else ''}", 120)

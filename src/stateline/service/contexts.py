@@ -71,13 +71,13 @@ def plan(wishes: Wishes, head: Snapshot | None) -> list[str]:
 
 
 def _save(store: Store, scope: Scope, head: Snapshot | None, step: str, wishes: Wishes) -> Snapshot:
-    event: dict[str, Json] = {"type": step, "started_at": store.now(None)}
+    said = {"by": "literal", "text": wishes.refine if step == "refine" else None, "settings": wishes.settings}
+    event: dict[str, Json] = {"type": step, "started_at": store.now(None), **said}
     if step == "derive":
-        return scope.save(derive(wishes), kind="context", event={**event, "by": "literal"}, parent=None)
+        return scope.save(derive(wishes), kind="context", event=event, parent=None)
     if head is None:
         raise ConflictError(f"the context {scope.key} vanished; nothing was saved", hint="call again")
-    said = {"text": wishes.refine, "settings": wishes.settings, "by": "literal"}
-    return scope.save(refine(_state(store, head), wishes), kind="context", event={**event, **said}, parent=head)
+    return scope.save(refine(_state(store, head), wishes), kind="context", event=event, parent=head)
 
 
 def _state(store: Store, head: Snapshot) -> dict[str, Json]:
