@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from stateline.bundle import canonical
@@ -26,10 +26,12 @@ _QUOTE_HINT = "text in an expression needs quotes of its own: 'text'"
 _WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _COMPILE_ERROR = re.compile(r"^ERROR: <input>:(-?\d+):(-?\d+): (.*)$", re.MULTILINE)
 _UNDECLARED = re.compile(r"undeclared reference to '([^']*)'")
-_OVERLOAD = re.compile(r"[Nn]o matching overloads? found ?:? ?(?:for )?'?([^' (]+)'?(?: applied to )?'?\(?([^)']*)\)?")
+_OVERLOAD = re.compile(r"no matching overload for '([^']+)' applied to '([^']*)'")
+_OVERLOAD_THEN = re.compile(r"No matching overloads found : ([^\s(]+)(?:\((.*)\))?")
 _STATUS = re.compile(r"^(?:[A-Z_]+: )|(?: \[[A-Z_]+\])$")
 _MISSING = re.compile(r'Key not found in map : "(.*)"', re.DOTALL)
 _TYPES = {"int64": "int", "uint64": "uint", "null_type": "null", "dyn": "any"}
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*+\\u0000")
 _NUMBERS = {"int", "uint", "double"}
 # Raw strings first: in them a backslash does not hide the closing quote. The prefix must not be the end of a word.
 _CEL_STRING = re.compile(
@@ -101,23 +103,35 @@ def render(template: str, names: Mapping[str, Json]) -> str:
     return "".join(parts)
 
 
-def problem(expression: str) -> str | None:
-    """Why ``expression`` does not compile, on one line with the column; None when it does."""
+def mistake(expression: str) -> ConditionError | None:
+    """Why ``expression`` does not compile; None when it does."""
     try:
         _compile(expression)
     except ConditionError as error:
-        return error.message + (f"; {error.hint}" if error.hint else "")
+        return error
     return None
+
+
+def problem(expression: str) -> str | None:
+    """Like :func:`mistake`, with message and hint on one line."""
+    error = mistake(expression)
+    return None if error is None else _line(error)
 
 
 def template_problems(template: str) -> list[str]:
     """Every mistake in a template, each on one line."""
+    found = []
     try:
-        expressions = [expression for _, expression in _split(template) if expression is not None]
+        for _, expression in _split(template):
+            if expression is not None and (error := mistake(expression)) is not None:
+                found.append(f"in {{{{{printable(expression)[:80]}}}}}: {_line(error)}")
     except ConditionError as error:
-        return [error.message + (f"; {error.hint}" if error.hint else "")]
-    found = ((expression, problem(expression)) for expression in expressions)
-    return [f"in {{{{{printable(expression)[:80]}}}}}: {mistake}" for expression, mistake in found if mistake]
+        found.append(_line(error))
+    return found
+
+
+def _line(error: ConditionError) -> str:
+    return error.message + (f"; {error.hint}" if error.hint else "")
 
 
 @functools.cache
@@ -146,41 +160,51 @@ def _compile_error(expression: str, text: str) -> ConditionError:
         return ConditionError("the expression is longer than 100000 characters", "compute it in a task instead")
     if "recursion" in text:
         return ConditionError("the expression nests deeper than 32 levels", "split it into several `set` entries")
+    text = _STATUS.sub("", text)
     messages, hint = [], ""
     for line, column, words in _COMPILE_ERROR.findall(text)[:3]:
-        message, this_hint = _compile_message(expression, words, int(line), int(column))
+        message, this_hint, at = _compile_message(expression, words, int(line), int(column))
         hint = hint or this_hint
-        where = f"column {column}" if "\n" not in expression else f"line {line}, column {column}"
+        where = f"column {at}" if "\n" not in expression else f"line {line}, column {at}"
         messages.append(f"{message} ({where})")
     if not messages:
-        messages.append(_STATUS.sub("", text.splitlines()[0] if text else "it cannot be read"))
+        messages.append(text.splitlines()[0] if text else "it cannot be read")
     return ConditionError(printable("; ".join(messages)), hint)
 
 
-def _compile_message(expression: str, words: str, line: int, column: int) -> tuple[str, str]:
+def _compile_message(expression: str, words: str, line: int, column: int) -> tuple[str, str, int]:
+    """Message, hint and the column where the mistake begins."""
     if unknown := _UNDECLARED.search(words):
-        name = unknown[1]
-        lines = expression.split("\n")
-        # A call is reported at its opening parenthesis, a name at its first letter.
-        if 0 < line <= len(lines) and lines[line - 1][column - 1 : column] == "(":
-            return f"unknown function {quoted(name)}", "see the functions of CEL's standard library"
-        guess = nearest(name, list(NAMES))
-        return f"unknown name {quoted(name)}", f"{guess or _QUOTE_HINT} (known names: {', '.join(NAMES)})"
+        source = "".join(expression.split("\n")[line - 1 : line])
+        # A call is reported at its opening parenthesis, a.b.c at a dot, a name alone at its first letter.
+        if source[column - 1 : column] == "(":
+            return f"unknown function {quoted(unknown[1])}", "see the functions of CEL's standard library", column
+        name = unknown[1].split(".")[0]
+        begin = source.rfind(name, 0, column - 1) + 1 if source[column - 1 : column] == "." else column
+        hint = f"{nearest(name, list(NAMES)) or _QUOTE_HINT} (known names: {', '.join(NAMES)})"
+        return f"unknown name {quoted(name)}", hint, begin or column
     if overload := _OVERLOAD.search(words):
-        return _overload(overload[1], overload[2])
-    return re.sub(r" expecting \{.*", "", words).removeprefix("Syntax error: ").strip() or "it cannot be read", ""
+        return *_overload(overload[1], overload[2]), column
+    message = re.sub(r" expecting \{.*", "", words).removeprefix("Syntax error: ").strip()
+    message = message.replace("mismatched input '<EOF>'", "the expression breaks off here")
+    return message or "it cannot be read", "", column
 
 
 def _used(expression: str, names: Mapping[str, Json]) -> dict[str, Json]:
     """The values that ``expression`` may touch. The library crashes the process on data nested a few thousand levels
-    deep, so what reaches it has been checked."""
+    deep and cuts text at a NUL character, so what reaches it has been checked."""
     words = set(_WORD.findall(expression))
     data = {name: names[name] for name in NAMES if name in words and name in names}
     for name, value in data.items():
         try:
-            canonical.encode(value, depth=canonical.FILE_DEPTH)
+            text = canonical.encode(value, depth=canonical.FILE_DEPTH)
         except ValueRefused as refused:
             raise ConditionError(f"`{name}` holds what JSON cannot: {refused}", refused.hint) from None
+        if _NUL.search(text):
+            raise ConditionError(
+                f"`{name}` holds text with a NUL character, which CEL cannot read",
+                "leave it out of the output or input",
+            )
     return data
 
 
@@ -190,8 +214,8 @@ def _raise_failure(expression: str, text: str) -> NoReturn:
     message, hint = text.splitlines()[0] if text else "the evaluation failed", ""
     if missing := _MISSING.search(text):
         message, hint = f"the key {quoted(missing[1])} is missing", _has_hint(expression, missing[1])
-    elif overload := _OVERLOAD.search(text):
-        message, hint = _overload(overload[1], overload[2])
+    elif overload := _OVERLOAD_THEN.search(text):
+        message, hint = _overload(overload[1], overload[2] or "")
     elif "SELECT to non-message" in text or "Invalid container type" in text:
         message = "a key is looked up in something that is not an object"
         hint = "check first, for example: output != null && has(output.x)"
@@ -212,7 +236,8 @@ def _has_hint(expression: str, key: str) -> str:
 
 def _overload(operator: str, operands: str) -> tuple[str, str]:
     """CEL does not convert: 1 + 1.5 is an error there, and JSON decides whether a number is an int or a double."""
-    kinds = [_TYPES.get(kind.strip(), kind.strip()) for kind in operands.split(",") if kind.strip()]
+    words = re.findall(r"\w+", operands)
+    kinds = [_TYPES.get(word, word) for word in words]
     sign = operator.strip("_") if operator.startswith(("_", "!", "-", "@")) and operator.strip("_") else operator
     if operator in ("!_", "_&&_", "_||_", "<jump_condition>", "_?_:_"):
         return "a part of the condition is not true or false", "compare it, for example: output.verdict == 'yes'"
@@ -222,20 +247,19 @@ def _overload(operator: str, operands: str) -> tuple[str, str]:
     return message, "convert with double(), int() or string()"
 
 
-def _split(template: str) -> list[tuple[str, str | None]]:
-    """A template as pairs of literal text and the expression after it (None at the end)."""
+def _split(template: str) -> Iterator[tuple[str, str | None]]:
+    """A template as pairs of literal text and the expression after it (None at the end). What stands before a mistake
+    is given before the mistake is raised."""
     try:
         template.encode()
     except UnicodeEncodeError:
         raise ConditionError("the template holds a lone surrogate, which is not a character") from None
-    parts: list[tuple[str, str | None]] = []
     at = 0
     while (start := template.find("{{", at)) >= 0:
         end = _closing(template, start)
-        parts.append((template[at:start], template[start + 2 : end]))
+        yield template[at:start], template[start + 2 : end]
         at = end + 2
-    parts.append((template[at:], None))
-    return parts
+    yield template[at:], None
 
 
 _TOKEN = re.compile(

@@ -38,7 +38,7 @@ class Fields:
         self.known = isinstance(value, dict)
         self.members: dict[str, Json] = value if isinstance(value, dict) else {}
         if not self.known:
-            self.wrong((), "an object", value)
+            self.wrong((), "an object", value, "write {} for an empty one" if value is None else "")
 
     def __contains__(self, key: str) -> bool:
         return key in self.members

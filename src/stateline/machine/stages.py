@@ -162,7 +162,7 @@ def _routes(fields: Fields) -> list[Route]:
 
 
 def _check_expression(fields: Fields, below: Path, expression: str) -> None:
-    from stateline.machine.conditions import problem
+    from stateline.machine.conditions import mistake
 
-    if (found := problem(expression)) is not None:
-        fields.findings.error((*fields.path, *below), "bad_expression", found)
+    if (found := mistake(expression)) is not None:
+        fields.findings.error((*fields.path, *below), "bad_expression", found.message, found.hint)

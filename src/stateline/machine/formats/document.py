@@ -40,7 +40,6 @@ class Document:
 
     def key(self, seen: dict[str, Json], path: Path, place: Place) -> None:
         """The key at the end of ``path`` begins at ``place``; ``seen`` are the keys before it in the same object."""
-        self.text_at(str(path[-1]), path, place)
         if path[-1] in seen:
             message = f"the key {quoted(str(path[-1]))} is already on line {self.findings.places[path][0]}"
             self.findings.error(path, "duplicate_key", message, "keep one of the two", at=place)

@@ -49,6 +49,8 @@ def _read_stream(document: Document, events: Iterator[Event]) -> None:
                 document.findings.error((), "yaml_directive", "YAML directives are not allowed", "remove the % line")
             document.value = _value(document, events, next(events), ())
             document.whole = True
+    if not document.whole:
+        document.findings.error((), "syntax", "the file is empty", "write a machine: stateline, name, stages")
 
 
 def _value(document: Document, events: Iterator[Event], event: Event, path: Path) -> Json:
@@ -81,7 +83,7 @@ def _mapping(document: Document, events: Iterator[Event], path: Path) -> dict[st
         place = _place(event)
         if not isinstance(event, yaml.ScalarEvent):
             raise document.stop("bad_key", "a key must be text", place, "write a plain word as the key", path)
-        name = event.value
+        name = document.text_at(event.value, path, place)
         _refuse_properties(document, event, (*path, name), place)
         if event.implicit[0] and name in ("<<", ""):
             code, what = ("yaml_merge", "merge keys") if name else ("bad_key", "empty keys")

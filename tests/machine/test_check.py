@@ -1,0 +1,569 @@
+"""`machine check`: a good file becomes a machine, and every mistake in a bad one is told with its place, in one go."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stateline.errors import MachineInvalid
+from stateline.machine.check import Problem, check, load
+from stateline.machine.spec import Bounds, EdgeLimit, Machine, Retry, Route, Stage, from_json, to_json
+
+GOOD = """\
+stateline: 1
+name: triage
+start: intake
+input: {type: object}
+state: {todos: []}
+state_schema: {type: object, required: [todos]}
+model: openai/gpt-5-mini
+tools: tools.json
+context: docs-demo
+bounds: {max_iterations: 50, max_llm_calls: 10, max_agent_hops: 21, timeout: 300}
+edge_limits: [{from: critic, to: intake, max_count: 2}]
+stages:
+  intake:
+    task: ["./bin/intake", "--fast"]
+    timeout: 60
+    retry: {max_attempts: 3, backoff: 1.5}
+    repeatable: true
+    env: [GITHUB_TOKEN]
+    set: {todos: "output.todos", deep: {er: "1"}}
+    routes: [{when: "output.verdict == 'again'", to: intake}]
+    default_next: critic
+    error_next: recover
+    max_visits: 3
+  critic: {human: {prompt: "Ship {{ state.todos }}?", schema: {type: object}}, default_next: done}
+  recover: {task: [date], default_next: done}
+  done: {end: {}}
+"""
+
+
+def broken(data: str | bytes, name: str = "m.yaml") -> list[Problem]:
+    machine, problems = check(data.encode() if isinstance(data, str) else data, name)
+    errors = [problem for problem in problems if problem.severity == "error"]
+    assert (machine is None) is bool(errors)
+    return list(problems)
+
+
+def test_a_good_file_becomes_the_machine_it_describes() -> None:
+    machine, problems = check(GOOD.encode(), "m.yaml")
+    assert problems == ()
+    assert machine == Machine(
+        name="triage",
+        start="intake",
+        order=["intake", "critic", "recover", "done"],
+        input={"type": "object"},
+        state={"todos": []},
+        state_schema={"type": "object", "required": ["todos"]},
+        model="openai/gpt-5-mini",
+        tools="tools.json",
+        context="docs-demo",
+        bounds=Bounds(max_iterations=50, max_llm_calls=10, max_agent_hops=21, timeout=300.0),
+        edge_limits=[EdgeLimit(source="critic", target="intake", max_count=2)],
+        stages={
+            "intake": Stage(
+                name="intake",
+                kind="task",
+                argv=["./bin/intake", "--fast"],
+                timeout=60.0,
+                retry=Retry(max_attempts=3, backoff=1.5),
+                repeatable=True,
+                env=["GITHUB_TOKEN"],
+                set={"todos": "output.todos", "deep": {"er": "1"}},
+                routes=[Route(when="output.verdict == 'again'", to="intake")],
+                default_next="critic",
+                error_next="recover",
+                max_visits=3,
+            ),
+            "critic": Stage(
+                name="critic",
+                kind="human",
+                prompt="Ship {{ state.todos }}?",
+                schema={"type": "object"},
+                default_next="done",
+            ),
+            "recover": Stage(name="recover", kind="task", argv=["date"], default_next="done"),
+            "done": Stage(name="done", kind="end"),
+        },
+    )
+    assert isinstance(machine.bounds.timeout, float)
+    assert from_json(json.loads(json.dumps(to_json(machine)))) == machine
+
+
+def test_the_smallest_machine_has_the_defaults() -> None:
+    machine = load(b'{"stateline": 1, "name": "m", "stages": {"b": {"task": ["x"]}, "a": {"end": {}}}}', "m.json")
+    assert (machine.start, machine.order) == ("b", ["b", "a"])
+    assert machine.bounds == Bounds()
+    assert machine.stages["b"] == Stage(name="b", kind="task", argv=["x"])
+    assert (machine.input, machine.state, machine.state_schema, machine.model) == (None, {}, None, None)
+
+
+def test_a_yaml_file_and_the_same_in_json_give_the_same_machine() -> None:
+    tree = yaml.safe_load(GOOD)
+    assert load(json.dumps(tree, indent=2).encode(), "m.json") == load(GOOD.encode(), "m.yaml")
+
+
+HEAD = "stateline: 1\nname: m\n"
+TASK = "    task: [x]\n"
+
+TABLE: list[tuple[str, str, str]] = [
+    # the file as a whole
+    ("", "syntax", "1:1"),
+    ("just text", "wrong_type", "1:1"),
+    ("[]", "wrong_type", "1:1"),
+    ("null", "wrong_type", "1:1"),
+    ("name: m\nstages: {a: {end: {}}}", "missing_key", "1:1"),
+    ("stateline: 1\nstages: {a: {end: {}}}", "missing_key", "1:1"),
+    ("stateline: 1\nname: m\n", "missing_key", "1:1"),
+    ("stateline: 2\nname: m\nnew_word: 1\n", "newer_version", "1:1 stateline"),
+    ("stateline: 0\nname: m\nstages: {a: {end: {}}}", "bad_value", "1:1 stateline"),
+    ("stateline: '1'\nname: m\nstages: {a: {end: {}}}", "wrong_type", "1:1 stateline"),
+    ("stateline: true\nname: m\nstages: {a: {end: {}}}", "wrong_type", "1:1 stateline"),
+    ("stateline: 1.0\nname: m\nstages: {a: {end: {}}}", "wrong_type", "1:1 stateline"),
+    ("stateline: 1\nname: 'a b'\nstages: {a: {end: {}}}", "bad_name", "2:1 name"),
+    ("stateline: 1\nname: ../../x\nstages: {a: {end: {}}}", "bad_name", "2:1 name"),
+    ("stateline: 1\nname: 7\nstages: {a: {end: {}}}", "wrong_type", "2:1 name"),
+    ("stateline: 1\nname: ''\nstages: {a: {end: {}}}", "bad_value", "2:1 name"),
+    (f"stateline: 1\nname: {'n' * 65}\nstages: {{a: {{end: {{}}}}}}", "bad_name", "2:1 name"),
+    (HEAD + "stage: {}\nstages: {a: {end: {}}}", "unknown_key", "3:1 stage"),
+    (HEAD + "name: n\nstages: {a: {end: {}}}", "duplicate_key", "3:1 name"),
+    (HEAD + "stages: {}", "no_stages", "3:1 stages"),
+    (HEAD + "stages: [a]", "wrong_type", "3:1 stages"),
+    (HEAD + "stages:\n", "wrong_type", "3:1 stages"),
+    (HEAD + "stages: {a: {end: {}}}\nstart: b", "unknown_stage", "4:1 start"),
+    (HEAD + "stages: {a: {end: {}}}\nstart: 1", "wrong_type", "4:1 start"),
+    (HEAD + "stages: {a: {end: {}}}\nmodel: [x]", "wrong_type", "4:1 model"),
+    (HEAD + "stages: {a: {end: {}}}\ntools: ''", "bad_value", "4:1 tools"),
+    (HEAD + "stages: {a: {end: {}}}\ncontext: null", "wrong_type", "4:1 context"),
+    (HEAD + "stages: {a: {end: {}}}\ninput: {type: objekt}", "bad_schema", "4:1 input"),
+    (HEAD + "stages: {a: {end: {}}}\ninput: {$ref: 'http://127.0.0.1:1/x'}", "bad_schema", "4:1 input"),
+    (HEAD + "stages: {a: {end: {}}}\nstate: [1]", "wrong_type", "4:1 state"),
+    (HEAD + "stages: {a: {end: {}}}\nstate_schema: {type: 3}", "bad_schema", "4:1 state_schema"),
+    (
+        HEAD + "stages: {a: {end: {}}}\nstate: {n: x}\nstate_schema: {properties: {n: {type: integer}}}",
+        "state_violates_schema",
+        "4:1 state",
+    ),
+    (HEAD + "stages: {a: {end: {}}}\nstate_schema: {required: [n]}", "state_violates_schema", "4:1 state_schema"),
+    # bounds and edge limits
+    (HEAD + "stages: {a: {end: {}}}\nbounds: 5", "wrong_type", "4:1 bounds"),
+    (HEAD + "stages: {a: {end: {}}}\nbounds: {max_iteration: 5}", "unknown_key", "4:10 bounds.max_iteration"),
+    (HEAD + "stages: {a: {end: {}}}\nbounds:\n  max_iterations: -1", "bad_value", "5:3 bounds.max_iterations"),
+    (HEAD + "stages: {a: {end: {}}}\nbounds: {max_iterations: 1.5}", "wrong_type", "4:10 bounds.max_iterations"),
+    (HEAD + "stages: {a: {end: {}}}\nbounds: {max_iterations: true}", "wrong_type", "4:10 bounds.max_iterations"),
+    (HEAD + "stages: {a: {end: {}}}\nbounds: {timeout: -0.5}", "bad_value", "4:10 bounds.timeout"),
+    (HEAD + "stages: {a: {end: {}}}\nbounds: {timeout: 5m}", "wrong_type", "4:10 bounds.timeout"),
+    (HEAD + "stages: {a: {end: {}}}\nbounds: {timeout: .inf}", "wrong_type", "4:10 bounds.timeout"),
+    (HEAD + "stages: {a: {end: {}}}\nbounds: {timeout: 1e999}", "number_range", "4:19 bounds.timeout"),
+    (HEAD + "stages: {a: {end: {}}}\nedge_limits: {from: a}", "wrong_type", "4:1 edge_limits"),
+    (HEAD + "stages: {a: {end: {}}}\nedge_limits:\n  - x", "wrong_type", "5:5 edge_limits[0]"),
+    (
+        HEAD + "stages: {a: {end: {}}}\nedge_limits:\n  - {from: a, to: b, max_count: 1}",
+        "unknown_stage",
+        "5:15 edge_limits[0].to",
+    ),
+    (HEAD + "stages: {a: {end: {}}}\nedge_limits:\n  - {from: a, max_count: 1}", "missing_key", "5:5 edge_limits[0]"),
+    (HEAD + "stages: {a: {end: {}}}\nedge_limits:\n  - {from: a, to: a}", "missing_key", "5:5 edge_limits[0]"),
+    (
+        HEAD + "stages: {a: {end: {}}}\nedge_limits:\n  - {from: a, to: a, max_count: -1}",
+        "bad_value",
+        "5:22 edge_limits[0].max_count",
+    ),
+    (
+        HEAD + "stages: {a: {end: {}}}\nedge_limits:\n  - {from: a, to: a, max: 1, max_count: 1}",
+        "unknown_key",
+        "5:22 edge_limits[0].max",
+    ),
+    # stages
+    (HEAD + "stages:\n  a b:\n    end: {}", "bad_name", "4:3 stages['a b']"),
+    (HEAD + "stages:\n  _a: {end: {}}", "bad_name", "4:3 stages._a"),
+    (HEAD + "stages:\n  a: task", "wrong_type", "4:3 stages.a"),
+    (HEAD + "stages:\n  a:\n", "wrong_type", "4:3 stages.a"),
+    (HEAD + "stages:\n  a: {}", "stage_kind", "4:3 stages.a"),
+    (HEAD + "stages:\n  a: {task: [x], end: {}}", "stage_kind", "4:3 stages.a"),
+    (HEAD + "stages:\n  a: {agent: {prompt: x}}", "stage_not_available", "4:7 stages.a.agent"),
+    (HEAD + "stages:\n  a: {parallel: []}", "stage_not_available", "4:7 stages.a.parallel"),
+    (HEAD + "stages:\n  a: {map: {}}", "stage_not_available", "4:7 stages.a.map"),
+    (HEAD + "stages:\n  a: {end: null}", "wrong_type", "4:7 stages.a.end"),
+    (HEAD + "stages:\n  a: {end: {x: 1}}", "unknown_key", "4:13 stages.a.end.x"),
+    (HEAD + "stages:\n  a:\n    end: {}\n    routes: []", "key_not_for_kind", "6:5 stages.a.routes"),
+    (HEAD + "stages:\n  a:\n    end: {}\n    set: {}", "key_not_for_kind", "6:5 stages.a.set"),
+    (HEAD + "stages:\n  a:\n    end: {}\n    timeout: 1", "key_not_for_kind", "6:5 stages.a.timeout"),
+    (HEAD + "stages:\n  a:\n    human: {prompt: x}\n    retry: {}", "key_not_for_kind", "6:5 stages.a.retry"),
+    (HEAD + "stages:\n  a:\n    human: {prompt: x}\n    env: []", "key_not_for_kind", "6:5 stages.a.env"),
+    (HEAD + "stages:\n  a:\n" + TASK + "    tiemout: 5", "unknown_key", "6:5 stages.a.tiemout"),
+    # tasks
+    (HEAD + "stages:\n  a: {task: []}", "bad_value", "4:7 stages.a.task"),
+    (HEAD + "stages:\n  a: {task: ['']}", "bad_value", "4:7 stages.a.task"),
+    (HEAD + "stages:\n  a: {task: ls -l}", "wrong_type", "4:7 stages.a.task"),
+    (HEAD + "stages:\n  a: {task: [head, 5]}", "wrong_type", "4:20 stages.a.task[1]"),
+    (HEAD + 'stages:\n  a: {task: [x, "a\\0b"]}', "bad_value", "4:17 stages.a.task[1]"),
+    (HEAD + "stages:\n  a:\n" + TASK + "    timeout: true", "wrong_type", "6:5 stages.a.timeout"),
+    (HEAD + "stages:\n  a:\n" + TASK + "    timeout: -1", "bad_value", "6:5 stages.a.timeout"),
+    (HEAD + "stages:\n  a:\n" + TASK + "    timeout: '60'", "wrong_type", "6:5 stages.a.timeout"),
+    (HEAD + "stages:\n  a:\n" + TASK + "    timeout: 1:30", "wrong_type", "6:5 stages.a.timeout"),
+    (HEAD + "stages:\n  a:\n" + TASK + "    retry: 3", "wrong_type", "6:5 stages.a.retry"),
+    (HEAD + "stages:\n  a:\n" + TASK + "    retry: {max_attempts: 0}", "bad_value", "6:13 stages.a.retry.max_attempts"),
+    (HEAD + "stages:\n  a:\n" + TASK + "    retry: {backoff: -1}", "bad_value", "6:13 stages.a.retry.backoff"),
+    (HEAD + "stages:\n  a:\n" + TASK + "    retry: {attempts: 2}", "unknown_key", "6:13 stages.a.retry.attempts"),
+    (HEAD + "stages:\n  a:\n" + TASK + "    repeatable: yes", "wrong_type", "6:5 stages.a.repeatable"),
+    (HEAD + "stages:\n  a:\n" + TASK + "    env: TOKEN", "wrong_type", "6:5 stages.a.env"),
+    (HEAD + "stages:\n  a:\n" + TASK + "    env: [TOKEN, A=b]", "bad_value", "6:18 stages.a.env[1]"),
+    (HEAD + "stages:\n  a:\n" + TASK + "    max_visits: -1", "bad_value", "6:5 stages.a.max_visits"),
+    # ways on
+    (HEAD + "stages:\n  a:\n" + TASK + "    default_next: b", "unknown_stage", "6:5 stages.a.default_next"),
+    (HEAD + "stages:\n  a:\n" + TASK + "    error_next: b", "unknown_stage", "6:5 stages.a.error_next"),
+    (HEAD + "stages:\n  a:\n" + TASK + "    default_next: ''", "bad_value", "6:5 stages.a.default_next"),
+    (HEAD + "stages:\n  a:\n" + TASK + "    default_next: a", "self_loop", "6:5 stages.a.default_next"),
+    (HEAD + "stages:\n  a:\n" + TASK + "    routes: {when: 'true', to: a}", "wrong_type", "6:5 stages.a.routes"),
+    (HEAD + "stages:\n  a:\n" + TASK + "    routes: [a]", "wrong_type", "6:14 stages.a.routes[0]"),
+    (
+        HEAD + "stages:\n  a:\n" + TASK + "    routes:\n      - {when: 'true', to: b}",
+        "unknown_stage",
+        "7:24 stages.a.routes[0].to",
+    ),
+    (
+        HEAD + "stages:\n  a:\n" + TASK + "    max_visits: 1\n    routes:\n      - {to: a}",
+        "missing_key",
+        "8:9 stages.a.routes[0]",
+    ),
+    (HEAD + "stages:\n  a:\n" + TASK + "    routes:\n      - {when: 'true'}", "missing_key", "7:9 stages.a.routes[0]"),
+    (
+        HEAD + "stages:\n  a:\n    max_visits: 2\n" + TASK + "    routes:\n      - {when: true, to: a}",
+        "wrong_type",
+        "8:10 stages.a.routes[0].when",
+    ),
+    # expressions and templates
+    (
+        HEAD + "stages:\n  a:\n    max_visits: 2\n" + TASK + "    routes:\n      - {when: 'output.', to: a}",
+        "bad_expression",
+        "8:10 stages.a.routes[0].when",
+    ),
+    (
+        HEAD + "stages:\n  a:\n    max_visits: 2\n" + TASK + "    routes:\n      - {when: 'out.x == 1', to: a}",
+        "bad_expression",
+        "8:10 stages.a.routes[0].when",
+    ),
+    (HEAD + "stages:\n  a:\n" + TASK + "    set: output", "wrong_type", "6:5 stages.a.set"),
+    (HEAD + "stages:\n  a:\n" + TASK + "    set:\n      n: 5", "wrong_type", "7:7 stages.a.set.n"),
+    (HEAD + "stages:\n  a:\n" + TASK + "    set:\n      n: {m: [x]}", "wrong_type", "7:11 stages.a.set.n.m"),
+    (HEAD + "stages:\n  a:\n" + TASK + "    set:\n      n: {m: 'foo + 1'}", "bad_expression", "7:11 stages.a.set.n.m"),
+    (HEAD + "stages:\n  a:\n" + TASK + "    set: {n: ''}", "bad_expression", "6:11 stages.a.set.n"),
+    (HEAD + "stages:\n  a:\n    human: {}", "missing_key", "5:5 stages.a.human"),
+    (HEAD + "stages:\n  a:\n    human: 'Ship?'", "wrong_type", "5:5 stages.a.human"),
+    (HEAD + "stages:\n  a:\n    human:\n      prompt: 5", "wrong_type", "6:7 stages.a.human.prompt"),
+    (HEAD + "stages:\n  a:\n    human:\n      prompt: '{{ stat }}'", "bad_template", "6:7 stages.a.human.prompt"),
+    (HEAD + "stages:\n  a:\n    human:\n      prompt: '{{ state'", "bad_template", "6:7 stages.a.human.prompt"),
+    (HEAD + "stages:\n  a:\n    human: {prompt: x, schema: {type: x}}", "bad_schema", "5:24 stages.a.human.schema"),
+    (HEAD + "stages:\n  a:\n    human: {prompt: x, choices: []}", "unknown_key", "5:24 stages.a.human.choices"),
+]
+
+
+@pytest.mark.parametrize(("data", "code", "where"), TABLE)
+def test_a_mistake_is_told_with_its_code_and_place_and_nothing_else(data: str, code: str, where: str) -> None:
+    problems = broken(data)
+    assert [(problem.severity, problem.code, problem.where) for problem in problems] == [("error", code, where)]
+    assert problems[0].message
+    assert problems[0].message.isprintable()
+
+
+def test_the_table_is_long() -> None:
+    assert len(TABLE) >= 50
+
+
+def test_a_mistake_in_json_has_its_place_too() -> None:
+    data = '{"stateline": 1, "name": "m",\n "stages": {"a": {"task": ["x"],\n  "default_next": "b"}}}'
+    (problem,) = broken(data, "m.json")
+    assert (problem.code, problem.where) == ("unknown_stage", "3:3 stages.a.default_next")
+
+
+def test_ten_mistakes_are_told_in_one_go_in_file_order() -> None:
+    problems = broken(
+        "stateline: 1\n"
+        "name: 'a b'\n"
+        "modle: x\n"
+        "start: intak\n"
+        "bounds: {timeout: -1}\n"
+        "stages:\n"
+        "  intake:\n"
+        "    task: []\n"
+        "    retry: {max_attempts: 0}\n"
+        "    set: {n: 'foo'}\n"
+        "    routes: [{when: 'output.', to: nowhere}]\n"
+        "  done: {end: {}, timeout: 1}\n"
+    )
+    assert [(problem.code, problem.where.split()[0]) for problem in problems] == [
+        ("bad_name", "2:1"),
+        ("unknown_key", "3:1"),
+        ("unknown_stage", "4:1"),
+        ("bad_value", "5:10"),
+        ("bad_value", "8:5"),
+        ("bad_value", "9:13"),
+        ("bad_expression", "10:11"),
+        ("bad_expression", "11:15"),
+        ("unknown_stage", "11:32"),
+        ("key_not_for_kind", "12:19"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "guess"),
+    [
+        (HEAD + "stages: {a: {end: {}}}\nbound: {}", "bounds"),
+        (HEAD + "stages: {intake: {end: {}}}\nstart: intaek", "intake"),
+        (HEAD + "stages: {a: {task: [x], defaultnext: b}}", "default_next"),
+        (HEAD + "stages: {a: {human: {promt: x, prompt: y}}}", "prompt"),
+        (HEAD + "stages: {a: {task: [x], set: {n: 'ouput.x'}}}", "output"),
+    ],
+)
+def test_a_misspelling_is_answered_with_the_nearest_word(data: str, guess: str) -> None:
+    (problem,) = broken(data)
+    assert f"did you mean '{guess}'?" in problem.hint + problem.message
+
+
+def test_mistakes_of_reading_and_of_meaning_are_told_together() -> None:
+    problems = broken(HEAD + "stages:\n  a: {task: &x [], default_next: b}\n")
+    assert [problem.code for problem in problems] == ["yaml_anchor", "bad_value", "unknown_stage"] or [
+        problem.code for problem in problems
+    ] == ["bad_value", "yaml_anchor", "unknown_stage"]
+
+
+def test_a_file_that_breaks_off_is_not_checked_for_what_is_missing() -> None:
+    assert [problem.code for problem in broken("stateline: 1\nstages: [")] == ["syntax"]
+
+
+def graph(text: str, head: str = HEAD) -> list[tuple[str, str, str]]:
+    return [(problem.severity, problem.code, problem.where) for problem in broken(head + "stages:\n" + text)]
+
+
+def test_a_stage_that_is_never_reached_is_a_warning() -> None:
+    stages = "  a: {task: [x]}\n  b: {task: [x], default_next: c}\n  c: {end: {}}\n"
+    assert graph(stages) == [
+        ("warning", "unreachable_stage", "5:3 stages.b"),
+        ("warning", "unreachable_stage", "6:3 stages.c"),
+    ]
+    assert graph(stages, HEAD + "start: b\n") == [("warning", "unreachable_stage", "5:3 stages.a")]
+
+
+def test_routes_and_error_next_reach_a_stage() -> None:
+    assert (
+        graph("  a: {task: [x], routes: [{when: 'true', to: b}], error_next: c}\n  b: {end: {}}\n  c: {end: {}}\n")
+        == []
+    )
+
+
+CIRCLE = "  a: {task: [x], default_next: b}\n  b: {task: [x], routes: [{when: 'output.again', to: a}]}\n"
+
+
+def test_a_cycle_that_nothing_bounds_is_a_warning() -> None:
+    assert graph(CIRCLE) == [("warning", "unbounded_cycle", "4:3 stages.a")]
+    assert graph("  a: {task: [x], error_next: a}\n") == [("warning", "unbounded_cycle", "4:3 stages.a")]
+
+
+@pytest.mark.parametrize("bound", ["max_iterations: 5", "max_agent_hops: 5", "timeout: 60"])
+def test_a_bound_of_the_run_bounds_every_cycle(bound: str) -> None:
+    assert graph(CIRCLE, HEAD + f"bounds: {{{bound}}}\n") == []
+
+
+def test_model_calls_bound_no_cycle_of_tasks() -> None:
+    assert len(graph(CIRCLE, HEAD + "bounds: {max_llm_calls: 5}\n")) == 1
+
+
+def test_max_visits_edge_limits_and_people_bound_a_cycle() -> None:
+    assert graph(CIRCLE.replace("default_next", "max_visits: 3, default_next")) == []
+    assert graph(CIRCLE, HEAD + "edge_limits: [{from: b, to: a, max_count: 2}]\n") == []
+    assert len(graph(CIRCLE, HEAD + "edge_limits: [{from: b, to: a, max_count: 0}]\n")) == 1
+    assert graph(CIRCLE.replace("b: {task: [x]", "b: {human: {prompt: Again?}")) == []
+
+
+def test_each_of_two_separate_cycles_is_told() -> None:
+    two = CIRCLE + "  c: {task: [x], default_next: d, error_next: a}\n  d: {task: [x], default_next: c}\n"
+    assert [where for _, code, where in graph(two, HEAD + "start: c\n") if code == "unbounded_cycle"] == [
+        "5:3 stages.a",
+        "7:3 stages.c",
+    ]
+
+
+def test_a_stage_with_max_visits_may_follow_itself() -> None:
+    assert graph("  a: {task: [x], max_visits: 3, default_next: a}\n") == []
+
+
+def test_a_very_large_graph_is_checked_in_one_go() -> None:
+    ring = {f"s{i}": {"task": ["x"], "default_next": f"s{(i + 1) % 5000}"} for i in range(5000)}
+    problems = broken(json.dumps({"stateline": 1, "name": "m", "stages": ring}), "m.json")
+    assert [problem.code for problem in problems] == ["unbounded_cycle"]
+
+
+def test_zero_means_no_limit() -> None:
+    machine = load(
+        (
+            HEAD + "bounds: {timeout: 0, max_iterations: 0}\nstages: {a: {task: [x], timeout: 0, max_visits: 0}}"
+        ).encode(),
+        "m.yaml",
+    )
+    assert (machine.bounds, machine.stages["a"].timeout) == (Bounds(), 0.0)
+
+
+def test_a_missing_program_is_an_error_and_the_caller_is_asked_with_the_argv() -> None:
+    asked: list[list[str]] = []
+
+    def exists(argv: list[str]) -> str | None:
+        asked.append(argv)
+        return None if argv[0] == "date" else f"there is no program {argv[0]!r}"
+
+    machine, problems = check(GOOD.encode(), "m.yaml", exists=exists)
+    assert machine is None
+    assert [(p.code, p.where, p.message) for p in problems] == [
+        ("program_missing", "14:5 stages.intake.task", "there is no program './bin/intake'")
+    ]
+    assert asked == [["./bin/intake", "--fast"], ["date"]]
+
+
+def test_an_end_stage_may_bound_its_visits() -> None:
+    assert graph("  a: {end: {}, max_visits: 1}\n") == []
+
+
+def test_load_raises_all_problems_and_names_the_first_few() -> None:
+    data = HEAD + "a: 1\nb: 2\nc: 3\nd: 4\nstages: {a: {end: {}}, z: {end: {}}}\n"
+    with pytest.raises(MachineInvalid) as caught:
+        load(data.encode(), "dir/m.yaml")
+    assert len(caught.value.problems) == 5
+    assert caught.value.message.startswith("dir/m.yaml has 4 mistakes: 3:1 a: ")
+    assert "and 1 more" in caught.value.message
+    assert caught.value.hint
+
+
+def test_load_takes_a_machine_with_warnings() -> None:
+    assert load((HEAD + "stages: {a: {end: {}}, b: {end: {}}}").encode(), "m.yaml").order == ["a", "b"]
+
+
+def test_a_problem_is_the_document_that_the_command_prints() -> None:
+    (problem,) = broken(HEAD + "stages: {}")
+    assert set(msgspec.to_builtins(problem)) == {"severity", "code", "where", "message", "hint"}
+
+
+def test_nothing_that_is_told_can_steer_a_terminal() -> None:
+    data = {
+        "stateline": 1,
+        "name": "\x1b[2J",
+        "\x1b]0;x\x07": 1,
+        "stages": {"\x1b": {"task": ["\x1b"], "default_next": "\x9b"}},
+    }
+    for problem in broken(json.dumps(data), "m.json"):
+        assert (problem.where + problem.message + problem.hint).isprintable()
+
+
+@given(st.binary(max_size=300), st.sampled_from(["m.yaml", "m.json", "m.toml", ""]))
+def test_random_bytes_give_problems_and_never_raise(data: bytes, name: str) -> None:
+    machine, problems = check(data, name)
+    assert machine is None
+    assert problems
+
+
+WORDS = [
+    "stateline", "name", "start", "input", "state", "state_schema", "model", "bounds", "edge_limits", "stages", "task",
+    "human", "end", "agent", "prompt", "schema", "timeout", "retry", "max_attempts", "env", "set", "routes", "when",
+    "to", "from", "max_count", "default_next", "error_next", "max_visits", "a", "b", "true", "{{ a }}", "output.x",
+]  # fmt: skip
+anything = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 3)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(WORDS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=5),
+    max_leaves=25,
+)
+
+
+@given(st.dictionaries(st.sampled_from(WORDS[:10]), anything), st.dictionaries(st.sampled_from("ab"), anything))
+def test_random_trees_give_a_machine_or_problems_and_never_raise(tree: dict[str, Any], stages: dict[str, Any]) -> None:
+    machine, problems = check(json.dumps({"stateline": 1, "name": "m", "stages": stages} | tree).encode(), "m.json")
+    if machine is None:
+        assert any(problem.severity == "error" for problem in problems)
+    else:
+        assert from_json(to_json(machine)) == machine
+
+
+names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
+counts = st.integers(0, 9)
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> dict[str, Any]:
+    stages = draw(st.lists(names, min_size=1, max_size=5, unique=True))
+    target = st.sampled_from(stages)
+
+    def stage() -> dict[str, Any]:
+        kind = draw(st.sampled_from(["task", "human", "end"]))
+        if kind == "end":
+            return {"end": {}, "max_visits": draw(counts)}
+        ways = {
+            "default_next": draw(target),
+            "error_next": draw(target),
+            "max_visits": draw(st.integers(1, 9)),
+            "routes": [{"when": "output.x == 'yes'", "to": draw(target)}],
+            "set": {draw(st.text(st.characters(exclude_categories=["Cs"]), max_size=5)): "output"},
+        }
+        if kind == "human":
+            return ways | {
+                "human": {"prompt": "Really?", "schema": {"type": draw(st.sampled_from(["object", "null"]))}}
+            }
+        argv = draw(
+            st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1), min_size=1)
+        )
+        return ways | {"task": argv, "timeout": draw(st.floats(0, 1e6)), "repeatable": draw(st.booleans())}
+
+    state = st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs"])),
+        st.none() | st.integers(0, 9) | st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+        max_size=3,
+    )
+    return {
+        "stateline": 1,
+        "name": draw(names),
+        "start": draw(target),
+        "state": draw(state),
+        "bounds": {"max_iterations": draw(counts)},
+        "stages": {name: stage() for name in stages},
+    }
+
+
+@given(machines())
+def test_a_random_machine_is_the_same_from_yaml_and_from_json(tree: dict[str, Any]) -> None:
+    # JSON text is YAML too as far as strings in double quotes go; the block form is written by another program.
+    block = yaml.dump(tree, Dumper=_Block, sort_keys=False)
+    from_yaml, problems = check(block.encode(), "m.yaml")
+    assert [problem for problem in problems if problem.severity == "error"] == []
+    assert from_yaml == load(json.dumps(tree).encode(), "m.json")
+    assert from_yaml is not None
+    assert from_yaml.order == list(tree["stages"])
+
+
+class _Block(yaml.SafeDumper):
+    """Quotes all text: which bare words are text is YAML 1.1's decision in this dumper, and JSON's in the reader."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_Block.add_representer(str, lambda dumper, x: dumper.represent_scalar("tag:yaml.org,2002:str", x, style='"'))
+_Block.add_representer(float, lambda dumper, x: dumper.represent_scalar("tag:yaml.org,2002:float", f"{x:.17e}"))
+
+
+def test_importing_the_check_loads_no_slow_library() -> None:
+    slow = "{'yaml', 'cel_expr_python', 'jsonschema_rs', 'json', 'difflib', 'pathlib', 'dataclasses'}"
+    code = (
+        f"import sys; old = set(sys.modules); import stateline.machine.check; print({slow} & (set(sys.modules) - old))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "set()\n"

@@ -1,0 +1,73 @@
+"""What the documents show works as they show it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stateline.machine.check import check
+
+CHECKOUT = Path(__file__).parent.parent
+DOCUMENTS = sorted([*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/**/*.md"), *CHECKOUT.glob("examples/**/*.md")])
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def stateline(directory: Path, *words: str, answer: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "stateline", "--state-dir", str(directory / "state"), *words],
+        cwd=directory,
+        input=answer,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(CHECKOUT)))
+def test_every_link_inside_the_project_leads_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)", document.read_text()):
+        if not target.startswith(("http:", "https:")) and document.name != "template.md":
+            assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(CHECKOUT)))
+def test_every_python_example_runs(document: Path, tmp_path: Path) -> None:
+    for source in blocks(document, "python"):
+        script = tmp_path / "example.py"
+        script.write_text(source)
+        ran = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(CHECKOUT)))
+def test_every_whole_machine_in_the_documents_has_no_mistake(document: Path) -> None:
+    for source in blocks(document, "yaml"):
+        if "stateline: 1" in source:
+            machine, problems = check(source.encode(), "example.yaml")
+            assert machine is not None, problems
+
+
+def test_the_five_minutes_of_the_readme_go_as_it_says(tmp_path: Path) -> None:
+    (source,) = [block for block in blocks(CHECKOUT / "README.md", "yaml") if "# greet.yaml" in block]
+    (tmp_path / "greet.yaml").write_text(source)
+    assert stateline(tmp_path, "machine", "check", "greet.yaml").returncode == 0
+    assert stateline(tmp_path, "execute", "-i", "greet.yaml").returncode == 0
+    waits = stateline(tmp_path, "execute", "greet.yaml")
+    assert (waits.returncode, "Counted to 3. Good?" in waits.stdout) == (3, True)
+    assert stateline(tmp_path, "execute", "greet.yaml", answer="true\n").returncode == 0
+    assert stateline(tmp_path, "exec", "list").stdout.count("complete") == 1
+    assert stateline(tmp_path, "verify").returncode == 0
+    assert (
+        stateline(tmp_path, "run", "--state-scope", "demo", "--system", "Be brief.", "--set", "limit=3").returncode == 0
+    )
+    refined = stateline(tmp_path, "run", "--state-scope", "demo", "--refine-text", "x", "--set", "limit=5")
+    assert refined.returncode == 0
+    assert stateline(tmp_path, "log", "context:demo").stdout.count("\n") == 2
+    assert stateline(tmp_path, "execute", "greet.yaml", "--state-scope", "demo").returncode == 3
