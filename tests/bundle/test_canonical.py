@@ -188,14 +188,19 @@ def test_the_deepest_value_is_128_levels() -> None:
         value: Any = 0
         for _ in range(128):
             value = wrap(value)
-        data = canonical.encode(value)
-        assert canonical.parse(data) == value
+        assert canonical.decode(canonical.encode(value)) == value
         with pytest.raises(ValueRefused, match="128 levels"):
             canonical.encode(wrap(value))
         with pytest.raises(ValueRefused, match="128 levels"):
             canonical.check(wrap(value))
-        with pytest.raises(ValueRefused, match="128 levels"):
-            canonical.parse(b"[" + data + b"]")
+
+
+def test_text_from_outside_nests_no_deeper_than_its_own_limit() -> None:
+    deepest = nested(canonical.OUTSIDE_DEPTH)
+    assert canonical.OUTSIDE_DEPTH <= 128
+    assert canonical.parse(canonical.encode(deepest)) == deepest
+    with pytest.raises(ValueRefused, match=f"{canonical.OUTSIDE_DEPTH} levels"):
+        canonical.parse(canonical.encode([deepest]))
 
 
 def test_a_value_that_holds_itself_is_refused() -> None:

@@ -197,8 +197,8 @@ def _parse_slowly(data: bytes, what: str, reason: str) -> None:
     def pairs(items: list[tuple[str, Json]]) -> dict[str, Json]:
         seen = dict(items)
         if len(seen) != len(items):
-            seen_keys: set[str] = set()
-            twice = next(key for key, _ in items if key in seen_keys or seen_keys.add(key))
+            keys = sorted(key for key, _ in items)
+            twice = next(key for number, key in enumerate(keys) if key == keys[number + 1])
             raise ValueRefused(f"{what} holds the key {twice!r} twice in one object", hint="keys must be unique")
         return seen
 

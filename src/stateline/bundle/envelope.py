@@ -22,7 +22,7 @@ NODE_TYPE = "application/vnd.stateline.node+json"
 OWN_TYPES = "application/vnd.stateline."
 """Prefix of the media types that this format gives a meaning. A reader refuses one that it does not know."""
 
-_version = re.compile(r"(\d{1,9})(\.\d{1,9})?")
+_version = re.compile(r"([0-9]{1,9})(\.[0-9]{1,9})?")
 _media_type = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,126}/[a-z0-9][a-z0-9!#$&^_.+-]{0,126}")
 
 
@@ -152,6 +152,8 @@ def _problem(envelope: Envelope, document: Mapping[str, Any]) -> str:
         return "`prev_sha` is not a SHA-256"
     if envelope.prev is not None and naming.snapshot_parts(envelope.prev) is None:
         return "`prev` is not a snapshot's name"
+    if envelope.merged is not None and not naming.is_sha256(envelope.merged.sha256):
+        return "`merged` does not name a snapshot"
     return table_problem(envelope.state, envelope.objects)
 
 
@@ -172,8 +174,11 @@ def table_problem(value: Json, objects: Mapping[str, Ref]) -> str:
         problem = ref_problem(ref)
         if problem:
             return f"in the entry of `objects` for {pointer[:80]!r} {problem}"
+        # One place has one spelling: of two, neither could be said to be the object.
+        if "/".join(canonical.escape(canonical.unescape(token)) for token in pointer.split("/")) != pointer:
+            return f"the pointer {pointer[:80]!r} is malformed"
         try:
-            if not pointer or at(value, pointer) is not None:
+            if not pointer.startswith("/") or at(value, pointer) is not None:
                 return f"the place of the object {pointer[:80]!r} is not null"
         except (KeyError, IndexError, ValueError, TypeError):
             return f"the object {pointer[:80]!r} has no place"

@@ -54,9 +54,9 @@ def split(value: Json, *, threshold: int = THRESHOLD) -> Split:
 
 
 def _split(value: Json, threshold: int, contents: dict[Ref, bytes], level: int) -> tuple[Json, dict[str, Ref]]:
-    """``value`` without its large parts, and the table of them."""
-    if level > canonical.DEPTH:
-        raise ValueRefused(f"nested deeper than {canonical.DEPTH} levels", hint="flatten the value")
+    """``value``, which stands inside ``level`` containers, without its large parts, and the table of them."""
+    if level >= canonical.DEPTH and isinstance(value, dict | list):
+        raise _too_deep()
     children: list[tuple[Any, Json]]
     if isinstance(value, dict):
         children = list(value.items())
@@ -90,7 +90,7 @@ def _part(child: Json, threshold: int, contents: dict[Ref, bytes], level: int) -
         return None, {"": ref}
     if not isinstance(child, dict | list | str):
         return child, {}
-    size = _size(child)
+    size = _size(child, canonical.DEPTH - level)
     if 0 <= size < threshold:
         return child, {}
     packed, table = _split(child, threshold, contents, level)
@@ -104,8 +104,16 @@ def _part(child: Json, threshold: int, contents: dict[Ref, bytes], level: int) -
     return None, {"": _put(canonical.encode(node, depth=canonical.FILE_DEPTH), NODE_TYPE, contents)}
 
 
-def _size(child: Json) -> int:
-    """Bytes of the child's canonical form, or -1 if it holds references (or what cannot be encoded)."""
+def _too_deep() -> ValueRefused:
+    return ValueRefused(f"nested deeper than {canonical.DEPTH} levels", hint="flatten the value")
+
+
+def _size(child: Json, depth: int) -> int:
+    """Bytes of the child's canonical form, or -1 if it holds references (or what cannot be encoded).
+
+    Raises :class:`ValueRefused` if it nests deeper than ``depth``: that the whole value does is seen here only, since
+    each object is encoded for itself.
+    """
     if isinstance(child, str) and len(child) * 6 + 2 < 64:
         return 0
     try:
@@ -113,7 +121,11 @@ def _size(child: Json) -> int:
     except (TypeError, ValueError, RecursionError):
         return -1
     # A Ref or an Artifact encodes with this name in it; only then is the value walked to be sure.
-    return -1 if b'"media_type":' in data and _holds_reference(child) else len(data)
+    if b'"media_type":' in data and _holds_reference(child):
+        return -1
+    if canonical.deeper_than(data, depth):
+        raise _too_deep()
+    return len(data)
 
 
 def _holds_reference(child: Json) -> bool:
@@ -185,39 +197,57 @@ def resolve(value: Json, fetch: Fetch) -> Json:
     return _Resolver(fetch).value(value, 0)
 
 
+class _Content(msgspec.Struct):
+    """An object's content once it was expanded: its size [bytes], and how many levels it nests."""
+
+    value: Json
+    expanded: int
+    height: int
+
+
 class _Resolver:
     """One expansion: each digest is read once, and the expanded size of all is counted."""
 
     def __init__(self, fetch: Fetch) -> None:
         self.fetch = fetch
-        self.done: dict[Ref, tuple[Json, int]] = {}
+        self.done: dict[Ref, _Content] = {}
         self.expanded = 0
+        self.deepest = 0
 
     def value(self, value: Json, level: int) -> Json:
-        if level > canonical.DEPTH:
-            raise IntegrityError(f"objects nest deeper than {canonical.DEPTH} levels", finding="malformed")
         if isinstance(value, dict):
+            self.reach(level + 1)
             return {key: self.value(child, level + 1) for key, child in value.items()}
         if isinstance(value, list):
+            self.reach(level + 1)
             return [self.value(child, level + 1) for child in value]
         if isinstance(value, Ref):
             _demand_known(value)
             return self.content(value, level) if is_json(value) else value
         return value
 
+    def reach(self, level: int) -> None:
+        self.deepest = max(self.deepest, level)
+        if level > canonical.DEPTH:
+            raise IntegrityError(f"objects nest deeper than {canonical.DEPTH} levels", finding="malformed")
+
     def content(self, ref: Ref, level: int) -> Json:
         if ref not in self.done:
-            before = self.expanded
+            before, outer = self.expanded, self.deepest
+            self.deepest = level
             data = self.fetch(ref)
             what = f"the object {ref.sha256}"
             inner = canonical.decode(data) if ref.media_type == JSON_TYPE else with_refs(*read_node(data, what))
             self.expanded += ref.size
-            self.done[ref] = (self.value(inner, level), self.expanded - before)
+            value = self.value(inner, level)
+            self.done[ref] = _Content(value, self.expanded - before, self.deepest - level)
+            self.deepest = max(self.deepest, outer)
         else:
-            self.expanded += self.done[ref][1]
+            self.expanded += self.done[ref].expanded
+            self.reach(level + self.done[ref].height)
         if self.expanded > canonical.OBJECT_LIMIT:
             raise IntegrityError(f"objects expand to more than {canonical.OBJECT_LIMIT} bytes", finding="malformed")
-        return self.done[ref][0]
+        return self.done[ref].value
 
 
 def _demand_known(ref: Ref) -> None:

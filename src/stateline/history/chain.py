@@ -141,7 +141,6 @@ class ChainCheck:
         try:
             snapshot = read()
         except StatelineError as error:
-            self._newer = self._newer or isinstance(error, NewerVersion)
             self.certain = False
             self._error(error, path)
             return None
@@ -250,6 +249,8 @@ class ChainCheck:
             self.findings += unsafe(self.inventory.places, f"{self.scope}/{name}", self.key)
 
     def _error(self, error: StatelineError, name: str) -> None:
+        # What a newer version wrote may follow rules of its own, so nothing beside it can be called lost.
+        self._newer = self._newer or isinstance(error, NewerVersion)
         self.findings.append(Finding.of(error, self.key, f"{self.scope}/{name}".rstrip("/")))
 
     def _found(self, severity: Severity, code: str, name: str, message: str) -> None:

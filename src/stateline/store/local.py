@@ -479,6 +479,11 @@ class LocalBackend:
                     f"another process holds the lock of this scope; waited {wait:g} s, nothing was changed",
                     hint="call again, or wait longer with --wait SECONDS",
                 ) from None
+            except FileNotFoundError:
+                # The directory went away under the lock file's feet; below it is made anew, while there is time.
+                if time.monotonic() >= deadline:
+                    self.fs.close_directory(directory)
+                    raise
             except BaseException:
                 self.fs.close_directory(directory)
                 lock.release()

@@ -13,9 +13,9 @@ from stateline._version import __version__
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json, sha256
 from stateline.bundle.envelope import Envelope, Link, Pointer, Ref, read_envelope
-from stateline.bundle.objects import Artifact, artifact_ref, resolve, split, with_refs
+from stateline.bundle.objects import Artifact, Split, artifact_ref, references, resolve, split, with_refs
 from stateline.bundle.redact import Redactor
-from stateline.errors import ConflictError, IntegrityError, UnsafePlace, ValueRefused
+from stateline.errors import ConflictError, IntegrityError, NotFound, UnsafePlace, ValueRefused
 from stateline.store.protocol import Backend, BlobExists, BlobMissing
 
 WAIT = 10.0
@@ -76,6 +76,7 @@ class Store:
 
         self.backend = backend
         self.redactor = redactor or Redactor()
+        self._kept: set[Ref] = set()
         self._clock = clock or time.time_ns
 
     @classmethod
@@ -179,16 +180,28 @@ class Store:
                 finding="altered",
                 hint=_DAMAGE,
             ) from None
+        self._kept.add(ref)
 
     def now(self, after: str | None) -> str:
-        """The time as envelopes hold it, at least a microsecond later than ``after``, whatever the clock does."""
+        """The time as envelopes hold it, at least a microsecond later than ``after``, whatever the clock does.
+
+        Raises ``IntegrityError`` for an ``after`` that no time can follow (31 February, the last second of 9999).
+        """
         import datetime
 
         moment = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(
             microseconds=self._clock() // 1000
         )
         if after is not None:
-            moment = max(moment, datetime.datetime.fromisoformat(after) + datetime.timedelta(microseconds=1))
+            try:
+                following = datetime.datetime.fromisoformat(after) + datetime.timedelta(microseconds=1)
+            except (ValueError, OverflowError):
+                raise IntegrityError(
+                    f"no time can follow the head's created_at, {after}; nothing was written",
+                    finding="malformed",
+                    hint=_DAMAGE,
+                ) from None
+            moment = max(moment, following)
         return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
@@ -216,8 +229,6 @@ class Scope:
 
     def load(self) -> Snapshot:
         """The head. Raises ``NotFound`` for a scope that does not exist."""
-        from stateline.errors import NotFound
-
         snapshot = self.head()
         if snapshot is None:
             raise NotFound(f"there is no scope {self.key}", hint="`stateline scopes` lists the scopes there are")
@@ -292,6 +303,7 @@ class Scope:
             event["redactions"] = count
         parts = split(state)
         known = set(head.envelope.objects.values()) if head else set()
+        self._demand_objects(parts, known)
         for ref, data in parts.contents.items():
             # What the parent names is durable since the parent was acknowledged.
             if ref not in known:
@@ -315,7 +327,24 @@ class Scope:
                 "nothing was written",
                 hint="keep large values inside lists or mappings, where they become objects",
             )
-        return self._publish(envelope, data)
+        # What is published is what a reader will see, and it shares nothing with the caller's value.
+        return self._publish(read_envelope(data, "the new snapshot"), data)
+
+    def _demand_objects(self, parts: Split, known: set[Ref]) -> None:
+        """What a snapshot names must be there before it is acknowledged. Raises ``NotFound``."""
+        named = set(parts.objects.values())
+        for ref, data in parts.contents.items():
+            named.update(references(data, ref))
+        for ref in sorted(named - known - self.store._kept - parts.contents.keys()):
+            try:
+                self.store.get(ref)
+            except IntegrityError as error:
+                if error.finding != "missing":
+                    raise
+                raise NotFound(
+                    f"there is no object {ref.sha256} in this store; nothing was written",
+                    hint="put the content into this store first (Store.put), or save the value itself",
+                ) from None
 
     def _publish(self, envelope: Envelope, data: bytes) -> Snapshot:
         sha = sha256(data)

@@ -1,0 +1,370 @@
+"""docs/format.md is the rule: its vectors, examples and script are run here."""
+
+from __future__ import annotations
+
+import copy
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stateline.bundle import canonical, naming
+from stateline.bundle.envelope import OWN_TYPES, Ref, read_envelope, read_pointer
+from stateline.bundle.objects import THRESHOLD, Artifact, split
+from stateline.bundle.redact import Redactor
+from stateline.errors import IntegrityError, ValueRefused
+from stateline.history.verify import verify
+from stateline.store.local import LocalBackend
+from stateline.store.store import Snapshot, Store
+
+PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
+KEY = "notes:to audit"
+
+
+def table(heading: str) -> list[list[str]]:
+    """The cells of the table that begins with that heading, code quotes removed."""
+    lines = PAGE.split("\n")
+    start = lines.index(heading) + 2
+    rows = []
+    for line in lines[start:]:
+        if not line.startswith("|"):
+            break
+        rows.append([re.sub(r"^`(.*)`$", r"\1", cell) for cell in line.strip("|")[1:-1].split(" | ")])
+    return rows
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+VECTORS = table("| text | canonical form | SHA-256 |")
+HEX_VECTORS = table("| text | canonical form in hex | SHA-256 |")
+REFUSED = table("| text | because |")
+NOT_CANONICAL = table("| bytes | because |")
+
+
+def test_the_page_has_its_tables() -> None:
+    assert (len(VECTORS), len(HEX_VECTORS), len(REFUSED), len(NOT_CANONICAL)) == (27, 3, 9, 9)
+
+
+@pytest.mark.parametrize(("text", "form", "sha"), VECTORS)
+def test_a_value_has_the_canonical_form_and_digest_of_the_page(text: str, form: str, sha: str) -> None:
+    value = canonical.parse(text.encode())
+    assert canonical.encode(value) == form.encode()
+    assert canonical.sha256(form.encode()) == sha
+    assert canonical.encode(canonical.decode(form.encode())) == form.encode()
+
+
+@pytest.mark.parametrize(("text", "form", "sha"), HEX_VECTORS)
+def test_a_text_has_the_bytes_and_digest_of_the_page(text: str, form: str, sha: str) -> None:
+    assert canonical.encode(canonical.parse(text.encode())).hex() == form
+    assert canonical.sha256(bytes.fromhex(form)) == sha
+
+
+@pytest.mark.parametrize("text", [row[0] for row in REFUSED])
+def test_a_text_without_a_canonical_form_is_refused_both_ways(text: str) -> None:
+    with pytest.raises(ValueRefused):
+        canonical.parse(text.encode())
+    with pytest.raises(IntegrityError):
+        canonical.decode(text.encode())
+
+
+@pytest.mark.parametrize("text", [row[0] for row in NOT_CANONICAL])
+def test_bytes_that_are_not_canonical_are_refused(text: str) -> None:
+    with pytest.raises(IntegrityError):
+        canonical.decode(text.encode())
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_doubles_are_written_by_rule_five(number: float) -> None:
+    """An oracle from Python's own shortest digits and the words of the page."""
+    sign = "-" if str(number).startswith("-") else ""
+    mantissa, _, exponent = repr(abs(number)).partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).lstrip("0").rstrip("0") or "0"
+    leading = len(whole) if whole != "0" else -(len(fraction) - len(fraction.lstrip("0")))
+    k = leading - 1 + int(exponent or 0) if digits != "0" else 0
+    if -5 <= k <= 15:
+        if k < 0:
+            expected = "0." + "0" * (-k - 1) + digits
+        else:
+            expected = digits[: k + 1].ljust(k + 1, "0") + "." + (digits[k + 1 :] or "0")
+    else:
+        expected = digits[0] + ("." + digits[1:] if len(digits) > 1 else "") + f"e{k}"
+    assert canonical.encode(number).decode() == sign + expected
+
+
+def test_the_example_of_the_page_is_a_store() -> None:
+    first, second, pointer = (block.rstrip("\n").encode() for block in blocks("json"))
+    names = re.findall(r"`(state-2026[^`]*\.json)`", PAGE)
+    digests = re.findall(r"sha\n`([0-9a-f]{64})`", PAGE)
+    assert f"`{naming.scope_hash('notes:demo')}`" in PAGE
+    for data, name, sha in zip((first, second), names, digests, strict=True):
+        envelope = read_envelope(data)
+        assert canonical.sha256(data) == sha
+        assert naming.snapshot_name(envelope.created_at, sha) == name
+    later = read_envelope(second)
+    assert (later.prev, later.prev_sha) == (names[0], digests[0])
+    assert later.objects == split({"n": 2, "text": "a" * 4094}).objects
+    assert (read_pointer(pointer).path, read_pointer(pointer).sha256) == (names[1], digests[1])
+
+
+def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
+    assert f"form, after its own parts have been taken out, has {THRESHOLD:,} bytes or more" in PAGE.replace("\n", " ")
+    assert f"nest at most {canonical.DEPTH} deep in a value, and at most {canonical.FILE_DEPTH} in a file" in PAGE
+    assert canonical.SNAPSHOT_LIMIT == 16 * 1024**2
+    assert canonical.OBJECT_LIMIT == 1024**3
+    assert f"`{OWN_TYPES}`" in PAGE
+    for kind in naming.KINDS:
+        assert f"`{kind}`" in PAGE
+
+
+# -- the auditor's script ----------------------------------------------------------------------------------------------
+
+needs_tools = pytest.mark.skipif(
+    any(shutil.which(tool) is None for tool in ("sh", "jq", "sha256sum")), reason="the script needs jq and sha256sum"
+)
+
+
+class Audited:
+    """A store on disk with a chain of three, and names for the files of it."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        ticks = iter(range(10**18, 10**19, 10**9))
+        self.store = Store(LocalBackend(str(place)), redactor=Redactor(), clock=lambda: next(ticks))
+        scope = self.store.scope(KEY)
+        self.hash = scope.hash
+        doc = {"body": "a" * 4094, "note": "b" * 3000, "tail": "c" * 3000}
+        self.chain: list[Snapshot] = [scope.save({"n": 0})]
+        self.chain.append(scope.save({"n": 2**60 + 1, "big": "x" * 5000, "doc": doc}))
+        self.chain.append(scope.save({"n": 2, "doc": doc, "raw": Artifact(b"raw bytes")}))
+        node: Ref = self.chain[2].envelope.objects["/doc"]
+        inner = canonical.decode(self.store.get(node))["objects"]["/body"]["sha256"]
+        self.inner = inner
+        self.name_files()
+
+    def at(self, place: Path) -> Audited:
+        """The same for a copy of the store, with a store opened on it."""
+        other = copy.copy(self)
+        other.place = place
+        other.store = Store(LocalBackend(str(place)), redactor=Redactor(), clock=lambda: 2 * 10**18)
+        other.name_files()
+        return other
+
+    def name_files(self) -> None:
+        place, node = self.place, self.chain[2].envelope.objects["/doc"]
+        self.scope = place / self.hash
+        self.files = {
+            "store file": place / "stateline.json",
+            "pointer": self.scope / "latest.json",
+            "first": self.scope / self.chain[0].path,
+            "middle": self.scope / self.chain[1].path,
+            "head": self.scope / self.chain[2].path,
+            "value": place / naming.object_path(self.chain[1].envelope.objects["/big"].sha256),
+            "node": place / naming.object_path(node.sha256),
+            "inner value": place / naming.object_path(self.inner),
+            "artifact": place / naming.object_path(self.chain[2].envelope.objects["/raw"].sha256),
+        }
+
+    def point(self, number: int) -> None:
+        self.files["pointer"].write_bytes(self.chain[number].pointer.encode())
+
+
+def script_says(audited: Audited, script: Path) -> str:
+    done = subprocess.run(
+        ["sh", str(script), str(audited.place), audited.hash], capture_output=True, text=True, timeout=60, check=False
+    )
+    return {0: "intact", 1: "damage", 2: "newer"}.get(done.returncode, done.stderr)
+
+
+def verify_says(audited: Audited) -> str:
+    report = verify(Store.open(audited.place), KEY)
+    if not report.ok:
+        return "damage"
+    return "newer" if any(finding.code == "newer_version" for finding in report.findings) else "intact"
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Audited:
+    return Audited(tmp_path_factory.mktemp("good") / "state dir")
+
+
+@pytest.fixture
+def audited(good: Audited, tmp_path: Path) -> Audited:
+    """A copy: saving it anew each time would wait for the disk."""
+    shutil.copytree(good.place, tmp_path / "state dir")
+    return good.at(tmp_path / "state dir")
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "audit.sh"
+    path.write_text(blocks("sh")[0], encoding="utf-8")
+    return path
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def to_symlink(path: Path) -> None:
+    path.rename(path.parent.parent.parent / "aside")
+    path.symlink_to(path.parent.parent.parent / "aside")
+
+
+HARM: dict[str, Callable[[Path], object]] = {
+    "a byte in the middle flipped": lambda path: flip(path, path.stat().st_size // 3),
+    "cut in half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "a newline added": lambda path: path.write_bytes(path.read_bytes() + b"\n"),
+    "removed": lambda path: path.unlink(),
+    "made a symlink": to_symlink,
+}
+FILES = ("store file", "pointer", "first", "middle", "head", "value", "node", "inner value", "artifact")
+
+
+@needs_tools
+def test_script_and_verify_call_a_good_chain_intact(audited: Audited, script: Path) -> None:
+    assert (script_says(audited, script), verify_says(audited)) == ("intact", "intact")
+
+
+@needs_tools
+@pytest.mark.parametrize("harm", HARM)
+@pytest.mark.parametrize("file", FILES)
+def test_script_and_verify_agree_on_a_harmed_file(audited: Audited, script: Path, file: str, harm: str) -> None:
+    HARM[harm](audited.files[file])
+    assert (script_says(audited, script), verify_says(audited)) == ("damage", "damage")
+
+
+def set_back(steps: int) -> Callable[[Audited], None]:
+    return lambda audited: audited.point(2 - steps)
+
+
+def swap(one: str, other: str) -> Callable[[Audited], None]:
+    def change(audited: Audited) -> None:
+        first, second = audited.files[one].read_bytes(), audited.files[other].read_bytes()
+        audited.files[one].write_bytes(second)
+        audited.files[other].write_bytes(first)
+
+    return change
+
+
+def add(name: str, content: bytes = b"") -> Callable[[Audited], None]:
+    def change(audited: Audited) -> None:
+        (audited.scope / name).write_bytes(content)
+
+    return change
+
+
+def rename(file: str, name: str) -> Callable[[Audited], None]:
+    return lambda audited: audited.files[file].rename(audited.scope / name) and None
+
+
+def replace(file: str, old: bytes, new: bytes) -> Callable[[Audited], None]:
+    def change(audited: Audited) -> None:
+        data = audited.files[file].read_bytes()
+        assert old in data
+        audited.files[file].write_bytes(data.replace(old, new))
+
+    return change
+
+
+def leftover(audited: Audited) -> None:
+    """A fourth snapshot whose pointer was never written."""
+    audited.store.scope(KEY).save({"n": 3})
+    audited.point(2)
+
+
+def second_leftover(audited: Audited) -> None:
+    """The same with one more that hangs off it: no crash leaves two."""
+    audited.store.scope(KEY).save({"n": 3})
+    leftover(audited)
+    audited.point(2)
+
+
+def leftover_first(audited: Audited) -> None:
+    other = Audited(audited.place.parent / "other")
+    changed = other.store.scope("notes:else").save({})
+    data = changed.data.replace(b'"scope":"notes:else"', b'"scope":"notes:to audit"')
+    name = naming.snapshot_name(changed.envelope.created_at, canonical.sha256(data))
+    (audited.scope / name).write_bytes(data)
+
+
+def stranger(audited: Audited) -> None:
+    other = audited.store.scope("notes:else").save({})
+    shutil.copy(audited.place / other.scope / other.path, audited.scope / other.path)
+
+
+def other_chain(audited: Audited) -> None:
+    """The head of another store's chain of the same key, with nothing of what led to it."""
+    other = Audited(audited.place.parent / "other")
+    foreign = [other.store.scope(KEY).save({"n": n}) for n in range(2)][-1]
+    (audited.scope / foreign.path).write_bytes(foreign.data)
+
+
+LONG = "state-2026-11-20T092659.123456Z-00000000.json"
+CHANGES: dict[str, tuple[Callable[[Audited], None], str]] = {
+    "pointer set back by one": (set_back(1), "intact"),
+    "pointer set back by two": (set_back(2), "damage"),
+    "pointer to no file": (replace("pointer", b"Z-", b"Y-"), "damage"),
+    "pointer with an upper-case digest": (
+        lambda audited: replace("pointer", audited.chain[2].sha256.encode(), audited.chain[2].sha256.upper().encode())(
+            audited
+        ),
+        "damage",
+    ),
+    "pointer with white space": (replace("pointer", b",", b", "), "damage"),
+    "pointer of a newer version": (replace("pointer", b'"version":"1"', b'"version":"2"'), "newer"),
+    "pointer without a version": (replace("pointer", b'"version":"1"', b'"version":""'), "damage"),
+    "pointer to another directory": (replace("pointer", b'"path":"', b'"path":"../'), "damage"),
+    "store file of no format": (replace("store file", b"stateline/1", b"stateline:1"), "damage"),
+    "first and middle exchanged": (swap("first", "middle"), "damage"),
+    "middle and head exchanged": (swap("middle", "head"), "damage"),
+    "two objects exchanged": (swap("value", "artifact"), "damage"),
+    "node and value exchanged": (swap("node", "inner value"), "damage"),
+    "middle under another time": (rename("middle", LONG), "damage"),
+    "middle under a foreign name": (rename("middle", "middle.json"), "damage"),
+    "number of the middle changed": (replace("middle", b'"seq":1', b'"seq":2'), "damage"),
+    "parent of the head changed": (replace("head", b'"prev_sha":"', b'"prev_sha":"0'), "damage"),
+    "integer over 2^53 changed": (replace("middle", b"1152921504606846977", b"1152921504606846976"), "damage"),
+    "foreign file added": (add("notes.txt"), "damage"),
+    "hidden file added": (add(".hidden"), "damage"),
+    "temporary file added": (add(".tmp-0123"), "intact"),
+    "empty snapshot added": (add(LONG), "damage"),
+    "junk snapshot added": (add(LONG, b"{}"), "damage"),
+    "snapshot name that is none": (add("state-x-1.json", b"{}"), "damage"),
+    "snapshot never acknowledged": (leftover, "intact"),
+    "two snapshots beyond the head": (second_leftover, "damage"),
+    "first snapshot never acknowledged": (leftover_first, "intact"),
+    "snapshot of another scope": (stranger, "damage"),
+    "snapshot of another chain": (other_chain, "damage"),
+    "directory added": (lambda audited: (audited.scope / "deep").mkdir(), "damage"),
+    "lock removed": (lambda audited: (audited.scope / "scope.lock").unlink(), "intact"),
+    "objects removed": (lambda audited: shutil.rmtree(audited.place / "objects"), "damage"),
+    "scope removed but for its pointer": (
+        lambda audited: [path.unlink() for path in audited.scope.glob("state-*")] and None,
+        "damage",
+    ),
+}
+
+
+@needs_tools
+@pytest.mark.parametrize("change", CHANGES)
+def test_script_and_verify_agree_on_a_changed_store(audited: Audited, script: Path, change: str) -> None:
+    apply, expected = CHANGES[change]
+    apply(audited)
+    assert (script_says(audited, script), verify_says(audited)) == (expected, expected)
+
+
+@needs_tools
+def test_the_script_writes_nothing(audited: Audited, script: Path) -> None:
+    before = {str(path): path.lstat().st_mtime_ns for path in [audited.place, *audited.place.rglob("*")]}
+    assert script_says(audited, script) == "intact"
+    assert {str(path): path.lstat().st_mtime_ns for path in [audited.place, *audited.place.rglob("*")]} == before

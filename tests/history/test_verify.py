@@ -1,0 +1,680 @@
+"""What verify finds, and what it leaves alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stateline.bundle import canonical, naming
+from stateline.bundle.envelope import Link, Pointer, Ref
+from stateline.bundle.objects import Artifact
+from stateline.errors import NotFound
+from stateline.history.findings import NOTE, SHOWN, Finding, Report
+from stateline.history.verify import verify
+from stateline.store.store import Snapshot, Store
+
+KEY = "notes:x"
+BIG = "x" * 5000
+NODE = {"body": "a" * 4094, "note": "b" * 3000, "tail": "c" * 3000}
+
+
+def codes(report: Report) -> list[tuple[str, str]]:
+    return sorted((finding.severity, finding.code) for finding in report.findings)
+
+
+def only(report: Report) -> Finding:
+    assert len(report.findings) == 1, report.findings
+    return report.findings[0]
+
+
+@pytest.fixture
+def chain(store: Store) -> list[Snapshot]:
+    scope = store.scope(KEY)
+    small = [scope.save({"n": n}) for n in range(3)]
+    return [
+        *small,
+        scope.save({"n": 3, "big": BIG}),
+        scope.save({"n": 4, "big": BIG, "node": NODE, "raw": Artifact(b"raw")}),
+    ]
+
+
+@pytest.fixture
+def check(place: Path) -> Callable[[], Report]:
+    """Verifies with a store opened anew, and checks that this wrote nothing."""
+
+    def run() -> Report:
+        before = tree(place)
+        report = verify(Store.open(place))
+        assert tree(place) == before
+        return report
+
+    return run
+
+
+def tree(place: Path) -> list[tuple[str, int, int, int]]:
+    found = []
+    for path in [place, *place.rglob("*")]:
+        raw = path.lstat()
+        found.append((str(path), raw.st_mode, raw.st_mtime_ns, raw.st_size))
+    return sorted(found)
+
+
+def test_a_good_store_is_ok_and_counted(store: Store, chain: list[Snapshot], check: Callable[[], Report]) -> None:
+    store.scope("notes:y").save({"n": 0})
+    report = check()
+    assert report.document() == {
+        "ok": True,
+        "scopes": 2,
+        "snapshots": 6,
+        "objects": 4,
+        "findings": [],
+        "note": NOTE,
+    }
+
+
+def test_an_absent_store_is_ok_and_stays_absent(place: Path, store: Store) -> None:
+    assert verify(store) == Report(ok=True, scopes=0, snapshots=0, objects=0, findings=())
+    assert not place.exists()
+
+
+def test_the_report_says_what_it_cannot_see(store: Store, chain: list[Snapshot], place: Path) -> None:
+    """The very case the note warns of: a consistent cut is not found."""
+    scope = place / chain[0].scope
+    for snapshot in chain[3:]:
+        (scope / snapshot.path).unlink()
+    (scope / "latest.json").write_bytes(chain[2].pointer.encode())
+    shutil.rmtree(place / "objects")
+    report = verify(store)
+    assert report.ok
+    assert report.findings == ()
+    assert "compare a head's sha" in report.note
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_a_missing_snapshot_is_damage_and_what_it_cuts_off_is_told_once(
+    chain: list[Snapshot], place: Path, check: Callable[[], Report], number: int
+) -> None:
+    (place / chain[0].scope / chain[number].path).unlink()
+    report = check()
+    assert not report.ok
+    damage = [finding for finding in report.findings if finding.severity == "damage"]
+    assert {finding.code for finding in damage} == ({"missing", "orphaned"} if number else {"missing"})
+    assert len(damage) == (2 if number else 1)
+    assert damage[0].path == f"{chain[0].scope}/{chain[number].path}"
+    assert {finding.scope for finding in damage} == {KEY}
+    assert report.snapshots == 4
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_an_altered_snapshot_is_told_from_a_truncated_one(
+    chain: list[Snapshot], place: Path, check: Callable[[], Report], number: int
+) -> None:
+    path = place / chain[0].scope / chain[number].path
+    data = path.read_bytes()
+    for bad, code in ((data.replace(b'"n":', b'"m":'), "altered"), (data[:-30], "truncated"), (b"", "truncated")):
+        path.write_bytes(bad)
+        found = {(finding.severity, finding.code) for finding in check().findings}
+        assert ("damage", code) in found
+        assert ("residue", "unreferenced") not in found, "what an unreadable snapshot may name is no residue"
+
+
+def test_damage_in_several_places_is_all_found(
+    store: Store, chain: list[Snapshot], place: Path, check: Callable[[], Report]
+) -> None:
+    other = store.scope("notes:y").save({"n": 0})
+    (place / other.scope / other.path).write_bytes(b"{}")
+    (place / chain[0].scope / chain[1].path).unlink()
+    objects = sorted((place / "objects").rglob("*"))
+    objects[-1].unlink()
+    (place / "stateline.json").write_bytes(b"[]")
+    (place / "notes.txt").write_bytes(b"")
+    found = [finding.code for finding in check().findings if finding.severity == "damage"]
+    assert sorted(found) == ["altered", "foreign_file", "malformed", "missing", "missing", "orphaned"]
+
+
+def test_a_missing_pointer_is_damage_where_more_than_a_first_save_is(
+    chain: list[Snapshot], place: Path, check: Callable[[], Report]
+) -> None:
+    (place / chain[0].scope / "latest.json").unlink()
+    report = check()
+    assert codes(report) == [("damage", "missing"), ("damage", "orphaned")]
+    assert report.scopes == 0
+    assert "the 5 snapshots from 0 to 4" in next(f.message for f in report.findings if f.code == "orphaned")
+
+
+def test_a_damaged_pointer_hides_neither_the_snapshots_nor_their_objects(
+    chain: list[Snapshot], place: Path, check: Callable[[], Report]
+) -> None:
+    pointer = place / chain[0].scope / "latest.json"
+    for data, code in ((b"", "not_json"), (b"{ }", "not_canonical"), (b"{}", "malformed"), (b" " * 5000, "too_large")):
+        pointer.write_bytes(data)
+        report = check()
+        assert codes(report) == sorted([("damage", code), ("damage", "orphaned")])
+        assert (report.snapshots, report.objects) == (5, 4)
+
+
+def test_a_pointer_that_names_no_snapshot_is_damage(
+    chain: list[Snapshot], place: Path, check: Callable[[], Report]
+) -> None:
+    pointer = place / chain[0].scope / "latest.json"
+    for path in ("../x", "latest.json", chain[4].path + "x"):
+        pointer.write_bytes(canonical.encode({"version": "1", "path": path, "sha256": chain[4].sha256}))
+        assert ("damage", "malformed") in codes(check())
+    pointer.write_bytes(Pointer(chain[4].path, "0" * 64).encode())
+    assert ("damage", "altered") in codes(check())
+
+
+def test_a_pointer_set_back_by_one_looks_like_a_crash_and_by_two_is_damage(
+    chain: list[Snapshot], place: Path, check: Callable[[], Report]
+) -> None:
+    pointer = place / chain[0].scope / "latest.json"
+    pointer.write_bytes(chain[3].pointer.encode())
+    assert only(check()) == Finding(
+        "residue",
+        "unacknowledged",
+        KEY,
+        f"{chain[0].scope}/{chain[4].path}",
+        "published and never made head: a crash, or a save under way",
+    )
+    pointer.write_bytes(chain[2].pointer.encode())
+    finding = only(check())
+    assert (finding.severity, finding.code) == ("damage", "orphaned")
+    assert "the 2 snapshots from 3 to 4" in finding.message
+
+
+def test_first_snapshots_never_acknowledged_are_residue(
+    store: Store, publish: Callable[..., Pointer], check: Callable[[], Report]
+) -> None:
+    store.backend.prepare()
+    publish(store, "notes:new", head=False, state=1)
+    publish(store, "notes:new", head=False, state=2)
+    report = check()
+    assert report.ok
+    assert codes(report) == [("residue", "unacknowledged")] * 2
+    assert report.scopes == 0
+    saved = store.scope("notes:new").save(3)
+    store.scope("notes:new").save(4, parent=saved)
+    assert codes(check()) == [("residue", "unacknowledged")] * 2
+
+
+def test_a_sibling_of_a_snapshot_on_the_chain_is_residue_and_its_objects_are_named(
+    store: Store, chain: list[Snapshot], publish: Callable[..., Pointer], check: Callable[[], Report]
+) -> None:
+    ref = store.put(Artifact(b"left over"))
+    publish(
+        store,
+        KEY,
+        head=False,
+        seq=3,
+        created_at=chain[3].envelope.created_at,
+        prev=chain[2].path,
+        prev_sha=chain[2].sha256,
+        state={"a": None},
+        objects={"/a": ref},
+    )
+    report = check()
+    assert only(report).code == "unacknowledged"
+    assert report.objects == 5
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"seq": 4},
+        {"seq": 2},
+        {"created_at": "2020-01-01T00:00:00.000000Z"},
+        {"prev": "state-2026-11-20T102000.000000Z-00000000.json"},
+    ],
+)
+def test_a_sibling_that_does_not_follow_its_parent_is_damage(
+    store: Store,
+    chain: list[Snapshot],
+    publish: Callable[..., Pointer],
+    check: Callable[[], Report],
+    fields: dict[str, object],
+) -> None:
+    follows = {
+        "seq": 3,
+        "created_at": "2030-01-01T00:00:00.000000Z",
+        "prev": chain[2].path,
+        "prev_sha": chain[2].sha256,
+    }
+    publish(store, KEY, head=False, **(follows | fields))
+    assert codes(check()) == [("damage", "misordered")]
+
+
+def test_a_snapshot_with_an_unknown_parent_is_orphaned(
+    store: Store, chain: list[Snapshot], publish: Callable[..., Pointer], check: Callable[[], Report]
+) -> None:
+    publish(store, KEY, head=False, seq=3, prev=chain[2].path, prev_sha="0" * 64)
+    assert codes(check()) == [("damage", "orphaned")]
+
+
+@pytest.mark.parametrize("fields", [{"seq": 6}, {"seq": 4}, {"created_at": "2020-01-01T00:00:00.000000Z"}])
+def test_a_chain_out_of_order_is_damage_and_is_walked_to_its_end(
+    store: Store,
+    chain: list[Snapshot],
+    publish: Callable[..., Pointer],
+    check: Callable[[], Report],
+    fields: dict[str, object],
+) -> None:
+    head = chain[-1]
+    follows = {"seq": 5, "created_at": "2030-01-01T00:00:00.000000Z", "prev": head.path, "prev_sha": head.sha256}
+    publish(store, KEY, head=True, **(follows | fields))
+    report = check()
+    assert only(report).code == "misordered"
+    assert report.snapshots == 6
+
+
+def test_snapshots_under_other_names_or_in_other_scopes_are_misplaced(
+    store: Store, chain: list[Snapshot], place: Path, check: Callable[[], Report]
+) -> None:
+    other = store.scope("notes:y").save({"n": 0})
+    shutil.copy(place / chain[0].scope / chain[2].path, place / other.scope / chain[2].path)
+    renamed = naming.snapshot_name("2026-01-01T00:00:00.000000Z", chain[2].sha256)
+    shutil.copy(place / chain[0].scope / chain[2].path, place / chain[0].scope / renamed)
+    relabelled = naming.snapshot_name(chain[2].envelope.created_at, "0" * 64)
+    shutil.copy(place / chain[0].scope / chain[2].path, place / chain[0].scope / relabelled)
+    assert codes(check()) == [("damage", "misplaced")] * 3
+
+
+@pytest.mark.parametrize("which", ["value", "node", "inside the node", "artifact"])
+def test_an_object_that_is_missing_altered_truncated_or_grown_is_damage(
+    store: Store, chain: list[Snapshot], place: Path, check: Callable[[], Report], which: str
+) -> None:
+    tables = chain[4].envelope.objects
+    node = canonical.decode(store.get(tables["/node"]))
+    sha = {
+        "value": tables["/big"].sha256,
+        "node": tables["/node"].sha256,
+        "inside the node": node["objects"]["/body"]["sha256"],
+        "artifact": tables["/raw"].sha256,
+    }[which]
+    path = place / naming.object_path(sha)
+    data = path.read_bytes()
+    bad = ((None, "missing"), (b"~" + data[1:], "altered"), (data[:-1], "truncated"), (data + b" ", "too_large"))
+    for content, code in bad:
+        path.unlink() if content is None else path.write_bytes(content)
+        report = check()
+        assert not report.ok
+        finding = next(f for f in report.findings if f.severity == "damage")
+        assert (finding.code, finding.scope, finding.path) == (code, KEY, naming.object_path(sha))
+        assert "named by" in finding.message
+        assert sum(f.severity == "damage" for f in report.findings) == 1, "named twice, told once"
+
+
+def test_objects_that_are_not_what_their_type_says_are_damage(
+    store: Store, publish: Callable[..., Pointer], check: Callable[[], Report]
+) -> None:
+    store.backend.prepare()
+    bad = {"/a": (b"{ }", "application/json"), "/b": (b"[]", "application/vnd.stateline.node+json")}
+    objects = {}
+    for pointer, (data, media_type) in bad.items():
+        sha = canonical.sha256(data)
+        store.backend.put(naming.object_path(sha), data)
+        objects[pointer] = Ref(sha, len(data), media_type)
+    publish(store, KEY, head=True, state={"a": None, "b": None}, objects=objects)
+    assert codes(check()) == [("damage", "malformed"), ("damage", "not_canonical")]
+
+
+def test_an_object_of_a_type_of_a_later_version_is_a_warning(
+    store: Store, publish: Callable[..., Pointer], check: Callable[[], Report]
+) -> None:
+    store.backend.prepare()
+    sha = canonical.sha256(b"?")
+    store.backend.put(naming.object_path(sha), b"?")
+    ref = Ref(sha, 1, "application/vnd.stateline.chunks+json")
+    publish(store, KEY, head=True, state={"a": None}, objects={"/a": ref})
+    report = check()
+    assert report.ok
+    assert codes(report) == [("warning", "newer_version")]
+
+
+def test_objects_that_nobody_names_are_residue_unless_altered(
+    store: Store, chain: list[Snapshot], place: Path, check: Callable[[], Report]
+) -> None:
+    ref = store.put(Artifact(b"nobody's"))
+    assert only(check()) == Finding(
+        "residue",
+        "unreferenced",
+        None,
+        naming.object_path(ref.sha256),
+        "no snapshot names it: left by a crash or a removed scope, or a save is under way",
+    )
+    (place / naming.object_path(ref.sha256)).write_bytes(b"somebody's")
+    assert codes(check()) == [("damage", "altered")]
+
+
+def test_many_leftovers_are_counted_and_not_all_told(
+    store: Store, chain: list[Snapshot], check: Callable[[], Report]
+) -> None:
+    for number in range(SHOWN + 5):
+        store.put(Artifact(b"%d" % number))
+    report = check()
+    assert len(report.findings) == SHOWN + 1
+    assert "and 5 more" in report.findings[-1].message
+
+
+def test_foreign_names_are_damage_and_temporary_ones_are_residue(
+    chain: list[Snapshot], place: Path, check: Callable[[], Report]
+) -> None:
+    scope = place / chain[0].scope
+    shelf = place / naming.object_path(chain[4].envelope.objects["/raw"].sha256)
+    foreign = [
+        "x",
+        ".hidden",
+        f"{scope.name}/x",
+        f"{scope.name}/state-1.json",
+        "objects/x",
+        "objects/AB",
+        f"objects/{shelf.parent.name}/x",
+    ]
+    foreign += [f"objects/{shelf.parent.name}/{'0' * 62}zz", "latest.json"]
+    misplaced = "00" if shelf.parent.name != "00" else "01"
+    (place / "objects" / misplaced).mkdir(mode=0o700, exist_ok=True)
+    shutil.copy(shelf, place / "objects" / misplaced / shelf.name)
+    for name in foreign:
+        (place / name).touch(0o600)
+    residue = [".tmp-1", f"{scope.name}/.tmp-1", f"objects/{shelf.parent.name}/.tmp-1"]
+    for name in residue:
+        (place / name).touch(0o600)
+    (place / ".rm-0123-1").mkdir(mode=0o700)
+    (place / "lost+found").mkdir(mode=0o700)
+    report = check()
+    damage = {finding.path for finding in report.findings if finding.severity == "damage"}
+    assert damage == {*foreign, f"objects/{misplaced}/{shelf.name}"}
+    assert {finding.code for finding in report.findings if finding.severity == "damage"} == {"foreign_file"}
+    left = {finding.path: finding.code for finding in report.findings if finding.severity == "residue"}
+    assert left == dict.fromkeys(residue, "temporary") | {".rm-0123-1": "removed"}
+
+
+def test_a_store_file_that_is_missing_or_damaged_hides_nothing_else(
+    chain: list[Snapshot], place: Path, check: Callable[[], Report]
+) -> None:
+    path = place / "stateline.json"
+    for data, code in (
+        (b"junk", "not_json"),
+        (b"{}", "malformed"),
+        (b'{ "format":1}', "not_canonical"),
+        (None, "missing"),
+    ):
+        path.unlink() if data is None else path.write_bytes(data)
+        report = check()
+        finding = only(report)
+        assert (finding.severity, finding.code, finding.path) == ("damage", code, "stateline.json")
+        assert report.snapshots == 5
+
+
+def test_a_newer_store_is_a_warning_and_not_descended_into(
+    chain: list[Snapshot], place: Path, check: Callable[[], Report]
+) -> None:
+    (place / "stateline.json").write_bytes(b'{"format":"stateline/2","store_id":"0"}')
+    (place / chain[0].scope / "latest.json").write_bytes(b"junk")
+    report = check()
+    assert report.ok
+    assert only(report).code == "newer_version"
+    assert report.snapshots == 0
+
+
+def test_a_newer_pointer_is_a_warning_and_makes_nothing_else_damage(
+    chain: list[Snapshot], place: Path, check: Callable[[], Report]
+) -> None:
+    (place / chain[0].scope / "latest.json").write_bytes(canonical.encode({"version": "3", "path": 1}))
+    report = check()
+    assert report.ok
+    assert only(report).code == "newer_version"
+    assert report.snapshots == 5
+
+
+def test_a_newer_snapshot_is_a_warning_and_makes_nothing_else_damage(
+    store: Store, chain: list[Snapshot], publish: Callable[..., Pointer], check: Callable[[], Report]
+) -> None:
+    head = chain[-1]
+    publish(
+        store,
+        KEY,
+        head=True,
+        version="2.1",
+        seq=5,
+        prev=head.path,
+        prev_sha=head.sha256,
+        created_at="2030-01-01T00:00:00.000000Z",
+    )
+    report = check()
+    assert report.ok
+    assert only(report).code == "newer_version"
+    assert report.snapshots == 5
+
+
+def test_a_newer_minor_version_is_read(
+    store: Store, publish: Callable[..., Pointer], check: Callable[[], Report]
+) -> None:
+    store.backend.prepare()
+    publish(store, KEY, head=True, version="1.7", extra={"future": [1]})
+    report = check()
+    assert report.findings == ()
+    assert report.snapshots == 1
+
+
+@pytest.mark.parametrize("kind", ["symlink", "fifo", "directory"])
+@pytest.mark.parametrize("which", ["pointer", "head", "first", "object", "store file"])
+def test_what_is_not_a_regular_file_is_never_opened(
+    chain: list[Snapshot], place: Path, check: Callable[[], Report], kind: str, which: str, tmp_path: Path
+) -> None:
+    path = {
+        "pointer": place / chain[0].scope / "latest.json",
+        "head": place / chain[0].scope / chain[4].path,
+        "first": place / chain[0].scope / chain[0].path,
+        "object": place / naming.object_path(chain[4].envelope.objects["/raw"].sha256),
+        "store file": place / "stateline.json",
+    }[which]
+    aside = tmp_path / "aside"
+    path.rename(aside)
+    if kind == "symlink":
+        path.symlink_to(aside)
+    elif kind == "fifo":
+        os.mkfifo(path, 0o600)
+    else:
+        path.mkdir(0o700)
+    found = {(f.severity, f.code) for f in check().findings if f.path == str(path.relative_to(place))}
+    assert ("damage", "not_regular") in found
+    if which != "object":
+        assert ("unsafe", "symlink" if kind == "symlink" else "not_regular") in found
+
+
+def test_a_scope_that_is_a_symlink_is_not_followed(
+    chain: list[Snapshot], place: Path, check: Callable[[], Report], tmp_path: Path
+) -> None:
+    (place / chain[0].scope).rename(tmp_path / "aside")
+    (place / chain[0].scope).symlink_to(tmp_path / "aside")
+    found = codes(check())
+    assert ("damage", "not_regular") in found
+    assert ("unsafe", "symlink") in found
+
+
+@pytest.mark.parametrize("name", ["", "scope", "pointer", "head", "lock", "stateline.json", "objects"])
+def test_what_others_may_use_is_reported_as_unsafe_and_left_as_it_is(
+    chain: list[Snapshot], place: Path, check: Callable[[], Report], name: str
+) -> None:
+    scope = chain[0].scope
+    path = {
+        "scope": scope,
+        "pointer": f"{scope}/latest.json",
+        "head": f"{scope}/{chain[4].path}",
+        "lock": f"{scope}/scope.lock",
+    }.get(name, name)
+    before = (place / path).stat().st_mode
+    (place / path).chmod(before | stat.S_IRGRP)
+    report = check()
+    assert report.ok
+    finding = only(report)
+    assert (finding.severity, finding.code, finding.path) == ("unsafe", "open_mode", path)
+    assert "chmod" in finding.message
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_foreign_owned_copy_is_verified_and_reported_as_unsafe(
+    chain: list[Snapshot], place: Path, check: Callable[[], Report]
+) -> None:
+    for path in [place, *place.rglob("*")]:
+        os.lchown(path, 65534, 65534)
+    report = check()
+    assert report.ok
+    assert report.snapshots == 5
+    assert {finding.code for finding in report.findings} == {"foreign_owner"}
+    assert len(report.findings) <= SHOWN + 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_cannot_be_read_is_told_from_what_is_altered(
+    chain: list[Snapshot], place: Path, check: Callable[[], Report]
+) -> None:
+    (place / chain[0].scope / chain[0].path).chmod(0)
+    report = check()
+    assert codes(report) == [("damage", "unreadable")]
+
+
+def test_a_read_only_copy_is_verified(chain: list[Snapshot], place: Path) -> None:
+    for path in [*place.rglob("*"), place]:
+        path.chmod(0o500 if path.is_dir() else 0o400)
+    try:
+        report = verify(Store.open(place))
+        assert report.ok
+        assert report.findings == ()
+    finally:
+        for path in [place, *place.rglob("*")]:
+            path.chmod(0o700 if path.is_dir() else 0o600)
+
+
+def test_one_scope_can_be_checked_alone(
+    store: Store, chain: list[Snapshot], place: Path, check: Callable[[], Report]
+) -> None:
+    other = store.scope("notes:y").save({"n": 0})
+    (place / other.scope / other.path).write_bytes(b"{}")
+    report = verify(store, KEY)
+    assert (report.ok, report.scopes, report.snapshots, report.objects) == (True, 1, 5, 4)
+    assert not verify(store, "notes:y").ok
+    with pytest.raises(NotFound):
+        verify(store, "notes:z")
+
+
+def test_a_forks_origin_must_be_there(
+    store: Store, chain: list[Snapshot], place: Path, publish: Callable[..., Pointer], check: Callable[[], Report]
+) -> None:
+    publish(store, "notes:fork", head=True, origin=Link(KEY, 2, chain[2].sha256))
+    assert check().findings == ()
+    publish(store, "notes:wrong", head=True, origin=Link(KEY, 1, chain[2].sha256))
+    assert only(check()).code == "misordered"
+    store.backend.remove(naming.scope_hash("notes:wrong"))
+    store.backend.remove(chain[0].scope)
+    finding = next(f for f in check().findings if f.severity == "damage")
+    assert (finding.code, finding.scope) == ("missing", "notes:fork")
+
+
+def test_a_store_in_memory_can_be_verified(open_store: Callable[..., Store]) -> None:
+    store = open_store()
+    for number in range(3):
+        store.scope(KEY).save({"n": number, "big": BIG})
+    assert verify(store) == Report(ok=True, scopes=1, snapshots=3, objects=1, findings=())
+
+
+def test_a_scope_removed_while_it_is_read_is_no_damage(
+    store: Store, chain: list[Snapshot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_snapshot = store.read_snapshot
+    calls: list[str] = []
+
+    def remove_first(scope: str, pointer: Pointer) -> Snapshot:
+        calls.append(pointer.path)
+        if len(calls) == 3:
+            store.backend.remove(scope)
+        return read_snapshot(scope, pointer)
+
+    monkeypatch.setattr(store, "read_snapshot", remove_first)
+    report = verify(store)
+    assert report.ok
+    assert report.scopes == 0
+
+
+def test_a_save_that_ends_while_the_chain_is_walked_leaves_no_finding(
+    store: Store, chain: list[Snapshot], publish: Callable[..., Pointer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Published before the names are listed, acknowledged after the pointer was read."""
+    head = chain[-1]
+    moment = store.now(head.envelope.created_at)
+    pending = publish(
+        store, KEY, head=False, seq=5, created_at=moment, prev=head.path, prev_sha=head.sha256, state={"n": 5}
+    )
+    read = store.backend.read
+    monkeypatch.setattr(store.backend, "read", lambda scope: _then(read(scope), finish))
+
+    def finish() -> None:
+        monkeypatch.setattr(store.backend, "read", read)
+        store.backend.swap(head.scope, head.pointer, pending)
+
+    report = verify(store)
+    assert report.findings == ()
+    assert report.snapshots == 6
+
+
+@pytest.mark.parametrize("moment", ["list", "read"])
+def test_saves_between_two_looks_of_verify_leave_no_finding(
+    store: Store, chain: list[Snapshot], monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Two, since a pointer that is one behind the names would pass for a crash."""
+    look = getattr(store.backend, moment)
+
+    def look_and_save(scope: str) -> object:
+        result = look(scope)
+        if scope != chain[0].scope:
+            return result
+        monkeypatch.setattr(store.backend, moment, look)
+        result = result if moment == "read" else iter([*result])
+        for number in (5, 6):
+            store.scope(KEY).save({"n": number})
+        return result
+
+    monkeypatch.setattr(store.backend, moment, look_and_save)
+    assert verify(store).findings == ()
+    assert verify(store).snapshots == 7
+
+
+def _then(result: Pointer | None, action: Callable[[], None]) -> Pointer | None:
+    action()
+    return result
+
+
+@pytest.fixture(scope="module")
+def flipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("flip") / "state dir"
+    store = Store.open(place)
+    for number in range(3):
+        store.scope(KEY).save({"n": number, "big": BIG, "node": NODE, "raw": Artifact(b"raw bytes")})
+    return place
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_flipped_byte_goes_unnoticed(flipped: Path, data: st.DataObject) -> None:
+    """Only the store's random id is covered by nothing."""
+    files = sorted(
+        path for path in flipped.rglob("*") if path.is_file() and path.name not in ("scope.lock", "stateline.json")
+    )
+    path = data.draw(st.sampled_from(files))
+    original = path.read_bytes()
+    at = data.draw(st.integers(0, len(original) - 1))
+    flip = data.draw(st.integers(1, 255))
+    try:
+        path.write_bytes(original[:at] + bytes([original[at] ^ flip]) + original[at + 1 :])
+        report = verify(Store.open(flipped))
+        assert not report.ok or any(finding.code == "newer_version" for finding in report.findings)
+    finally:
+        path.write_bytes(original)
+    assert verify(Store.open(flipped)).findings == ()

@@ -1,0 +1,91 @@
+"""Verify beside writers: what they are writing is never called damage."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stateline import Store
+from stateline.history.log import rows, scopes
+from stateline.history.revision import find
+from stateline.history.verify import verify
+
+WRITERS = 4
+SAVES = 60
+
+WRITER = """
+import sys
+from stateline import Store
+place, me, saves = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+store = Store.open(place)
+for n in range(saves):
+    for key in ("notes:shared", f"notes:own-{me}"):
+        store.scope(key).save({"by": me, "n": n, "big": f"{me}-{n}" * 1500, "same": "s" * 5000}, wait=60)
+"""
+
+REMOVER = """
+import sys
+from stateline import Store
+from stateline.bundle.naming import scope_hash
+store = Store.open(sys.argv[1])
+while True:
+    for n in range(3):
+        store.scope("notes:brief").save({"n": n, "big": "b" * 5000})
+    store.backend.remove(scope_hash("notes:brief"))
+"""
+
+
+@contextmanager
+def running(code: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    # What this process can import, that one can too.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    process = subprocess.Popen([sys.executable, "-c", code, *arguments], env=environment)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_four_processes_save_while_verify_looks_on(tmp_path: Path) -> None:
+    place = tmp_path / "state dir"
+    looks = 0
+    with (
+        running(WRITER, str(place), "0", str(SAVES)) as first,
+        running(WRITER, str(place), "1", str(SAVES)) as second,
+        running(WRITER, str(place), "2", str(SAVES)) as third,
+        running(WRITER, str(place), "3", str(SAVES)) as fourth,
+    ):
+        writers = [first, second, third, fourth]
+        while any(writer.poll() is None for writer in writers):
+            report = verify(Store.open(place))
+            assert {finding.severity for finding in report.findings} <= {"residue"}, report.findings
+            assert all(finding.severity != "damage" for finding in scopes(Store.open(place)).findings)
+            looks += 1
+        assert [writer.returncode for writer in writers] == [0] * WRITERS
+    assert looks >= 5
+    store = Store.open(place)
+    report = verify(store)
+    assert report.findings == ()
+    assert report.scopes == WRITERS + 1
+    assert report.snapshots == 2 * WRITERS * SAVES
+    assert [row.seq for row in rows(store, find(store, "notes:shared"))] == [*reversed(range(WRITERS * SAVES))]
+
+
+def test_a_scope_that_comes_and_goes_is_never_damage(tmp_path: Path) -> None:
+    place = tmp_path / "state dir"
+    Store.open(place).scope("notes:steady").save({})
+    with running(REMOVER, str(place)) as remover:
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            report = verify(Store.open(place))
+            assert report.ok, report.findings
+            assert {finding.severity for finding in report.findings} <= {"residue"}, report.findings
+        assert remover.poll() is None
+    after = verify(Store.open(place))
+    assert after.ok, after.findings
