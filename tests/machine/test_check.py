@@ -193,7 +193,6 @@ TABLE: list[tuple[str, str, str]] = [
     (HEAD + "stages:\n  a: {agent: {prompt: x}}", "stage_not_available", "4:7 stages.a.agent"),
     (HEAD + "stages:\n  a: {parallel: []}", "stage_not_available", "4:7 stages.a.parallel"),
     (HEAD + "stages:\n  a: {map: {}}", "stage_not_available", "4:7 stages.a.map"),
-    (HEAD + "stages:\n  a: {end: null}", "wrong_type", "4:7 stages.a.end"),
     (HEAD + "stages:\n  a: {end: {x: 1}}", "unknown_key", "4:13 stages.a.end.x"),
     (HEAD + "stages:\n  a:\n    end: {}\n    routes: []", "key_not_for_kind", "6:5 stages.a.routes"),
     (HEAD + "stages:\n  a:\n    end: {}\n    set: {}", "key_not_for_kind", "6:5 stages.a.set"),
@@ -567,3 +566,18 @@ def test_importing_the_check_loads_no_slow_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        "    max_visits: 3\n",
+        "    routes: [{when: 'true', to: b}]\n  b: {end: {}}\n",
+        "  b: {end: {}}\nbounds: {max_iterations: 3}\n",
+        "  b: {end: {}}\nedge_limits: [{from: a, to: a, max_count: 3}]\n",
+    ],
+)
+def test_a_stage_may_follow_itself_where_something_ends_it(bound: str) -> None:
+    source = HEAD + "stages:\n  a:\n" + TASK + "    default_next: a\n" + bound
+    _, problems = check(source.encode(), "m.yaml")
+    assert "self_loop" not in {problem.code for problem in problems}

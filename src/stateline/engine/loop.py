@@ -36,6 +36,9 @@ from stateline.machine.settling import names
 from stateline.machine.spec import Machine
 from stateline.store.store import Scope, Snapshot, Store
 
+LONGEST_PAUSE = 3600.0
+"""Longest wait before a retry [s]: doubling without a limit would soon wait for days."""
+
 _CARRIED = ("run", "started_at", "machine", "context_path", "answered", "output_of")
 """Fields of ``event`` that the next snapshot repeats: what the next call needs and no state may hold."""
 
@@ -178,7 +181,8 @@ def _pause(run: Run) -> None:
     """Wait before the next attempt: ``backoff`` [s], doubling with each attempt of this retry budget."""
     tree = run.state.tree
     backoff = run.machine.stages[tree.stage].retry.backoff
-    seconds = min(backoff * 2.0 ** (tree.attempt - tree.first_attempt - 1), 3600.0)
+    doublings = min(tree.attempt - tree.first_attempt - 1, 30)  # by then any backoff has reached the longest pause
+    seconds = min(backoff * 2.0**doublings, LONGEST_PAUSE)
     if seconds > 0:
         with interruptible():
             time.sleep(seconds)

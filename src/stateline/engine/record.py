@@ -21,8 +21,9 @@ from stateline.machine.run import Decision, Event, Facts, RunState
 from stateline.machine.spec import Machine
 from stateline.store.store import Scope, Snapshot, Store
 
-MEDIA_TYPES = {"yaml": "application/yaml", "json": "application/vnd.stateline.machine+json"}
-"""Media type of a machine file's exact bytes, by format. ``application/json`` would promise canonical JSON."""
+MEDIA_TYPES = {"yaml": "application/yaml", "json": "text/json"}
+"""Media type of a machine file's exact bytes, by format. ``application/json`` would promise canonical JSON, and
+``application/vnd.stateline.`` a meaning of format 1."""
 
 
 class MachineRecord(msgspec.Struct, frozen=True):

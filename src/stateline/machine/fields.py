@@ -47,7 +47,8 @@ class Fields:
         """Note every key that is not ``known``."""
         for key in self.members:
             if key not in known:
-                hint = nearest(key, list(known)) or f"known keys: {', '.join(known)}"
+                guess = "" if self.findings.full else nearest(key, list(known))
+                hint = guess or f"known keys: {', '.join(known)}"
                 self.error(key, "unknown_key", f"{self.what} has no key {quoted(key)}", hint)
 
     def require(self, key: str, example: str) -> bool:

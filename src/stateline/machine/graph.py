@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from stateline.machine.problems import Findings, Path, nearest, quoted
 from stateline.machine.spec import Bounds, EdgeLimit, Stage
 
 _MOST_CIRCLES = 20
+_MOST_GUESSES = 200
 
 Targets = dict[str, list[str]]
 """From each stage to where it may go; only stages that exist."""
@@ -23,8 +25,9 @@ def check_targets(findings: Findings, stages: Mapping[str, Stage]) -> None:
 def check_target(findings: Findings, path: Path, target: str, stages: Mapping[str, Stage]) -> None:
     """Note ``target``, named at ``path``, when it is no stage."""
     if target not in stages:
-        known = list(stages)
-        hint = nearest(target, known) or f"stages: {', '.join(quoted(name)[1:-1] for name in known[:10])}"
+        known = list(islice(stages, _MOST_GUESSES))
+        hint = "" if findings.full else nearest(target, known)
+        hint = hint or f"stages: {', '.join(quoted(name)[1:-1] for name in known[:10])}"
         findings.error(path, "unknown_stage", f"there is no stage {quoted(target)}", hint)
 
 
@@ -43,13 +46,16 @@ def check_shape(
     findings: Findings, stages: Mapping[str, Stage], start: str, bounds: Bounds, limits: list[EdgeLimit]
 ) -> None:
     """Note a stage that follows itself for ever (an error), stages never reached and unbounded circles (warnings)."""
+    bounded = {limit.source for limit in limits if limit.source == limit.target and limit.max_count}
     for stage in stages.values():
-        if stage.default_next == stage.name and not stage.max_visits:
+        # With routes it may be a loop that waits for something, which is legal; `unbounded_cycle` warns of it.
+        endless = stage.default_next == stage.name and not (stage.max_visits or stage.routes or stage.name in bounded)
+        if endless and not (bounds.max_iterations or bounds.max_agent_hops or bounds.timeout):
             findings.error(
                 ("stages", stage.name, "default_next"),
                 "self_loop",
-                f"stage {quoted(stage.name)} follows itself without max_visits",
-                "give the stage max_visits, or another default_next",
+                f"stage {quoted(stage.name)} follows itself for ever",
+                "give the stage max_visits or routes, the machine bounds, or take another default_next",
             )
     targets = {name: [target for _, target in ways(stage) if target in stages] for name, stage in stages.items()}
     reached = _reached(targets, start)

@@ -39,6 +39,11 @@ class Findings:
         self._count = 0
         self.failed = False
 
+    @property
+    def full(self) -> bool:
+        """Whether further problems are only counted, so that work on their wording would be lost."""
+        return len(self._found) >= _MOST
+
     def error(self, path: Path, code: str, message: str, hint: str = "", at: Place | None = None) -> None:
         """Note a mistake at ``path``; ``at`` is a better place than the one ``places`` has."""
         self.failed = True

@@ -35,7 +35,7 @@ def read_stage(name: str, fields: Fields, exists: Exists | None) -> Stage:
     kind = _kind(fields)
     _refuse_foreign_keys(fields, kind)
     human = _human(fields) if "human" in fields else ("", None)
-    if "end" in fields:
+    if fields.members.get("end") is not None:  # `end:` alone is as good as `end: {}`
         fields.below("end", "an end stage").only(())
     return Stage(
         name=name,

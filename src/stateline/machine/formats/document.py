@@ -10,6 +10,8 @@ from stateline.machine.spec import Json
 
 DEPTH = 128
 """How deep lists and objects may nest, as in every value that format 1 holds."""
+_MOST_PLACES = 100_000
+"""Places take more memory than values do; no machine that people write has as many."""
 _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<float>\.[0-9]+)?(?P<power>[eE][+-]?[0-9]+)?")
 _WORDS: dict[str, Json] = {"null": None, "true": True, "false": False}
@@ -41,10 +43,17 @@ class Document:
     def key(self, seen: dict[str, Json], path: Path, place: Place) -> None:
         """The key at the end of ``path`` begins at ``place``; ``seen`` are the keys before it in the same object."""
         if path[-1] in seen:
-            message = f"the key {quoted(str(path[-1]))} is already on line {self.findings.places[path][0]}"
+            first = self.findings.places.get(path)
+            line = f" on line {first[0]}" if first else ""
+            message = f"the key {quoted(str(path[-1]))} is already there{line}"
             self.findings.error(path, "duplicate_key", message, "keep one of the two", at=place)
         else:
-            self.findings.places[path] = place
+            self.remember(path, place)
+
+    def remember(self, path: Path, place: Place) -> None:
+        """``path`` begins at ``place``, unless a place is known; a part without one has its parent's."""
+        if len(self.findings.places) < _MOST_PLACES:
+            self.findings.places.setdefault(path, place)
 
     def text_at(self, text: str, path: Path, place: Place) -> str:
         """``text``, or the same without its lone surrogates, which are noted."""

@@ -69,7 +69,7 @@ class _Text:
         return self._document.stop("syntax", f"not JSON: {wanted} is expected, not {have}", self.place, hint)
 
     def _value_here(self, path: Path) -> Json:
-        self._document.findings.places.setdefault(path, self.place)
+        self._document.remember(path, self.place)
         if self.token == "{":
             return self._object(path)
         if self.token == "[":

@@ -5,6 +5,7 @@ PyYAML gives the events, in C where it can; the tree is built here, so that noth
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,12 @@ def read_yaml(document: Document) -> None:
     """Fill ``document`` from its text."""
     import yaml
 
+    if found := re.search("[\x85\u2028\u2029]", document.text):
+        # YAML 1.1 ends a line there and would make a space of it, or drop the spaces around it, even in quotes.
+        words = f"not YAML: U+{ord(found[0]):04X} is a line break in YAML only"
+        hint = f'write "\\u{ord(found[0]):04x}" in double quotes'
+        document.findings.error((), "syntax", words, hint, at=_place_of(document.text, found.start()))
+        return
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         _read_stream(document, yaml.parse(document.text, Loader=loader))
@@ -57,7 +64,7 @@ def _value(document: Document, events: Iterator[Event], event: Event, path: Path
     import yaml
 
     place = _place(event)
-    document.findings.places.setdefault(path, place)
+    document.remember(path, place)
     if isinstance(event, yaml.AliasEvent):
         document.findings.error(path, "yaml_alias", "YAML aliases are not allowed", "write the value out", at=place)
         return None
@@ -119,8 +126,9 @@ def _hint(words: str) -> str:
 
 def _unprintable(text: str) -> Place:
     """Where the character is that YAML does not allow; the parser tells it in a unit that differs by implementation."""
-    import re
-
     bad = re.search("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
-    at = bad.start() if bad else 0
+    return _place_of(text, bad.start() if bad else 0)
+
+
+def _place_of(text: str, at: int) -> Place:
     return text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
