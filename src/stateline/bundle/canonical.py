@@ -20,7 +20,7 @@ Json = Any
 """A JSON value: None, bool, int, float, str, list of Json, dict of str to Json; nothing else."""
 
 DEPTH = 128
-"""How deep containers may nest in a value. An interpreter's stack bounds what every reader can take; jq stops at 256."""
+"""How deep containers may nest in a value: every reader's stack is bounded, and jq stops at 256."""
 FILE_DEPTH = DEPTH + 2
 """A file nests its value at most two levels deeper (envelope or node, and the table of objects)."""
 OUTSIDE_DEPTH = DEPTH - 2
@@ -134,7 +134,11 @@ def deeper_than(data: bytes, depth: int) -> bool:
         return False
     # Only brackets outside strings count. Each replacement peels exactly one level, from the inside.
     rest = _string.sub(b"", data).translate(_round_brackets, _not_brackets)
+    too_many = b"(" * (depth + 1)
     for _ in range(depth):
+        # The plain bomb is known at once; peeling it would scan it as often as it is allowed to be deep.
+        if too_many in rest:
+            return True
         peeled = rest.replace(b"()", b"")
         if len(peeled) == len(rest):
             break

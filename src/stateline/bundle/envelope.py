@@ -1,6 +1,7 @@
 """What every snapshot, pointer and node file holds. Pure: bytes in, typed data out.
 
-``docs/format.md`` is the rule; this is its only reader and writer. Order is ``seq`` and ``prev_sha``; ``created_at`` is for people.
+``docs/format.md`` is the rule; this is its only reader and writer. Order is ``seq`` and ``prev_sha``; ``created_at`` is
+for people.
 """
 
 from __future__ import annotations
