@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from typing import Any
@@ -111,7 +112,7 @@ def test_any_json_in_any_place_of_a_machine_gives_problems_or_a_machine(
     for number, junk in changes:
         places = _places(tree)
         container, key = places[number * 7 % len(places)]
-        container[key] = junk
+        container[key] = copy.deepcopy(junk)  # the same junk twice must not become a circle
     for value in (root, tree):
         machine, said = check(json.dumps(value).encode(), "m.json")
         assert (machine is None) == any(problem.severity == "error" for problem in said)

@@ -31,6 +31,7 @@ from stateline.errors import (
 from stateline.store.fs import Directory, HandleFs, NotRegular, TooLarge, default_fs
 from stateline.store.places import Danger, danger, network_warning
 from stateline.store.protocol import BlobExists, BlobMissing
+from stateline.store.publish import holds, put_file, write_temporary
 from stateline.store.refusals import storage, storage_error, unsafe
 
 if TYPE_CHECKING:
@@ -40,8 +41,6 @@ SMALL_FILE = 4096
 """Largest pointer or store file that is read [bytes]."""
 POLL = 0.005
 """[s] between attempts at a lock that is held."""
-
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 class LocalBackend:
@@ -219,7 +218,7 @@ class LocalBackend:
         data = canonical.encode({"format": FORMAT, "store_id": os.urandom(16).hex()})
         with suppress(BlobExists):
             # Somebody else's store file, made in the same moment, is as good.
-            self._put(root, naming.STORE_FILE, data)
+            put_file(self.fs, root, naming.STORE_FILE, data)
 
     @contextmanager
     def _directory(self, name: str) -> Iterator[Directory]:
@@ -288,11 +287,11 @@ class LocalBackend:
         with storage(f"write {self.path}/{name}"):
             self._make_directories(place)
             with self._directory(place) as directory:
-                if place.startswith(naming.OBJECTS) and self._holds(directory, base, data):
+                if place.startswith(naming.OBJECTS) and holds(self.fs, directory, base, data):
                     # Another writer may have linked it a moment ago without having synced the directory yet.
                     self.fs.sync_directory(directory)
                     return
-                self._put(directory, base, data)
+                put_file(self.fs, directory, base, data)
 
     def _make_directories(self, place: str) -> None:
         """Make what is missing of a path below the root, each durable before anything is put into it."""
@@ -329,60 +328,6 @@ class LocalBackend:
         names = self.fs.names(directory)
         return any(not name.startswith(naming.TEMPORARY) and name != naming.LOCK for name in names)
 
-    def _holds(self, directory: Directory, base: str, data: bytes) -> bool:
-        """Whether the file is there with these bytes. Raises BlobExists if it holds others."""
-        try:
-            found = self.fs.read(directory, base, len(data))
-        except FileNotFoundError:
-            return False
-        except (NotRegular, TooLarge):
-            raise BlobExists(base) from None
-        if found != data:
-            raise BlobExists(base)
-        return True
-
-    def _put(self, directory: Directory, base: str, data: bytes) -> None:
-        temporary = self._write_temporary(directory, data)
-        try:
-            try:
-                # The name appears at once and whole, and never replaces anything, not even a planted symlink.
-                self.fs.link(directory, temporary, base)
-            except OSError as error:
-                if error.errno not in _NO_LINKS:
-                    raise
-                # FAT and some network mounts have no hard links. The scope's lock, the microsecond and the digest in
-                # the name make a clash there a matter of equal content.
-                if not self._holds(directory, base, data):
-                    self.fs.rename(directory, temporary, base)
-        except FileExistsError:
-            if not self._holds(directory, base, data):
-                raise
-        finally:
-            with suppress(OSError):
-                self.fs.unlink(directory, temporary)
-        # Without this the name, and with it the file, may be gone after a power loss.
-        self.fs.sync_directory(directory)
-
-    def _write_temporary(self, directory: Directory, data: bytes) -> str:
-        """A new file with ``data``, synced; its name. Nothing is left behind on failure."""
-        name = f"{naming.TEMPORARY}{os.urandom(8).hex()}"
-        fd = self.fs.create(directory, name)
-        try:
-            try:
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[self.fs.write(fd, rest) :]
-                # Before the name that counts exists: a name must never lead to bytes that are not there. After a
-                # failed sync the kernel may have dropped the pages, so this file is given up, never synced again.
-                self.fs.sync_file(fd)
-            finally:
-                self.fs.close_file(fd)
-        except BaseException:
-            with suppress(OSError):
-                self.fs.unlink(directory, name)
-            raise
-        return name
-
     # -- heads -----------------------------------------------------------------------------------------------------
 
     def read(self, scope: str) -> Pointer | None:
@@ -405,7 +350,7 @@ class LocalBackend:
                     hint="load the head again and repeat the change",
                 )
             with self._directory(scope) as directory:
-                temporary = self._write_temporary(directory, new.encode())
+                temporary = write_temporary(self.fs, directory, new.encode())
                 try:
                     self.fs.rename(directory, temporary, naming.POINTER)
                 except OSError:

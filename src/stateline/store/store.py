@@ -222,10 +222,13 @@ class Scope:
     def head(self) -> Snapshot | None:
         """The newest acknowledged snapshot, or None for a scope that does not exist. Never writes.
 
-        Raises ``IntegrityError`` when the pointer or what it names is damaged.
+        Raises ``IntegrityError``, naming the newest intact snapshot, when the pointer or what it names is damaged.
         """
-        pointer = self.store.backend.read(self.hash)
-        return None if pointer is None else self.store.read_snapshot(self.hash, pointer)
+        try:
+            pointer = self.store.backend.read(self.hash)
+            return None if pointer is None else self.store.read_snapshot(self.hash, pointer)
+        except IntegrityError as error:
+            raise self._with_way_out(error) from None
 
     def load(self) -> Snapshot:
         """The head. Raises ``NotFound`` for a scope that does not exist."""

@@ -1,0 +1,1 @@
+"""Ships with the package: contract suites for backends. Nothing inside imports it."""

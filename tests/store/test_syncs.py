@@ -1,0 +1,113 @@
+"""How often one durable save waits for the disk. Counted by strace where it can run, and always at the seam.
+
+``SYNCS`` are the numbers that ``docs/format.md`` states.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stateline import Store
+from stateline.store.fs import Directory, HandleFs
+from stateline.store.local import LocalBackend
+
+SYNCS = {
+    # snapshot, its directory, pointer, its directory again
+    "a save": 4,
+    # the object, its directory (which is there and in use)
+    "each new object": 2,
+    # objects/, where objects/1a is made
+    "the first object under its first two digits": 1,
+    # the state dir, where the scope's directory is made
+    "the first save of a scope": 1,
+    # the parent of the state dir, stateline.json, the state dir
+    "the first save of a store": 3,
+    # the state dir, where objects/ is made
+    "the first object of a store": 1,
+}
+
+WORK = """
+import os, sys
+from stateline import Store
+from stateline.store.local import LocalBackend
+store = Store(LocalBackend(sys.argv[1]))
+for number, (key, text) in enumerate(zip(sys.argv[2::2], sys.argv[3::2])):
+    os.access(f"/save-{number}", os.F_OK)
+    store.scope(key).save({"n": number, "text": text * 5000})
+"""
+
+
+def twins() -> tuple[str, str]:
+    """Two letters whose objects share their first two digits: the second finds the directory of the first."""
+    import hashlib
+
+    seen: dict[str, str] = {}
+    for number in range(0x4E00, 0x9FFF):
+        first = hashlib.sha256(f'"{chr(number) * 5000}"'.encode()).hexdigest()[:2]
+        if first in seen:
+            return seen[first], chr(number)
+        seen[first] = chr(number)
+    raise AssertionError("two of 20,000 digests share their first byte")
+
+
+ONE, TWIN = twins()
+STEPS = [
+    ("notes:a", "", ["a save", "the first save of a scope", "the first save of a store"]),
+    ("notes:a", "", ["a save"]),
+    ("notes:b", "", ["a save", "the first save of a scope"]),
+    (
+        "notes:a",
+        ONE,
+        ["a save", "each new object", "the first object under its first two digits", "the first object of a store"],
+    ),
+    ("notes:a", ONE, ["a save"]),
+    ("notes:a", TWIN, ["a save", "each new object"]),
+]
+EXPECTED = [sum(SYNCS[part] for part in parts) for _, _, parts in STEPS]
+
+
+def test_the_seam_counts_the_documented_syncs(tmp_path: Path) -> None:
+    class Counting(HandleFs):
+        count = 0
+
+        def sync_file(self, fd: int) -> None:
+            Counting.count += 1
+
+        def sync_directory(self, directory: Directory) -> None:
+            Counting.count += 1
+
+    store = Store(LocalBackend(str(tmp_path / "s"), Counting()))
+    counted = []
+    for number, (key, text, _) in enumerate(STEPS):
+        Counting.count = 0
+        store.scope(key).save({"n": number, "text": text * 5000})
+        counted.append(Counting.count)
+    assert counted == EXPECTED
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="strace is Linux's")
+def test_strace_counts_the_documented_syncs(tmp_path: Path) -> None:
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("strace is not installed")
+    probe = subprocess.run([strace, "-f", "-o", os.devnull, "true"], capture_output=True, check=False)
+    if probe.returncode:
+        pytest.skip(f"strace cannot run here: {probe.stderr.decode()[:100]}")
+    trace = tmp_path / "trace"
+    args = [word for key, text, _ in STEPS for word in (key, text)]
+    calls = "trace=fsync,fdatasync,sync,syncfs,msync,sync_file_range,access,faccessat,faccessat2"
+    command = [strace, "-f", "-o", str(trace), "-e", calls, sys.executable, "-c", WORK, str(tmp_path / "s"), *args]
+    subprocess.run(command, check=True, timeout=60)
+    counted: list[int] = []
+    for line in trace.read_text().splitlines():
+        if '"/save-' in line:
+            counted.append(0)
+        elif "sync" in line and counted:
+            counted[-1] += 1
+    assert counted == EXPECTED
