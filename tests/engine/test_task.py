@@ -255,7 +255,7 @@ def test_a_task_that_prints_without_end_is_ended(task: Callable[..., TaskOutcome
 
 def test_a_failed_task_says_what_its_stderr_said(task: Callable[..., TaskOutcome]) -> None:
     failed = failure(task("sh", "-c", "echo 1; echo disk on fire >&2; exit 3"))
-    assert failed == Failed(kind="exit", message="disk on fire", hint="it ended with exit code 3")
+    assert failed == Failed(kind="exit", message="disk on fire", hint="it ended with exit code 3; the message is the end of its stderr")
 
 
 def test_a_failed_task_that_said_nothing_is_known_by_its_exit_code(task: Callable[..., TaskOutcome]) -> None:
@@ -511,7 +511,7 @@ def test_the_first_program_on_the_path_wins_and_what_is_none_is_passed_over(tmp_
         (["./file/missing"], 'there is no program "./file/missing" beside the machine file'),
         (["no-such-program"], 'there is no program "no-such-program" on PATH'),
         (["./folder"], '"./folder" is a directory, not a program'),
-        (["./file"], '"./file" is not executable'),
+        (["./file"], '"./file" is not executable; chmod +x makes it so'),
         (["a\0b"], '"a\\x00b" cannot be passed to a program: it holds NUL or half a character'),
         (["echo", "\0"], '"\\x00" cannot be passed to a program: it holds NUL or half a character'),
         (["echo", "\ud800"], '"\\ud800" cannot be passed to a program: it holds NUL or half a character'),

@@ -79,8 +79,11 @@ def test_a_good_store_is_ok_and_counted(store: Store, chain: list[Snapshot], che
     }
 
 
-def test_an_absent_store_is_ok_and_stays_absent(place: Path, store: Store) -> None:
-    assert verify(store) == Report(ok=True, scopes=0, snapshots=0, objects=0, findings=())
+def test_an_absent_store_is_ok_and_said_and_stays_absent(place: Path, store: Store) -> None:
+    """A path that was mistyped must not read like a store that was checked."""
+    report = verify(store)
+    assert (report.ok, report.scopes, report.snapshots, report.objects) == (True, 0, 0, 0)
+    assert [(finding.severity, finding.code) for finding in report.findings] == [("warning", "no_store")]
     assert not place.exists()
 
 

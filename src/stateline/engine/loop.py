@@ -105,15 +105,26 @@ def apply(run: Run, event: Event, seconds: float = 0.0) -> Run:
 
     Raises as ``advance`` and ``Scope.save``; nothing has changed then.
     """
-    store = run.scope.store
+    event, masked = _masked(run.scope.store, event)
+    decision = advance(run.machine, run.state, event, facts_of(run.scope.store, run, seconds))
+    document = _carried(run, event, seconds)
+    if masked:
+        document["masked"] = masked
+    return write_run(run, decision, _describe(run, event, decision, document))
+
+
+def _masked(store: Store, event: Event) -> tuple[Event, int]:
+    """The event with secrets masked before anything is decided by it, and how many values that were."""
     if isinstance(event, Succeeded):
-        event = Succeeded(output=store.redactor.redact(event.output)[0])
-    elif isinstance(event, Answered):
-        event = Answered(value=store.redactor.redact(event.value)[0])
-    elif isinstance(event, Failed):
-        event = msgspec.structs.replace(event, message=store.redactor.redact(event.message)[0])
-    decision = advance(run.machine, run.state, event, facts_of(store, run, seconds))
-    return write_run(run, decision, _describe(run, event, decision, _carried(run, event, seconds)))
+        value, count = store.redactor.redact(event.output)
+        return Succeeded(output=value), count
+    if isinstance(event, Answered):
+        value, count = store.redactor.redact(event.value)
+        return Answered(value=value), count
+    if isinstance(event, Failed):
+        value, count = store.redactor.redact(event.message)
+        return msgspec.structs.replace(event, message=value), count
+    return event, 0
 
 
 def replace_machine(run: Run, machine: Machine, record: MachineRecord) -> Run:
@@ -171,6 +182,15 @@ def _perform(run: Run) -> TaskOutcome:
     )
 
 
+def failure_of(state: RunState, decision: Decision) -> dict[str, Json] | None:
+    """The failure that this decision is about: the run's, or the one that took ``error_next``; None without one."""
+    if state.status == "error" and state.tree.error is not None:
+        return msgspec.to_builtins(state.tree.error)  # type: ignore[no-any-return]  # a Struct becomes a dict
+    if state.tree.cause is not None and any(way.reason in ("error", "limit") for way in decision.transitions):
+        return msgspec.to_builtins(state.tree.cause)  # type: ignore[no-any-return]  # a Struct becomes a dict
+    return None
+
+
 def _directory(run: Run) -> str:
     import os
 
@@ -216,8 +236,9 @@ def _describe(run: Run, event: Event, decision: Decision, document: dict[str, Js
     document["transitions"] = [transition.document() for transition in decision.transitions]
     if isinstance(event, Failed):
         document["error"] = {"kind": event.kind, "message": event.message}
-    if after.status == "error" and after.tree.error is not None:
-        document["error"] = {"kind": after.tree.error.kind, "message": after.tree.error.message}
+    failure = failure_of(after, decision)
+    if failure is not None:
+        document["error"] = {name: failure[name] for name in ("kind", "message", "bound") if failure.get(name)}
     entered = bool(decision.transitions) or isinstance(event, Started)
     if after.tree.phase in ("ready", "started", "unknown") or (after.tree.phase == "failed" and not entered):
         if entered:

@@ -111,7 +111,7 @@ def _missing(argv0: str, directory: str) -> str:
         return f"{_quoted(argv0)} is a directory, not a program"
     if not os.path.exists(place):
         return f"there is no program {_quoted(argv0)} beside the machine file"
-    return f"{_quoted(argv0)} is not executable"
+    return f"{_quoted(argv0)} is not executable; chmod +x makes it so"
 
 
 def _run(call: TaskCall) -> Succeeded | Failed:
@@ -168,7 +168,7 @@ def _meaning(call: TaskCall, ended: process.Exit) -> Succeeded | Failed:
     if ended.code != 0:
         how, said = _how_it_exited(ended.code), _last_words(ended)
         if said:
-            return Failed(kind="exit", message=said, hint=f"it {how}")
+            return Failed(kind="exit", message=said, hint=f"it {how}; the message is the end of its stderr")
         hint = "let the task write to stderr why it fails"
         return Failed(kind="exit", message=f"{how} and wrote nothing to stderr", hint=hint)
     return _output(written.output, call.output_limit)

@@ -28,6 +28,9 @@ def verify(store: Store, key: str | None = None) -> Report:
     findings: list[Finding] = []
     if places is not None:
         names = sorted(places.top())
+        if not names and isinstance(places.examine(), NotFound):
+            message = "there is no store here; an absent store is an empty one"
+            findings.append(Finding("warning", "no_store", None, "", message))
         scopes = [name for name in names if naming.is_sha256(name)]
         findings += unsafe(places, "", None)
         newer = _store_file(places, names, findings)
