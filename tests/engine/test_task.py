@@ -255,7 +255,9 @@ def test_a_task_that_prints_without_end_is_ended(task: Callable[..., TaskOutcome
 
 def test_a_failed_task_says_what_its_stderr_said(task: Callable[..., TaskOutcome]) -> None:
     failed = failure(task("sh", "-c", "echo 1; echo disk on fire >&2; exit 3"))
-    assert failed == Failed(kind="exit", message="disk on fire", hint="it ended with exit code 3; the message is the end of its stderr")
+    assert failed == Failed(
+        kind="exit", message="disk on fire", hint="it ended with exit code 3; the message is the end of its stderr"
+    )
 
 
 def test_a_failed_task_that_said_nothing_is_known_by_its_exit_code(task: Callable[..., TaskOutcome]) -> None:
