@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from stateline.cli.options import settings
-from stateline.cli.output import coloured, emit, one_line, plain, table, warn, write
+from stateline.cli.output import coloured, emit, one_line, plain, pretty, table, warn, write
 
 Revision = Annotated[
     str, typer.Argument(metavar="REV", help="KEY, KEY~N (N back), KEY@SEQ, or 4 or more hex digits of a sha.")
@@ -55,8 +55,6 @@ def show(
     raw: Annotated[bool, typer.Option("--raw", help="The file's exact bytes (pipe them into sha256sum).")] = False,
 ) -> int:
     """Show a snapshot: the bundle itself, so that `jq .state` works."""
-    import msgspec
-
     from stateline.errors import UsageError
     from stateline.history.revision import find
 
@@ -72,7 +70,7 @@ def show(
     document = snapshot.envelope.document()
     if resolve:
         document["state"] = _without_refs(store.resolve(snapshot.state))
-    emit(said, document, msgspec.json.format(msgspec.json.encode(document), indent=2).decode().split("\n"))
+    emit(said, document, pretty(document))
     return 0
 
 

@@ -81,7 +81,8 @@ def _refinement(text: str | None, file: str | None) -> str | None:
     if file is not None:
         try:
             with open(file, "rb") as source:
-                text = source.read(LIMIT + 1).decode("utf-8")
+                data = source.read(LIMIT + 1)
+                text = data.decode("utf-8", "ignore" if len(data) > LIMIT else "strict")  # cut; refused for its size
         except (OSError, ValueError) as error:
             raise UsageError(f"cannot read {file!r}: {error}; nothing was saved", hint="a UTF-8 text file") from None
     if text is not None and not text.strip():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stateline.cli.options import Settings, pairs, read_input, settings, stdin_reader
-from stateline.cli.output import coloured, emit, one_line, plain, say, warn
+from stateline.cli.output import coloured, emit, is_terminal, one_line, plain, say, warn
 
 if TYPE_CHECKING:
     from stateline.engine.loop import Watch
@@ -107,7 +107,7 @@ def resume(
 
 def _watcher(said: Settings) -> Watch:
     """Progress on a terminal, or with -v anywhere: a task may take minutes."""
-    talks = not said.quiet and (said.verbose or sys.stderr.isatty())
+    talks = not said.quiet and (said.verbose or is_terminal(sys.stderr))
 
     def watch(run: Run, what: str) -> None:
         if talks:

@@ -20,13 +20,14 @@ def check(
 
     said = settings(ctx)
     result = check_machine(machine)
+    name = plain(machine)
     lines = []
     for problem in result.problems:
         colour = "red" if problem["severity"] == "error" else "yellow"
         where = f"{problem['where']}: " if problem["where"] else ""
-        lines.append(f"{machine}:{where}{coloured(problem['severity'], colour)}: {plain(problem['message'])}")
+        lines.append(f"{name}:{where}{coloured(problem['severity'], colour)}: {plain(problem['message'])}")
         if problem["hint"]:
             lines.append(f"    hint: {plain(problem['hint'])}")
-    lines.append(f"{machine}: {'ok' if result.ok else 'not usable'}")
+    lines.append(f"{name}: {'ok' if result.ok else 'not usable'}")
     emit(said, msgspec.to_builtins(result), lines)
     return 0 if result.ok else 1

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 _INTERNAL = "this is a bug in stateline; run again with --debug and report what it prints"
+_CTRL_C = 130
+"""Also what typer makes of a Ctrl-C outside a turn; in a turn it is ``Interrupted``."""
+_STOPPED = {
+    "code": "interrupted",
+    "message": "stopped by a signal; what was finished is saved",
+    "hint": "call again to go on; an effect that was cut and is not repeatable waits as unknown_outcome",
+}
 
 
 def main() -> None:
@@ -14,6 +22,9 @@ def main() -> None:
 
     # A call is a process, and a short one: collecting garbage and tearing the interpreter down would be a third of it.
     gc.disable()
+    if sys.stdout is not None:
+        # Help must come out whatever the locale can show.
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a TextIOWrapper here
     code = run(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -24,19 +35,28 @@ def main() -> None:
 
 
 def run(argv: list[str]) -> int:
-    """Run one command; its exit code. Never raises, but for SystemExit of a broken interpreter."""
+    """Run one command; its exit code. Never raises."""
     if argv == ["--version"]:
-        from stateline._version import __version__
-
-        print(f"stateline {__version__}")
-        return 0
+        return _version()
     try:
         return _run(argv)
-    except BrokenPipeError:
-        # Whoever read our output has gone: nothing to say, and nobody to say it to.
-        return 0
     except KeyboardInterrupt:
-        return 130
+        # Ctrl-C while modules are loaded.
+        from stateline.cli.options import json_wanted
+        from stateline.cli.output import fail
+
+        fail(json_wanted(argv), _STOPPED)
+        return _CTRL_C
+
+
+def _version() -> int:
+    from stateline._version import __version__
+
+    try:
+        print(f"stateline {__version__}")
+    except OSError:
+        return 0
+    return 0
 
 
 def _run(argv: list[str]) -> int:
@@ -44,45 +64,51 @@ def _run(argv: list[str]) -> int:
     from typer._click import exceptions as click
 
     from stateline.cli.app import application
-    from stateline.cli.options import json_wanted
-    from stateline.cli.output import fail
+    from stateline.cli.options import debug_wanted, json_wanted
+    from stateline.cli.output import fail, talk
     from stateline.engine.interrupts import Interrupted
-    from stateline.errors import StatelineError
 
     json = json_wanted(argv)
-    debug = "--debug" in argv
     try:
         result = application().main(args=argv, prog_name="stateline", standalone_mode=False)
+        if result == _CTRL_C:
+            fail(json, _STOPPED)
         return result if isinstance(result, int) else 0
     except typer.Exit as error:
         return error.exit_code
-    except click.NoArgsIsHelpError as error:
-        print(error.format_message(), file=sys.stderr)
-        return 64
-    except click.ClickException as error:
-        hint = (
-            f"{error.ctx.command_path} --help"
-            if isinstance(error, click.UsageError) and error.ctx
-            else "stateline --help"
-        )
-        fail(json, {"code": "usage", "message": error.format_message(), "hint": f"see `{hint}`"})
-        return 64
-    except StatelineError as error:
-        if debug:
-            raise
-        fail(json, error.document())
-        return error.exit_code
-    except Interrupted as error:
-        hint = "call again to go on; an effect that was cut and is not repeatable waits as unknown_outcome"
-        fail(json, {"code": "interrupted", "message": "stopped by a signal; what was finished is saved", "hint": hint})
-        return error.exit_code
-    except (BrokenPipeError, KeyboardInterrupt):
-        raise
-    except Exception as error:
-        if debug:
-            raise
-        fail(json, {"code": "internal", "message": f"{type(error).__name__}: {error}", "hint": _INTERNAL})
-        return 1
+    except SystemExit:
+        # How typer leaves when whoever read its help has gone: nothing to say, and nobody to say it to.
+        return 0
+    except (Exception, Interrupted) as error:  # noqa: BLE001 (the last line of defence: it becomes words and a code)
+        if debug_wanted(argv):
+            import traceback
+
+            talk(traceback.format_exc())
+        if isinstance(error, click.NoArgsIsHelpError) and not json:
+            talk(error.format_message())
+            return 64
+        document, code = _explain(error)
+        fail(json, document)
+        return code
+
+
+def _explain(error: BaseException) -> tuple[dict[str, Any], int]:
+    """What is said about an error, as the object under ``error``, and the exit code."""
+    from typer._click import exceptions as click
+
+    from stateline.engine.interrupts import Interrupted
+    from stateline.errors import StatelineError
+
+    if isinstance(error, StatelineError):
+        return error.document(), error.exit_code
+    if isinstance(error, Interrupted):
+        return _STOPPED, error.exit_code
+    if isinstance(error, click.ClickException):
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        message = "no command was given" if isinstance(error, click.NoArgsIsHelpError) else error.format_message()
+        path = context.command_path if context else "stateline"
+        return {"code": "usage", "message": message, "hint": f"see `{path} --help`"}, 64
+    return {"code": "internal", "message": f"{type(error).__name__}: {error}", "hint": _INTERNAL}, 1
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Precedence: after the subcommand > before it > ``STATELINE_<OPTION>`` > default.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -118,6 +119,12 @@ def json_wanted(argv: list[str]) -> bool:
     return wanted
 
 
+def debug_wanted(argv: list[str]) -> bool:
+    """Whether the caller wants tracebacks, told from the bare words."""
+    words = argv[: argv.index("--")] if "--" in argv else argv
+    return "--debug" in words or os.environ.get("STATELINE_DEBUG", "").lower() in ("1", "true")
+
+
 def read_input(text: str | None) -> Any:
     """``--input JSON|@FILE``; UNSET without it. Raises ``UsageError`` for what is not JSON or cannot be read."""
     from stateline.bundle import canonical
@@ -145,25 +152,43 @@ def stdin_reader(no_input: bool) -> Any:
     if no_input or sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
         return None
     stream = sys.stdin.buffer
-    return lambda: stream.read(canonical.TEXT_LIMIT + 1)
+
+    def read() -> bytes:
+        try:
+            return bytes(stream.read(canonical.TEXT_LIMIT + 1))
+        except OSError as error:
+            if error.errno == errno.EBADF:  # nohup gives a stdin that cannot be read
+                return b""
+            raise UsageError(
+                f"cannot read standard input: {error.strerror}", hint="use --input or --no-input"
+            ) from None
+
+    return read
 
 
 def pairs(words: list[str] | None, option: str, *, parsed: bool) -> dict[str, Any]:
     """``KEY=VALUE`` words as a dict; with ``parsed`` a value is JSON, else a string. Raises ``UsageError``."""
-    from stateline.bundle import canonical
-    from stateline.errors import ValueRefused
-
     values: dict[str, Any] = {}
     for word in words or []:
         key, equals, text = word.partition("=")
         if not equals or not key or not key.isprintable() or len(key) > 128:
             raise UsageError(f"{option} {word!r} is not KEY=VALUE", hint=f"for example {option} limit=3")
-        values[key] = text
-        if parsed:
-            try:
-                values[key] = canonical.parse(text.encode(), what=f"the value of {key}")
-            except ValueRefused:
-                pass
-            except UnicodeEncodeError:
-                raise UsageError(f"{option} {key}: the value is not UTF-8", hint="write UTF-8") from None
+        try:
+            data = text.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{option} {key}: the value is not UTF-8", hint="write UTF-8") from None
+        values[key] = _json_or_text(data, text, f"{option} {key}: the value") if parsed else text
     return values
+
+
+def _json_or_text(data: bytes, text: str, what: str) -> Any:
+    from stateline.bundle import canonical
+    from stateline.errors import ValueRefused
+    from stateline.service.answers import reads_as_json
+
+    try:
+        return canonical.parse(data, what=what)
+    except ValueRefused as error:
+        if reads_as_json(data):
+            raise UsageError(f"{error.message}; nothing was changed", hint=error.hint) from None
+        return text

@@ -8,10 +8,13 @@ from typing import Any
 
 import msgspec
 
+from stateline.bundle import canonical
 from stateline.cli.options import Settings
+from stateline.errors import StorageError
 
 _COLOURS = {"green": "32", "red": "31", "yellow": "33", "dim": "2", "bold": "1"}
 _HARMFUL = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)], "�")
+_ESCAPED = {code: f"\\u{code:04x}" for code in range(127, 160)}
 
 
 def plain(text: str) -> str:
@@ -21,57 +24,104 @@ def plain(text: str) -> str:
 
 def one_line(value: Any, limit: int = 200) -> str:
     """A value on one line, cut at ``limit`` characters: strings as they are, everything else as JSON."""
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode("utf-8", "replace")
+    text = value if isinstance(value, str) else _encoded(value).decode()
     text = " ".join(plain(text).split())
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def coloured(text: str, colour: str, stream: Any = None) -> str:
-    """``text`` in a colour if the stream is a terminal that has not said NO_COLOR."""
-    stream = stream or sys.stdout
-    if not stream.isatty() or os.environ.get("NO_COLOR"):
+def coloured(text: str, colour: str, *, talk: bool = False) -> str:
+    """``text`` in a colour if stdout (stderr for ``talk``) is a terminal, and nobody said NO_COLOR."""
+    if not is_terminal(sys.stderr if talk else sys.stdout) or os.environ.get("NO_COLOR"):
         return text
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
+
+
+def is_terminal(stream: Any) -> bool:
+    """Whether somebody sits before a standard stream; it is None where the caller closed it."""
+    return stream is not None and bool(stream.isatty())
 
 
 def emit(settings: Settings, document: Any, lines: list[str]) -> None:
     """The result: one JSON document, or lines for people."""
     if settings.json:
-        data = msgspec.json.encode(document)
-        if sys.stdout.isatty():
-            data = msgspec.json.format(data, indent=2)
+        data = _encoded(document)
+        if is_terminal(sys.stdout):
+            data = "\n".join(pretty(document)).encode()
         write(data + b"\n")
     else:
         write("".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
 
 
+def _encoded(document: Any) -> bytes:
+    try:
+        return msgspec.json.encode(document)
+    except UnicodeEncodeError:
+        # Half a character, from a file's name that is not UTF-8: JSON cannot hold it, and has to say so all the same.
+        return msgspec.json.encode(canonical.walk(document, _whole))
+
+
+def _whole(leaf: Any) -> Any:
+    return leaf.encode("utf-8", "backslashreplace").decode() if isinstance(leaf, str) else leaf
+
+
+def pretty(document: Any) -> list[str]:
+    """A document as indented JSON, by line; still that document, and harmless on a terminal: JSON leaves DEL and the
+    second range of control characters as they are, so they are escaped here."""
+    text = msgspec.json.format(_encoded(document), indent=2).decode()
+    return text.translate(_ESCAPED).split("\n")
+
+
 def write(data: bytes) -> None:
-    """Bytes to stdout."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+    """Bytes to stdout. That whoever read it has gone is no error. Raises ``StorageError`` if it takes nothing."""
+    try:
+        if sys.stdout is None:
+            raise ValueError("it is closed")
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        pass
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise StorageError(
+            f"cannot write the result to standard output: {reason}; what the command did before is done and saved",
+            hint="give it a place to write to, and look again: `stateline exec status`",
+        ) from None
+
+
+def talk(text: str) -> None:
+    """A line on stderr. That nobody listens stops no work."""
+    if sys.stderr is not None:
+        try:
+            print(text, file=sys.stderr, flush=True)
+        except (OSError, ValueError):
+            pass
 
 
 def say(settings: Settings, text: str) -> None:
-    """Talk, on stderr."""
+    """Talk, on stderr, unless told to be quiet."""
     if not settings.quiet:
-        print(plain(text), file=sys.stderr)
+        talk(plain(text))
 
 
 def warn(settings: Settings, warnings: list[str]) -> None:
     """Warnings, on stderr; with ``--format json`` they are in the document too."""
-    for warning in dict.fromkeys(warnings):
-        say(settings, f"{coloured('warning:', 'yellow', sys.stderr)} {warning}")
+    if not settings.quiet:
+        for warning in dict.fromkeys(warnings):
+            talk(f"{coloured('warning:', 'yellow', talk=True)} {plain(warning)}")
 
 
 def fail(json: bool, document: dict[str, Any]) -> None:
-    """An error that is not a run's outcome."""
+    """An error that is not a run's outcome: on stdout as JSON, else (or where stdout takes nothing) on stderr."""
     if json:
-        write(msgspec.json.encode({"error": document}) + b"\n")
-        return
-    print(f"{coloured('error:', 'red', sys.stderr)} {plain(document['message'])}", file=sys.stderr)
+        try:
+            write(_encoded({"error": document}) + b"\n")
+            return
+        except StorageError:
+            pass
+    talk(f"{coloured('error:', 'red', talk=True)} {plain(document['message'])}")
     if document["hint"]:
-        print(f"{coloured('hint:', 'dim', sys.stderr)}  {plain(document['hint'])}", file=sys.stderr)
+        talk(f"{coloured('hint:', 'dim', talk=True)}  {plain(document['hint'])}")
 
 
 def table(rows: list[dict[str, Any]], columns: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from stateline.cli.options import settings
-from stateline.cli.output import emit, one_line, plain, table, warn
+from stateline.cli.output import emit, one_line, plain, pretty, table, warn
 from stateline.errors import UsageError
 
 RunId = Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run's id (default: the one used last).")]
@@ -21,11 +21,13 @@ def list_runs(ctx: typer.Context) -> int:
     from stateline.service.runs import listing
 
     said = settings(ctx)
-    rows, warnings = listing(said.store())
+    store = said.store()
+    rows, errors = listing(store)
+    warnings = [*store.warnings, *(error.message for error in errors)]
     warn(said, warnings)
     columns = ["run", "machine", "status", "stage", "turn", "updated_at"]
     emit(said, {"runs": rows, "warnings": warnings}, table(rows, columns) if rows else ["no runs"])
-    return 0
+    return max((error.exit_code for error in errors), default=0)
 
 
 def status(ctx: typer.Context, run: RunId = None) -> int:
@@ -37,7 +39,8 @@ def status(ctx: typer.Context, run: RunId = None) -> int:
     document = verb(store, run)
     warn(said, store.warnings)
     lines = [f"{name + ':':<12} {document[name]}" for name in ("run", "machine", "status", "stage", "turn")]
-    lines += [f"{name + ':':<12} {document[name]}" for name in ("started_at", "updated_at", "head", "machine_path")]
+    lines += [f"{name + ':':<12} {document[name]}" for name in ("started_at", "updated_at", "head")]
+    lines.append(f"machine_path: {plain(document['machine_path'])}")
     for name, bound in document["bounds"].items():
         used = document["counters"][name]
         lines.append(f"{name + ':':<16} {used}" + (f" of {bound['limit']}" if bound["limit"] else " (no limit)"))
@@ -51,15 +54,13 @@ def status(ctx: typer.Context, run: RunId = None) -> int:
 
 def show(ctx: typer.Context, run: RunId = None) -> int:
     """Show a run whole as it stands: input, state, outputs, counters."""
-    import msgspec
-
     from stateline.service.runs import show as verb
 
     said = settings(ctx)
     store = said.store()
     document = verb(store, run)
     warn(said, store.warnings)
-    emit(said, document, plain(msgspec.json.format(msgspec.json.encode(document), indent=2).decode()).split("\n"))
+    emit(said, document, pretty(document))
     return 0
 
 
@@ -90,23 +91,28 @@ def clean(
     ] = "0s",
 ) -> int:
     """Remove complete runs. Runs that others originate from, or that are being used, are kept."""
+    import msgspec
+
     from stateline.service.runs import clean as verb
 
     said = settings(ctx)
-    match = re.fullmatch(r"(\d{1,9})([smhdw])", older_than)
+    match = re.fullmatch(r"([0-9]{1,9})([smhdw])", older_than)
     if match is None:
         raise UsageError(f"--older-than {older_than!r} is not an age; nothing was removed", hint="as 30d, 12h, 90m")
     result = verb(said.store(), unfinished=all, older_than=int(match[1]) * _UNITS[match[2]])
+    warn(said, result.warnings)
     lines = [f"removed {run}" for run in result.removed] + [f"kept {run}: {why}" for run, why in result.kept.items()]
-    emit(said, {"removed": result.removed, "kept": result.kept}, lines or ["nothing to remove"])
+    emit(said, msgspec.to_builtins(result), lines or ["nothing to remove"])
     return 0
 
 
 def rm(ctx: typer.Context, runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Ids of runs.")]) -> int:
     """Remove runs whole, whatever their status."""
+    import msgspec
+
     from stateline.service.runs import remove
 
     said = settings(ctx)
     result = remove(said.store(), list(dict.fromkeys(runs)), wait=said.wait)
-    emit(said, {"removed": result.removed, "kept": result.kept}, [f"removed {run}" for run in result.removed])
+    emit(said, msgspec.to_builtins(result), [f"removed {run}" for run in result.removed])
     return 0

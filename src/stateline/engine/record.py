@@ -130,6 +130,12 @@ def context_facts(store: Store, context: Json, path: Json) -> dict[str, Json] | 
     scope = store.scope(str(context["scope"]))
     snapshot = store.read_snapshot(scope.hash, Pointer(str(path), str(context["sha256"])))
     state = store.resolve(snapshot.state)
+    if not isinstance(state, dict) or not {"prompts", "settings"} <= state.keys():
+        raise IntegrityError(
+            f"the snapshot {snapshot.path} of {scope.key} does not hold a context",
+            finding="malformed",
+            hint="nothing was changed; `stateline verify` lists all damage",
+        )
     return {"prompts": state["prompts"], "settings": state["settings"]}
 
 

@@ -26,7 +26,7 @@ def parse_answer(data: bytes) -> Json | msgspec.UnsetType:
     try:
         return canonical.parse(data, what="the answer")
     except ValueRefused:
-        if len(data) > canonical.TEXT_LIMIT or _reads_as_json(data):
+        if len(data) > canonical.TEXT_LIMIT or reads_as_json(data):
             raise
     try:
         text = data.decode("utf-8")
@@ -35,7 +35,8 @@ def parse_answer(data: bytes) -> Json | msgspec.UnsetType:
     return text.removesuffix("\n").removesuffix("\r")
 
 
-def _reads_as_json(data: bytes) -> bool:
+def reads_as_json(data: bytes) -> bool:
+    """Whether a lenient reader takes ``data`` for JSON: then it was meant to be JSON, and is not just some text."""
     import json
 
     try:
@@ -47,18 +48,26 @@ def _reads_as_json(data: bytes) -> bool:
     return True
 
 
-def unwrap(run: Run, value: Json) -> tuple[Json, bool]:
-    """(answer, whether it was given before). ``{"requestId": ..., "answer": ...}`` names the request it answers.
+class Answer(msgspec.Struct, frozen=True):
+    """An answer without its wrapping: whether it ``named`` its request, and whether it was given before (``again``)."""
+
+    value: Json
+    named: bool = False
+    again: bool = False
+
+
+def unwrap(run: Run, value: Json) -> Answer:
+    """The answer in ``value``. ``{"requestId": ..., "answer": ...}`` names the request that it answers.
 
     Raises ``AnswerRefused`` for another request's answer; the run still waits.
     """
     if not (isinstance(value, dict) and value.keys() == {"requestId", "answer"}):
-        return value, False
+        return Answer(value)
     request = (run.event.get("waiting") or {}).get("requestId")
     if request is not None and value["requestId"] == request:
-        return value["answer"], False
-    if value["requestId"] == run.event.get("answered"):
-        return value["answer"], True
+        return Answer(value["answer"], named=True)
+    if value["requestId"] is not None and value["requestId"] == run.event.get("answered"):
+        return Answer(value["answer"], named=True, again=True)
     raise AnswerRefused(
         f"the answer is for the request {value['requestId']!r}, not for the one that is open ({request}); "
         "nothing was changed",

@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
 from stateline.engine.interrupts import Signals, shield
-from stateline.errors import ConflictError, IntegrityError, RequestError
+from stateline.errors import IntegrityError, RequestError
 from stateline.prestage.context import Wishes, default_name, derive, drift, refine
+from stateline.service.heads import demand_head
 from stateline.service.outcome import Outcome
 from stateline.store.store import WAIT, Scope, Snapshot, Store
 
@@ -24,6 +25,13 @@ class ContextOptions(msgspec.Struct, frozen=True, kw_only=True):
     wait: float = WAIT
 
 
+class Change(msgspec.Struct, frozen=True):
+    """One snapshot to append: its event (which gets its time when it is saved) and the context's whole new state."""
+
+    event: dict[str, Json]
+    state: dict[str, Json]
+
+
 class Prepared(msgspec.Struct, frozen=True):
     """A context as it stands after the call: its scope's key, the head's ``seq``, and the outcome."""
 
@@ -34,50 +42,58 @@ class Prepared(msgspec.Struct, frozen=True):
 
 def prepare(store: Store, options: ContextOptions) -> Prepared:
     """Derive, refine or restore a context. Raises a ``StatelineError``; nothing is saved then."""
-    wishes = _masked(store, options.wishes)
-    if store.redactor.find(options.wishes.base_url):
-        raise RequestError("the base URL holds a secret; nothing was saved", hint="pass keys by environment")
+    scope = context_scope(store, options)
     with Signals():
-        scope = context_scope(store, options)
-        steps = plan(wishes, scope.head())
-        if steps == ["restore"]:
-            return _prepared(scope.load(), "restore", _unheeded(scope.load(), store, wishes))
-        with scope.locked(options.wait), shield():
-            head = scope.head()
-            if options.parent is not None:
-                _demand(store, scope, head, options.parent)
-            # Somebody may have derived or refined it while we waited for the lock: go by what is there now.
-            steps = plan(wishes, head)
-            warnings = [] if head is None else drift(_state(store, head), wishes)
-            for step in steps:
-                head = _save(store, scope, head, step, wishes)
-                # What was derived with these settings is not refined with them again.
-                wishes = replace(wishes, settings={})
-    return _prepared(head or scope.load(), steps[-1], warnings)
+        head, changes, warnings = rehearse(store, scope, options)
+        if changes:
+            with scope.locked(options.wait), shield():
+                # Somebody may have derived or refined it while we waited for the lock: go by what is there now.
+                head, changes, warnings = rehearse(store, scope, options)
+                for change in changes:
+                    event = {**change.event, "started_at": store.now(None)}
+                    head = scope.save(change.state, kind="context", event=event, parent=head)
+    return _prepared(head or scope.load(), str(changes[-1].event["type"]) if changes else "restore", warnings)
 
 
 def context_scope(store: Store, options: ContextOptions) -> Scope:
     """The context that is meant. Raises ``UsageError`` for a malformed name."""
-    name = options.name or default_name(options.wishes.model, options.wishes.base_url)
+    name = options.name
+    if name is None:
+        name = default_name(options.wishes.model, options.wishes.base_url)
     return store.scope(f"context:{naming.checked_id(name, 'context name')}")
 
 
-def plan(wishes: Wishes, head: Snapshot | None) -> list[str]:
-    """The steps that the call takes: derive, refine or restore. Each of the first two is a snapshot."""
-    refines = wishes.refine is not None or bool(wishes.settings)
-    if head is None:
-        return ["derive"] if wishes.refine is None else ["derive", "refine"]
-    return ["refine"] if refines else ["restore"]
+def rehearse(store: Store, scope: Scope, options: ContextOptions) -> tuple[Snapshot | None, list[Change], list[str]]:
+    """(the head, the snapshots that the call appends to it, warnings). Reads only.
+
+    Raises ``RequestError`` for a context over the bound or a base URL with a secret in it, ``ConflictError`` when the
+    head is not the one that is demanded, ``IntegrityError`` when it is damaged.
+    """
+    if store.redactor.find(options.wishes.base_url):
+        raise RequestError("the base URL holds a secret; nothing was saved", hint="pass keys by environment")
+    wishes, masked = _masked(store, options.wishes)
+    head = scope.head()
+    demand_head(scope, head, options.parent)
+    before = None if head is None else _state(store, head)
+    changes = _changes(before, wishes)
+    if masked and changes:
+        changes[0].event["redactions"] = masked
+    return head, changes, [] if before is None else _unheeded(before, wishes)
 
 
-def _save(store: Store, scope: Scope, head: Snapshot | None, step: str, wishes: Wishes) -> Snapshot:
-    said = {"by": "literal", "text": wishes.refine if step == "refine" else None, "settings": wishes.settings}
-    event: dict[str, Json] = {"type": step, "started_at": store.now(None), **said}
-    if step == "derive":
-        return scope.save(derive(wishes), kind="context", event=event, parent=None)
-    if head is None:
-        raise ConflictError(f"the context {scope.key} vanished; nothing was saved", hint="call again")
-    return scope.save(refine(_state(store, head), wishes), kind="context", event=event, parent=head)
+def _changes(before: dict[str, Json] | None, wishes: Wishes) -> list[Change]:
+    """Derive, refine, both or neither."""
+    changes = []
+    if before is None:
+        before = derive(wishes)
+        said = {"by": "literal", "text": None, "settings": wishes.settings}
+        changes.append(Change({"type": "derive", **said}, before))
+        # What was derived with these settings is not refined with them again.
+        wishes = replace(wishes, settings={})
+    if wishes.refine is not None or wishes.settings:
+        said = {"by": "literal", "text": wishes.refine, "settings": wishes.settings}
+        changes.append(Change({"type": "refine", **said}, refine(before, wishes)))
+    return changes
 
 
 def _state(store: Store, head: Snapshot) -> dict[str, Json]:
@@ -91,26 +107,16 @@ def _state(store: Store, head: Snapshot) -> dict[str, Json]:
     return state
 
 
-def _masked(store: Store, wishes: Wishes) -> Wishes:
-    """The wishes as they will be stored, so that a prompt that is restored equals the prompt that was given."""
-    document, _ = store.redactor.redact(msgspec.to_builtins(wishes))
-    return msgspec.convert(document, Wishes)
+def _masked(store: Store, wishes: Wishes) -> tuple[Wishes, int]:
+    """The wishes as they will be stored, so that a prompt that is restored equals the prompt that was given; and how
+    often something was masked."""
+    document, count = store.redactor.redact(msgspec.to_builtins(wishes))
+    return msgspec.convert(document, Wishes), count
 
 
-def _demand(store: Store, scope: Scope, head: Snapshot | None, parent: str) -> None:
-    from stateline.history.revision import find
-
-    wanted = find(store, parent).sha256
-    if head is None or head.sha256 != wanted:
-        raise ConflictError(
-            f"the head of {scope.key} is {head.sha256 if head else 'not there'}, not {wanted}; nothing was saved",
-            hint="look at the head again (`stateline log`), then repeat the call",
-        )
-
-
-def _unheeded(head: Snapshot, store: Store, wishes: Wishes) -> list[str]:
-    """Flags that a restore does not store."""
-    warnings = drift(_state(store, head), wishes)
+def _unheeded(context: dict[str, Json], wishes: Wishes) -> list[str]:
+    """Flags that count only when a context is derived."""
+    warnings = drift(context, wishes)
     if wishes.system is not None or wishes.developer:
         warnings.append(
             "the context is there already: --system and --developer count when it is derived and were not stored; "

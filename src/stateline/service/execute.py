@@ -11,8 +11,10 @@ from stateline.engine.interrupts import Signals, interruptible, shield
 from stateline.engine.loop import Watch, apply, replace_machine, turn
 from stateline.engine.record import Run, keep_machine, load_run, read_run, run_scope
 from stateline.errors import ConflictError, IllegalEvent, MachineChanged
-from stateline.machine.run import Answered, Retried
+from stateline.machine.advance import advance
+from stateline.machine.run import Answered, Lost, Replaced, Retried
 from stateline.service.answers import Reader, not_waiting, parse_answer, unwrap
+from stateline.service.heads import demand_head
 from stateline.service.launch import Launch, Machinery, find_last, launch, others, parse_machine, read_machinery
 from stateline.service.outcome import Outcome, outcome
 from stateline.store.store import WAIT, Store
@@ -55,18 +57,23 @@ def execute(store: Store, options: Options) -> Outcome:
     Raises a ``StatelineError`` for what keeps it from being done, ``Interrupted`` for a signal; a run that failed is
     an outcome, not an error.
     """
-    if options.run is not None:
-        naming.checked_id(options.run, "run id")
+    check_names(options)
     machinery = read_machinery(options.machine)
     with Signals():
         run = find(store, options, machinery)
         began = False
         if run is None or options.force:
             run, began = launch(store, how_to_launch(options), machinery)
-        call = replace(options.call, input=msgspec.UNSET, parent=None) if began else options.call
-        if not began:
-            run = _with_machine(store, run, machinery, options)
-        return _proceed(store, run, call, _warnings(store, machinery, run, options))
+        call = options.call
+        if began:
+            call = replace(call, input=msgspec.UNSET, parent=None)
+        elif (changed := change_of(run, machinery)) is not None:
+            if not options.accept_change:
+                raise changed
+            run = _accept(store, run, machinery, call)
+            call = replace(call, parent=None)
+        warnings = warnings_of(store, machinery, options, run.id, None if began else run)
+        return _proceed(run, call, warnings)
 
 
 def resume(store: Store, run: str, call: Call, *, retry: bool = False) -> Outcome:
@@ -76,16 +83,28 @@ def resume(store: Store, run: str, call: Call, *, retry: bool = False) -> Outcom
     with Signals():
         found = load_run(store, run)
         if not retry:
-            return _proceed(store, found, call, [])
+            return _proceed(found, call, [])
         if call.input is not msgspec.UNSET:
             raise IllegalEvent("a retry takes no input; nothing was changed", hint="give --retry or --input, not both")
         with found.scope.locked(call.wait), shield():
-            found = apply(_demanded(current(found), call.parent), Retried())
+            found = _demanded(current(found), call.parent)
+            if found.state.tree.phase == "started":
+                # The lock is ours, so whoever performed the effect is gone; nobody has called since.
+                found = apply(found, Lost())
+            found = apply(found, Retried())
         call = replace(call, parent=None)
         if call.one_turn and found.event["transitions"]:
             # A kept output was routed again: that was the turn.
             return outcome(found, one_turn=True, warnings=[])
-        return _proceed(store, found, call, [])
+        return _proceed(found, call, [])
+
+
+def check_names(options: Options) -> None:
+    """Raise ``UsageError`` for a malformed run id or context name."""
+    if options.run is not None:
+        naming.checked_id(options.run, "run id")
+    if options.context is not None:
+        naming.checked_id(options.context, "context name")
 
 
 def find(store: Store, options: Options, machinery: Machinery) -> Run | None:
@@ -124,15 +143,22 @@ def how_to_launch(options: Options) -> Launch:
         input=None if call.input is msgspec.UNSET else call.input,
         labels=options.labels,
         context=options.context,
+        parent=call.parent,
         wait=call.wait,
     )
 
 
-def _warnings(store: Store, machinery: Machinery, run: Run, options: Options) -> list[str]:
+def warnings_of(store: Store, machinery: Machinery, options: Options, name: str | None, run: Run | None) -> list[str]:
+    """What the caller of ``execute`` should know: live runs of the machine besides the one called ``name``, and
+    options that ``run`` does not heed because it began without them (None: it begins with this call). Reads only."""
     warnings = []
-    live = others(store, machinery, run.id)
+    live = others(store, machinery, name)
     if live:
         warnings.append(f"other unfinished runs of this machine: {', '.join(live)} (choose one with --id)")
+    if run is None:
+        return warnings
+    if options.labels:
+        warnings.append(f"the run {run.id} keeps the labels with which it began; --label counts for new runs")
     context = run.state.context
     if options.context is not None and (context is None or context["scope"] != f"context:{options.context}"):
         has = "no context" if context is None else context["scope"]
@@ -140,39 +166,30 @@ def _warnings(store: Store, machinery: Machinery, run: Run, options: Options) ->
     return warnings
 
 
-def _with_machine(store: Store, run: Run, machinery: Machinery, options: Options) -> Run:
-    changed = change_of(run, machinery)
-    if changed is None:
-        return run
-    if not options.accept_change:
-        raise changed
+def _accept(store: Store, run: Run, machinery: Machinery, call: Call) -> Run:
     machine = parse_machine(store, machinery)
-    with run.scope.locked(options.call.wait), shield():
-        record = keep_machine(store, machinery.data, machinery.format, machine)
-        return replace_machine(current(run), machine, record)
+    with run.scope.locked(call.wait), shield():
+        now = _demanded(current(run), call.parent)
+        if change_of(now, machinery) is None:
+            return now
+        advance(machine, now.state, Replaced())  # a machine that cannot be accepted is not stored either
+        return replace_machine(now, machine, keep_machine(store, machinery.data, machinery.format, machine))
 
 
-def _proceed(store: Store, run: Run, call: Call, warnings: list[str]) -> Outcome:
+def _proceed(run: Run, call: Call, warnings: list[str]) -> Outcome:
     """Answer, if the run waits and there is an answer; then turns, until one is done or the run stops."""
-    answered = False
-    if call.input is not msgspec.UNSET or run.state.status == "waiting":
-        value = _answer(run, call)
-        if value is not msgspec.UNSET:
-            value, again = unwrap(run, value)
-            if again:
-                return outcome(run, one_turn=call.one_turn, warnings=warnings)
-            if run.state.status != "waiting":
-                raise not_waiting(run)
-            run = _take(run, value, call)
-            answered = True
-            # Whoever piped one answer has no second one; and the head that was demanded has been met.
-            call = replace(call, stdin=None, parent=None)
-    if not (answered and call.one_turn):
-        run = _turns(run, call)
-    return outcome(run, one_turn=call.one_turn, warnings=warnings)
+    _demanded(run, call.parent)
+    said = answer_of(run, call)
+    if said is not msgspec.UNSET:
+        run, taken = _take(run, said, call)
+        if not taken or call.one_turn:
+            return outcome(run, one_turn=call.one_turn, warnings=warnings)
+        # Whoever piped one answer has no second one; and the head that was demanded has been met.
+        call = replace(call, stdin=None, parent=None)
+    return outcome(_turns(run, call), one_turn=call.one_turn, warnings=warnings)
 
 
-def _answer(run: Run, call: Call) -> Json | msgspec.UnsetType:
+def answer_of(run: Run, call: Call) -> Json | msgspec.UnsetType:
     """What the caller answers, or UNSET. Standard input answers people's questions only: it must not happen to settle
     what became of a lost effect."""
     if call.input is not msgspec.UNSET:
@@ -183,16 +200,23 @@ def _answer(run: Run, call: Call) -> Json | msgspec.UnsetType:
         return parse_answer(call.stdin())
 
 
-def _take(run: Run, value: Json, call: Call) -> Run:
-    request = run.event.get("waiting")
+def _take(run: Run, said: Json, call: Call) -> tuple[Run, bool]:
+    """(the run, whether the answer was taken). It was not if it is the one that was given before."""
+    answer = unwrap(run, said)
+    if not answer.again and run.state.status != "waiting":
+        raise not_waiting(run)
+    if answer.again:
+        return run, False
     with run.scope.locked(call.wait), shield():
-        now = _demanded(current(run), call.parent)
-        if now.event.get("waiting") != request:
-            raise ConflictError(
-                f"the run {run.id} went on while the answer was given; the answer was not taken",
-                hint=f"`stateline exec status {run.id}` shows what it waits for now",
-            )
-        return apply(now, Answered(value=value))
+        now = current(run)
+        if now.event.get("waiting") == run.event.get("waiting"):
+            return apply(_demanded(now, call.parent), Answered(value=answer.value)), True
+        if answer.named and unwrap(now, said).again:
+            return now, False
+        raise ConflictError(
+            f"the run {run.id} went on while the answer was given; the answer was not taken",
+            hint=f"`stateline exec status {run.id}` shows what it waits for now",
+        )
 
 
 def _turns(run: Run, call: Call) -> Run:
@@ -206,22 +230,14 @@ def _turns(run: Run, call: Call) -> Run:
         if call.one_turn:
             break
         if run.state.status == "waiting":
-            value = _answer(run, replace(call, input=msgspec.UNSET))
-            if value is not msgspec.UNSET:
-                run = _take(run, unwrap(run, value)[0], call)
-                call = replace(call, stdin=None)
+            said = answer_of(run, replace(call, input=msgspec.UNSET))
+            call = replace(call, stdin=None)
+            if said is not msgspec.UNSET:
+                run, _ = _take(run, said, call)
     return run
 
 
 def _demanded(run: Run, parent: str | None) -> Run:
     """``run``, if its head is the one that ``--parent`` demands. Raises ``ConflictError`` otherwise."""
-    if parent is not None:
-        from stateline.history.revision import find as find_revision
-
-        wanted = find_revision(run.scope.store, parent).sha256
-        if wanted != run.sha256:
-            raise ConflictError(
-                f"the head of run {run.id} is {run.sha256}, not {wanted}; nothing was changed",
-                hint="look at the head again (`stateline log`), then repeat the call",
-            )
+    demand_head(run.scope, run.snapshot, parent)
     return run

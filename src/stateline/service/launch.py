@@ -15,10 +15,11 @@ from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json, sha256
 from stateline.engine.loop import Origin, start
 from stateline.engine.record import Run, context_facts, keep_machine, load_run, read_run, run_scope
-from stateline.errors import NotFound, RequestError, StorageError
+from stateline.errors import NotFound, RequestError, StatelineError, StorageError
 from stateline.machine.advance import advance
 from stateline.machine.run import Facts, Started
 from stateline.machine.spec import Machine
+from stateline.service.heads import demand_head
 from stateline.store.store import WAIT, Scope, Store
 
 _LISTED = 8
@@ -39,21 +40,28 @@ class Machinery(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """How to begin a run. ``run`` None: under a new id. ``force`` begins anew what is there."""
+    """How to begin a run. ``run`` None: under a new id. ``force`` begins anew what is there. ``parent`` demands the
+    head to begin from, by revision."""
 
     run: str | None = None
     force: bool = False
     input: Json = None
     labels: dict[str, str] = {}
     context: str | None = None
+    parent: str | None = None
     wait: float = WAIT
 
 
 def read_machinery(path: str) -> Machinery:
     """Read a machine file. Raises ``NotFound`` or ``RequestError`` (not a file, too large)."""
-    real = os.path.realpath(path)
     try:
+        real = os.path.realpath(path)
+        real.encode()
         fd = os.open(real, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except UnicodeEncodeError:
+        raise RequestError(
+            f"the path {path!r} is not UTF-8, so no run could record it; nothing was stored", hint="rename it"
+        ) from None
     except (FileNotFoundError, NotADirectoryError, ValueError):
         raise NotFound(f"there is no machine file {path!r}", hint="check the path") from None
     except OSError as error:
@@ -105,7 +113,11 @@ def others(store: Store, machinery: Machinery, run: str | None) -> list[str]:
 
 
 def _is_unfinished(store: Store, run: str) -> bool:
-    head = run_scope(store, run).head()
+    try:
+        head = run_scope(store, run).head()
+    except StatelineError:
+        # A run that cannot be read is no reason to stop another one. Whoever goes on with it is told.
+        return False
     return head is not None and isinstance(head.envelope.state, dict) and head.envelope.state["status"] != "complete"
 
 
@@ -113,12 +125,13 @@ def launch(store: Store, how: Launch, machinery: Machinery) -> tuple[Run, bool]:
     """(run, whether it began here). Without ``force``, a run that another process began meanwhile is returned as it is.
 
     Raises ``MachineInvalid``, ``NotFound`` for a context that does not exist, ``ValueRefused`` for an input that the
-    machine's schema forbids; nothing is stored then.
+    machine's schema forbids, ``ConflictError`` for a head that is not the one demanded; nothing is stored then.
     """
     machine = parse_machine(store, machinery)
     event, origin = beginning(store, how, machine, machinery)
     facts = Facts(context=context_facts(store, event.context, origin.context_path))
     advance(machine, None, event, facts)  # whatever is wrong with the input is said before anything is stored
+    demand_beginning(store, how)
     records = machine_scope(store, machinery)
     with records.locked(how.wait):
         found = None if how.force else _meanwhile(store, how, machinery)
@@ -128,6 +141,7 @@ def launch(store: Store, how: Launch, machinery: Machinery) -> tuple[Run, bool]:
         scope = run_scope(store, run)
         with scope.locked(how.wait):
             head = scope.head()
+            demand_head(scope, head, how.parent)
             record = keep_machine(store, machinery.data, machinery.format, machine)
             live = others(store, machinery, run)[-_LISTED:]
             records.save(
@@ -135,6 +149,13 @@ def launch(store: Store, how: Launch, machinery: Machinery) -> tuple[Run, bool]:
                 event={"type": "run_started", "run": run, "path": machinery.path, "live": live},
             )
             return start(scope, head, (machine, record), event, origin), True
+
+
+def demand_beginning(store: Store, how: Launch) -> None:
+    """Raise ``ConflictError`` unless the run begins from the head that the call demands. Reads only."""
+    if how.parent is not None:
+        scope = run_scope(store, how.run or "new")
+        demand_head(scope, None if how.run is None else scope.head(), how.parent)
 
 
 def _meanwhile(store: Store, how: Launch, machinery: Machinery) -> Run | None:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
+from stateline.bundle import naming
 from stateline.bundle.canonical import Json
 from stateline.engine.record import Run, context_facts, facts_of, run_scope
-from stateline.errors import StatelineError, UsageError
+from stateline.errors import StatelineError
 from stateline.machine.advance import advance
-from stateline.machine.run import Answered, Facts, Lost, RunState
+from stateline.machine.run import Answered, Facts, Lost, Replaced, RunState
 from stateline.machine.spec import Machine, Stage
 from stateline.service.answers import not_waiting, unwrap
-from stateline.service.contexts import ContextOptions, context_scope
-from stateline.service.contexts import plan as steps_of
-from stateline.service.execute import Options, change_of, find, how_to_launch
-from stateline.service.launch import beginning, parse_machine, read_machinery
-from stateline.store.store import Store
+from stateline.service.contexts import ContextOptions, context_scope, rehearse
+from stateline.service.execute import Call, Options, answer_of, change_of, check_names, find, how_to_launch, warnings_of
+from stateline.service.heads import demand_head
+from stateline.service.launch import (
+    Machinery,
+    beginning,
+    demand_beginning,
+    machine_scope,
+    parse_machine,
+    read_machinery,
+)
+from stateline.store.protocol import Places
+from stateline.store.refusals import unsafe
+from stateline.store.store import Scope, Store
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,34 +53,34 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_execute(store: Store, options: Options) -> Plan:
-    """What ``execute`` would do. Raises ``UsageError`` only; any other error is a plan to refuse."""
+    """What ``execute`` would do. Raises ``UsageError`` for malformed names; any other error is a plan to refuse.
+
+    Standard input is read as the real call would read it first: if the run waits for an answer now.
+    """
+    check_names(options)
     try:
         return _plan_execute(store, options)
-    except UsageError:
-        raise
     except StatelineError as error:
         return _refusal(store, error, options.run)
 
 
 def plan_context(store: Store, options: ContextOptions) -> Plan:
-    """What ``run`` without a prompt would do. Raises ``UsageError`` only."""
+    """What ``run`` without a prompt would do. Raises ``UsageError`` for a malformed name."""
+    scope = context_scope(store, options)
     try:
-        scope = context_scope(store, options)
-        head = scope.head()
-        steps = steps_of(options.wishes, head)
-        if steps != ["restore"]:
-            store.backend.demand_writable()
+        head, changes, warnings = rehearse(store, scope, options)
+        if changes:
+            _demand_writable(store, [scope], objects=False)
+        steps = [str(change.event["type"]) for change in changes]
         return Plan(
-            action=steps[-1],
+            action=steps[-1] if steps else "restore",
             scope=scope.key,
             head=head.sha256 if head else None,
-            effects=[{"type": "snapshot", "event": step} for step in steps if step != "restore"],
+            effects=[{"type": "snapshot", "event": step} for step in steps],
             exit=0,
             exits=[0],
-            warnings=list(store.warnings),
+            warnings=[*store.warnings, *warnings],
         )
-    except UsageError:
-        raise
     except StatelineError as error:
         return _refusal(store, error, None)
 
@@ -95,71 +106,81 @@ def _plan_execute(store: Store, options: Options) -> Plan:
             if not options.accept_change:
                 raise changed
             machine = parse_machine(store, machinery)
-        return _plan_known(store, run, machine, options)
-    store.backend.demand_writable()
+        warnings = warnings_of(store, machinery, options, run.id, run)
+        return _plan_known(run, machine, options.call, [*store.warnings, *warnings], changed is not None)
+    return _plan_launch(store, run, machinery, options)
+
+
+def _plan_launch(store: Store, run: Run | None, machinery: Machinery, options: Options) -> Plan:
+    how = how_to_launch(options)
     machine = parse_machine(store, machinery)
-    event, origin = beginning(store, how_to_launch(options), machine, machinery)
+    event, origin = beginning(store, how, machine, machinery)
     facts = Facts(context=context_facts(store, event.context, origin.context_path))
     state = advance(machine, None, event, facts).state
-    name = run.id if run else options.run
-    return _plan_turns(
-        Plan(
-            action="restart" if run else "start",
-            run=name,
-            scope=run_scope(store, name).key if name else None,
-            head=run.sha256 if run else None,
-            exit=0,
-            warnings=list(store.warnings),
-        ),
-        machine,
-        state,
-        options.call.one_turn,
-    )
-
-
-def _plan_known(store: Store, run: Run, machine: Machine, options: Options) -> Plan:
-    call = options.call
-    state = run.state
+    demand_beginning(store, how)
+    scope = run_scope(store, options.run) if options.run else None
+    _demand_writable(store, [machine_scope(store, machinery), *([scope] if scope else [])], objects=True)
     base = Plan(
-        action="report", run=run.id, scope=run.scope.key, head=run.sha256, exit=0, warnings=list(store.warnings)
+        action="restart" if run else "start",
+        run=options.run,
+        scope=scope.key if scope else None,
+        head=run.sha256 if run else None,
+        exit=0,
+        warnings=[*store.warnings, *warnings_of(store, machinery, options, options.run, None)],
     )
-    if call.input is not msgspec.UNSET:
-        value, again = unwrap(run, call.input)
-        if again:
-            return _plan_turns(base, machine, state, call.one_turn)
+    return _plan_turns(base, machine, state, options.call.one_turn)
+
+
+def _plan_known(run: Run, machine: Machine, call: Call, warnings: list[str], changed: bool) -> Plan:
+    store, state = run.scope.store, run.state
+    demand_head(run.scope, run.snapshot, call.parent)
+    if changed:
+        state = advance(machine, state, Replaced()).state
+    said = answer_of(run, call)
+    answer = None if said is msgspec.UNSET else unwrap(run, said)
+    action = {"running": "advance", "waiting": "wait"}.get(state.status, "report")
+    base = Plan(action=action, run=run.id, scope=run.scope.key, head=run.sha256, exit=0, warnings=warnings)
+    if answer is not None and answer.again:
+        return _standing(replace(base, action="report"), state, call.one_turn)
+    if answer is not None:
         if state.status != "waiting":
             raise not_waiting(run)
-        state = advance(machine, state, Answered(value=value), facts_of(store, run)).state
-        base = msgspec.structs.replace(base, action="answer")
-        if call.one_turn:
-            exit = _standing(state, one_turn=True)
-            return msgspec.structs.replace(base, exit=exit, exits=[exit])
-    elif state.status == "running":
-        base = msgspec.structs.replace(base, action="advance")
-    elif state.status == "waiting":
-        base = msgspec.structs.replace(base, action="wait")
-    if base.action in ("advance", "answer"):
-        store.backend.demand_writable()
+        state = advance(machine, state, Answered(value=answer.value), facts_of(store, run)).state
+        base = replace(base, action="answer")
+    if changed or base.action in ("advance", "answer"):
+        _demand_writable(store, [run.scope], objects=changed)
+    if base.action == "answer" and call.one_turn:
+        return _standing(base, state, True)
     if state.tree.phase == "started":
         state = advance(machine, state, Lost(), facts_of(store, run)).state
     return _plan_turns(base, machine, state, call.one_turn)
 
 
-def _standing(state: RunState, *, one_turn: bool) -> int:
-    return {"running": 0, "complete": 2 if one_turn else 0, "waiting": 3, "error": 1}[state.status]
+def _demand_writable(store: Store, scopes: list[Scope], *, objects: bool) -> None:
+    """Raise what a writer of these scopes (and for certain of objects) would, as far as reading can tell."""
+    store.backend.demand_writable()
+    if isinstance(store.backend, Places):
+        places = [f"{scope.hash}/{file}" for scope in scopes for file in ("", naming.POINTER)]
+        for name in [*places, f"{naming.OBJECTS}/"] if objects else places:
+            found = store.backend.look(name)
+            if found:
+                raise unsafe(found)
+
+
+def _standing(base: Plan, state: RunState, one_turn: bool) -> Plan:
+    """``base`` for a call that stops as the run stands."""
+    exit = {"running": 0, "complete": 2 if one_turn else 0, "waiting": 3, "error": 1}[state.status]
+    return replace(base, exit=exit, exits=[exit])
 
 
 def _plan_turns(base: Plan, machine: Machine, state: RunState, one_turn: bool) -> Plan:
     """``base`` with the effect that comes first, and the exits that can follow."""
     if state.status != "running":
-        exit = _standing(state, one_turn=one_turn)
-        return msgspec.structs.replace(base, exit=exit, exits=[exit])
+        return _standing(base, state, one_turn)
     stage = machine.stages[state.tree.stage]
     effect = {"type": "task", "stage": stage.name, "argv": stage.argv, "repeatable": stage.repeatable}
     exits = _exits(machine, stage, one_turn)
-    return msgspec.structs.replace(
-        base, effects=[effect], exit=_likely(machine, stage, one_turn), exits=sorted({*exits, 1})
-    )
+    return replace(base, effects=[effect], exit=_likely(machine, stage, one_turn), exits=sorted({*exits, 1}))
 
 
 def _ways(stage: Stage) -> list[str | None]:

@@ -11,31 +11,32 @@ from stateline.bundle import naming
 from stateline.bundle.canonical import Json
 from stateline.engine.interrupts import Signals, shield
 from stateline.engine.record import Run, load_run, read_run, run_scope
-from stateline.errors import ConflictError, LockTimeout, NotFound, RequestError, StatelineError
+from stateline.errors import ConflictError, IntegrityError, NotFound, RequestError, StatelineError
 from stateline.service.outcome import outcome, waiting
 from stateline.store.store import WAIT, Snapshot, Store
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """Runs that are gone, and runs that were kept with the reason."""
+    """Runs that are gone, runs that were kept with the reason, and a warning for each scope that cannot be read."""
 
     removed: list[str]
-    kept: dict[str, str]
+    kept: dict[str, str] = {}
+    warnings: list[str] = []
 
 
-def heads_of_runs(store: Store) -> tuple[list[Snapshot], list[str]]:
-    """(the head of every run, newest first; a warning for each scope that cannot be read)."""
-    heads, warnings = [], []
+def heads_of_runs(store: Store) -> tuple[list[Snapshot], list[StatelineError]]:
+    """(the head of every run, newest first; what is wrong with each scope that cannot be read)."""
+    heads, errors = [], []
     for scope in store.backend.scopes():
         try:
             pointer = store.backend.read(scope)
             head = None if pointer is None else store.read_snapshot(scope, pointer)
         except StatelineError as error:
-            warnings.append(error.message)
+            errors.append(error)
             continue
         if head is not None and head.envelope.kind == "run":
             heads.append(head)
-    return sorted(heads, key=lambda head: head.envelope.created_at, reverse=True), warnings
+    return sorted(heads, key=lambda head: head.envelope.created_at, reverse=True), errors
 
 
 def row(store: Store, head: Snapshot) -> dict[str, Json]:
@@ -54,23 +55,32 @@ def row(store: Store, head: Snapshot) -> dict[str, Json]:
     }
 
 
-def listing(store: Store) -> tuple[list[dict[str, Json]], list[str]]:
-    """(rows of ``exec list``, the run that was used last first; warnings)."""
-    heads, warnings = heads_of_runs(store)
+def listing(store: Store) -> tuple[list[dict[str, Json]], list[StatelineError]]:
+    """(rows of ``exec list``, the run that was used last first; what is wrong with each scope that cannot be read)."""
+    heads, errors = heads_of_runs(store)
     rows = []
     for head in heads:
         try:
             rows.append(row(store, head))
+        except StatelineError as error:
+            errors.append(error)
         except (KeyError, TypeError):
-            warnings.append(f"the snapshot {head.path} does not hold a run's state")
-    return rows, [*store.warnings, *warnings]
+            message = f"the snapshot {head.path} does not hold a run's state"
+            errors.append(IntegrityError(message, finding="malformed"))
+    return rows, errors
 
 
 def chosen(store: Store, run: str | None) -> Run:
-    """The run by that id, or the one used last. Raises ``NotFound``."""
+    """The run by that id, or the one used last. Raises ``NotFound``; ``IntegrityError`` when no run can be read.
+
+    A run that cannot be read may be the one that was used last, so that becomes a warning of the store.
+    """
     if run is not None:
         return load_run(store, naming.checked_id(run, "run id"))
-    heads, _ = heads_of_runs(store)
+    heads, errors = heads_of_runs(store)
+    store.warnings.extend(error.message for error in errors)
+    if not heads and errors:
+        raise errors[0]
     if not heads:
         raise NotFound("there are no runs", hint="start one: stateline execute MACHINE")
     return read_run(store, store.scope(heads[0].envelope.scope), heads[0])
@@ -128,7 +138,8 @@ def history(store: Store, run: str | None) -> list[dict[str, Json]]:
     rows = []
     for snapshot in found.scope.walk(found.snapshot):
         event = snapshot.event
-        if event["type"] in ("succeeded", "failed", "answered", "started"):
+        # A retry that only settles what was kept performs no effect and still takes the run on.
+        if event["type"] in ("succeeded", "failed", "answered", "started") or event["transitions"]:
             rows.append(_turn(store, snapshot))
     return rows[::-1]
 
@@ -151,18 +162,18 @@ def _turn(store: Store, snapshot: Snapshot) -> dict[str, Json]:
 
 
 def remove(store: Store, runs: list[str], *, wait: float = WAIT) -> Removal:
-    """Remove runs whole. Raises ``NotFound`` for one that is not there, ``LockTimeout`` for one that is being used,
-    ``RequestError`` for one that another scope originates from; what was removed before that stays removed."""
+    """Remove runs whole. Raises ``NotFound`` for one that is not there and ``RequestError`` for one that another scope
+    originates from, and removes none then; ``LockTimeout`` for one that is being used: those before it are gone."""
     for run in runs:
         if run_scope(store, naming.checked_id(run, "run id")).head() is None:
             raise NotFound(f"there is no run {run}; nothing was removed", hint="`stateline exec list` lists them")
     origins = _origins(store)
-    removed = []
+    for run in runs:
+        _demand_free(store, run, origins)
     with Signals():
         for run in runs:
-            _remove(store, run, origins, wait)
-            removed.append(run)
-    return Removal(removed, {})
+            _remove(store, run, wait)
+    return Removal(runs)
 
 
 def clean(store: Store, *, unfinished: bool, older_than: float, wait: float = 0.0) -> Removal:
@@ -170,10 +181,8 @@ def clean(store: Store, *, unfinished: bool, older_than: float, wait: float = 0.
 
     A run that is being used, or that another scope originates from, is kept and said.
     """
-    heads, warnings = heads_of_runs(store)
-    if not heads:
-        return Removal([], {})
-    origins = _origins(store)
+    heads, errors = heads_of_runs(store)
+    origins = _origins(store) if heads else {}
     now = datetime.datetime.fromisoformat(store.now(None))
     removed: list[str] = []
     kept: dict[str, str] = {}
@@ -181,23 +190,25 @@ def clean(store: Store, *, unfinished: bool, older_than: float, wait: float = 0.
         for head in heads:
             run = head.envelope.scope.partition(":")[2]
             age = (now - datetime.datetime.fromisoformat(head.envelope.created_at)).total_seconds()
-            if age < older_than or not (unfinished or head.envelope.state["status"] == "complete"):
+            if (older_than and age < older_than) or not (unfinished or head.envelope.state["status"] == "complete"):
                 continue
             try:
-                _remove(store, run, origins, wait, expected=None if unfinished else head)
+                _demand_free(store, run, origins)
+                _remove(store, run, wait, expected=None if unfinished else head)
                 removed.append(run)
-            except (LockTimeout, ConflictError, RequestError) as error:
+            except (ConflictError, RequestError) as error:
                 kept[run] = error.message
-    return Removal(removed, {**kept, **{f"unreadable {n}": text for n, text in enumerate(warnings, 1)}})
+    return Removal(removed, kept, [error.message for error in errors])
 
 
-def _remove(store: Store, run: str, origins: dict[str, str], wait: float, expected: Snapshot | None = None) -> None:
+def _demand_free(store: Store, run: str, origins: dict[str, str]) -> None:
+    needed_by = origins.get(run_scope(store, run).key)
+    if needed_by is not None:
+        raise RequestError(f"the run {run} was kept: {needed_by} originates from it", hint=f"remove {needed_by} first")
+
+
+def _remove(store: Store, run: str, wait: float, expected: Snapshot | None = None) -> None:
     scope = run_scope(store, run)
-    if scope.key in origins:
-        raise RequestError(
-            f"the run {run} was kept: {origins[scope.key]} originates from it",
-            hint=f"remove {origins[scope.key]} first",
-        )
     with scope.locked(wait), shield():
         head = scope.head()
         if expected is not None and (head is None or head.sha256 != expected.sha256):

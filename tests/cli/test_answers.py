@@ -1,0 +1,366 @@
+"""Input and answers: from ``--input`` and standard input, taken, refused, and given twice."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+END: dict[str, Any] = {"end": {}}
+
+
+class Unread(io.RawIOBase):
+    """A standard input that must not be read."""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        raise AssertionError("standard input was read")
+
+
+def unread() -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BufferedReader(Unread()))
+
+
+@pytest.fixture
+def asking(cli: Any) -> str:
+    """A machine with two questions; the second wants a boolean."""
+    return str(
+        cli.machine(
+            first={"human": {"prompt": "What?"}, "default_next": "second"},
+            second={"human": {"prompt": "Sure?", "schema": {"type": "boolean"}}, "default_next": "done"},
+            done=END,
+        )
+    )
+
+
+def test_input_is_the_runs_input_when_it_starts(cli: Any, task: Any) -> None:
+    machine = cli.machine(a=task("echo 1"))
+    cli.json("execute", machine, "--input", '{"x": [1, 2.5, null, "ü"]}')
+    assert cli.json("exec", "show")["input"] == {"x": [1, 2.5, None, "ü"]}
+    path = cli.home / "input.json"
+    path.write_text(' {"from": "a file"}\n')
+    cli.json("execute", machine, "--input", f"@{path}")
+    assert cli.json("exec", "show")["input"] == {"from": "a file"}
+
+
+def test_a_run_without_input_has_null(cli: Any, task: Any) -> None:
+    cli.json("execute", cli.machine(a=task("echo 1")), stdin=unread())
+    assert cli.json("exec", "show")["input"] is None
+
+
+def test_an_input_that_its_schema_forbids_starts_nothing(cli: Any, task: Any) -> None:
+    machine = cli.machine(_input={"type": "object", "required": ["x"]}, a=task("echo 1"))
+    for words in ([], ["--input", "[]"], ["--input", "{}"]):
+        error = cli.refused("execute", machine, *words, exits=1)
+        assert error["code"] == "value_refused"
+        assert "input" in error["message"]
+    assert not cli.state.exists()
+    assert cli.json("execute", machine, "--input", '{"x": 1}')["status"] == "complete"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "{", "yes", "NaN", "[Infinity]", '{"a":1,"a":2}', "18446744073709551616", '"\\ud800"', "1 2", "@", "@/"],
+    ids=ascii,
+)
+def test_a_malformed_input_is_a_usage_error_and_nothing_happens(cli: Any, asking: str, text: str) -> None:
+    cli.refused("execute", asking, "--input", text, exits=64)
+    assert not cli.state.exists()
+    cli.json("execute", asking, "--id", "r1", exits=3)
+    before = cli.tree()
+    for words in (["execute", asking], ["exec", "resume", "r1"]):
+        cli.refused(*words, "--input", text, exits=64)
+    assert cli.tree() == before
+
+
+def test_an_input_of_17_mib_is_a_usage_error(cli: Any, asking: str) -> None:
+    path = cli.home / "input.json"
+    path.write_bytes(b'"' + b"x" * (17 << 20) + b'"')
+    assert "16777216" in cli.refused("execute", asking, "--input", f"@{path}", exits=64)["message"]
+    assert not cli.state.exists()
+
+
+def test_a_depth_bomb_as_input_is_a_usage_error(cli: Any, asking: str) -> None:
+    cli.refused("execute", asking, "--input", "[" * 100_000, exits=64)
+    cli.refused("execute", asking, "--input", "[" * 500 + "]" * 500, exits=64)
+    assert not cli.state.exists()
+
+
+def test_input_that_nobody_asks_for_is_a_usage_error(cli: Any, task: Any) -> None:
+    machine = cli.machine(a=task("echo 1", default_next="b"), b=task("echo 2"))
+    cli.json("execute", "-i", machine, "--id", "r1")
+    before = cli.tree()
+    error = cli.refused("execute", machine, "--input", "1", exits=64)
+    assert "waits for no input" in error["message"]
+    assert cli.tree() == before
+    cli.json("execute", machine)
+    cli.refused("execute", machine, "--id", "r1", "--input", "1", exits=64)
+    cli.refused("exec", "resume", "r1", "--input", "1", exits=64)
+
+
+def test_an_answer_is_a_turn_and_stops_with_i(cli: Any, asking: str) -> None:
+    first = cli.json("execute", "-i", asking, exits=3)
+    assert first["waiting"]["prompt"] == "What?"
+    second = cli.json("execute", "-i", asking, "--input", '{"a": 1}', exits=3)
+    assert (second["output"], second["stage"], second["turn"]) == ({"a": 1}, "second", first["turn"] + 1)
+    last = cli.json("execute", "-i", asking, "--input", "true", exits=2)
+    assert last["outputs"] == {"first": {"a": 1}, "second": True}
+
+
+def test_an_answer_goes_on_to_the_end_without_i(cli: Any, task: Any) -> None:
+    machine = cli.machine(ask={"human": {"prompt": "?"}, "default_next": "a"}, a=task("echo 1"))
+    cli.json("execute", machine, exits=3)
+    document = cli.json("execute", machine, "--input", '"yes"')
+    assert document["outputs"] == {"ask": "yes", "a": 1}
+
+
+def test_resume_answers_too(cli: Any, asking: str) -> None:
+    cli.json("execute", asking, "--id", "r1", exits=3)
+    assert cli.json("exec", "resume", "r1", "--input", "1", exits=3)["stage"] == "second"
+    assert cli.json("exec", "resume", "-i", "r1", stdin=b"true\n", exits=2)["output"] is True
+
+
+@pytest.mark.parametrize(
+    ("data", "answer"),
+    [
+        (b"true\n", True),
+        (b' {"a": [1]} \n', {"a": [1]}),
+        (b'"quoted"', "quoted"),
+        (b"plain words\n", "plain words"),
+        (b"two\nlines\n", "two\nlines"),
+        (b"crlf\r\n", "crlf"),
+        ("grüße, Ω\n".encode(), "grüße, Ω"),
+        (b"{not json", "{not json"),
+        (b"null", None),
+    ],
+)
+def test_standard_input_is_json_else_a_string(cli: Any, data: bytes, answer: Any) -> None:
+    machine = cli.machine(ask={"human": {"prompt": "?"}}, done=END)
+    document = cli.json("execute", machine, stdin=data)
+    assert document["outputs"] == {"ask": answer}
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b" \r\n\t "])
+def test_empty_standard_input_is_no_answer(cli: Any, asking: str, data: bytes) -> None:
+    cli.json("execute", asking, stdin=data, exits=3)
+    before = cli.tree()
+    cli.json("execute", asking, stdin=data, exits=3)
+    assert cli.tree() == before
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"a": 1, "a": 2}',
+        b"NaN",
+        b"[Infinity]",
+        b"18446744073709551616",
+        b'"\\ud800"',
+        b"caf\xe9",
+        b'{"a": "\xff"}',
+        b"[" * 100_000,
+        b"[" * 400 + b"]" * 400,
+        b"x" * (17 << 20),
+    ],
+    ids=lambda data: ascii(data[:20]),
+)
+def test_an_answer_that_cannot_be_kept_is_refused_and_the_run_still_waits(cli: Any, asking: str, data: bytes) -> None:
+    cli.json("execute", asking, "--id", "r1", exits=3)
+    before = cli.tree()
+    for words in (["execute", asking], ["exec", "resume", "r1"], ["execute", "-i", asking]):
+        assert cli.refused(*words, stdin=data, exits=1)["code"] == "value_refused"
+    assert cli.tree() == before
+    assert cli.json("execute", asking, stdin=b"fine", exits=3)["stage"] == "second"
+
+
+def test_an_answer_that_the_schema_forbids_is_refused_and_the_run_still_waits(cli: Any, asking: str) -> None:
+    cli.json("execute", "-i", asking, "--input", "1", exits=3)
+    cli.json("execute", "-i", asking, "--input", "1", exits=3)
+    status = cli.json("exec", "status")
+    for words, data in ((["--input", '"maybe"'], b""), ([], b"maybe\n")):
+        error = cli.refused("execute", asking, *words, stdin=data, exits=1)
+        assert error["code"] == "answer_refused"
+        assert "still waits" in error["message"]
+    assert cli.json("exec", "status") == status
+    assert cli.json("execute", asking, "--input", "true")["status"] == "complete"
+
+
+def test_no_input_never_reads(cli: Any, asking: str) -> None:
+    cli.json("execute", asking, "--id", "r1", "--no-input", stdin=unread(), exits=3)
+    cli.json("exec", "resume", "r1", "--no-input", stdin=unread(), exits=3)
+    cli.json("execute", "--dry-run", asking, "--no-input", stdin=unread())
+
+
+def test_standard_input_is_read_only_where_the_run_waits(cli: Any, task: Any) -> None:
+    machine = cli.machine(
+        a=task("echo 1", default_next="ask"),
+        ask={"human": {"prompt": "?"}, "default_next": "b"},
+        b=task("echo 2", default_next="c"),
+        c=task("false"),
+    )
+    cli.json("execute", "-i", machine, stdin=unread(), exits=3)
+    cli.json("execute", "-i", machine, "--input", "1", stdin=unread())
+    cli.json("execute", machine, stdin=unread(), exits=1)
+    run = cli.json("exec", "status", stdin=unread())["run"]
+    cli.json("exec", "resume", run, stdin=unread(), exits=1)
+    cli.json("exec", "resume", run, "--retry", stdin=unread(), exits=1)
+
+
+def test_one_pipe_answers_one_question(cli: Any) -> None:
+    machine = cli.machine(
+        a={"human": {"prompt": "1"}, "default_next": "b"}, b={"human": {"prompt": "2"}, "default_next": "c"}, c=END
+    )
+    document = cli.json("execute", machine, stdin=b"yes\n", exits=3)
+    assert (document["outputs"], document["stage"]) == ({"a": "yes"}, "b")
+
+
+def test_a_process_without_standard_input_waits(cli: Any, asking: str) -> None:
+    cli.json("execute", asking, stdin=None, exits=3)
+
+
+def test_a_slow_producer_is_waited_for(cli: Any, asking: str) -> None:
+    read, write = os.pipe()
+    process = cli.start("execute", "-i", asking, "--format", "json", stdin=read)
+    os.close(read)
+    for part in (b'{"a"', b": 1", b"}\n"):
+        time.sleep(0.3)
+        os.write(write, part)
+    os.close(write)
+    out, _ = process.communicate(timeout=30)
+    assert json.loads(out)["outputs"] == {"first": {"a": 1}}
+    assert process.returncode == 3
+
+
+def test_a_standard_input_that_cannot_be_read_is_no_answer(cli: Any, asking: str) -> None:
+    script = '"$0" -m stateline execute "$1" --format json 0>/dev/null'
+    done = subprocess.run(["sh", "-c", script, sys.executable, asking], capture_output=True, timeout=60)
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["status"] == "waiting"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
+def test_a_terminal_is_not_read(cli: Any, asking: str) -> None:
+    import pty
+
+    master, slave = pty.openpty()
+    os.write(master, b"typed\n")
+    process = cli.start("execute", asking, "--format", "json", stdin=slave)
+    out, _ = process.communicate(timeout=30)
+    os.close(master)
+    os.close(slave)
+    assert process.returncode == 3
+    assert json.loads(out)["waiting"]["stage"] == "first"
+
+
+def wrapped(request: str, answer: Any) -> str:
+    return json.dumps({"requestId": request, "answer": answer})
+
+
+def test_the_same_answer_twice_is_one_answer_and_the_same_document(cli: Any, asking: str) -> None:
+    request = cli.json("execute", "-i", asking, "--id", "r1", exits=3)["waiting"]["requestId"]
+    once = cli.json("execute", "-i", asking, "--input", wrapped(request, "yes"), exits=3)
+    before = cli.tree()
+    for words in (["execute", "-i", asking], ["execute", "-i", asking, "--id", "r1"], ["exec", "resume", "-i", "r1"]):
+        assert cli.json(*words, "--input", wrapped(request, "yes"), exits=3) == once
+    assert cli.json("execute", "-i", asking, stdin=wrapped(request, "yes").encode(), exits=3) == once
+    assert cli.tree() == before
+    assert once["outputs"] == {"first": "yes"}
+
+
+def test_the_last_answer_twice_is_one_answer_although_the_run_is_complete(cli: Any) -> None:
+    machine = cli.machine(ask={"human": {"prompt": "?"}}, done=END)
+    request = cli.json("execute", machine, "--id", "r1", exits=3)["waiting"]["requestId"]
+    once = cli.json("execute", machine, "--id", "r1", "--input", wrapped(request, 1))
+    assert cli.json("execute", machine, "--id", "r1", "--input", wrapped(request, 1)) == once
+
+
+def test_a_repeated_answer_on_a_pipe_does_not_answer_the_next_question(cli: Any, task: Any) -> None:
+    machine = cli.machine(
+        ask={"human": {"prompt": "1"}, "default_next": "a"},
+        a=task("echo 1", default_next="again"),
+        again={"human": {"prompt": "2"}, "default_next": "done"},
+        done=END,
+    )
+    request = cli.json("execute", machine, exits=3)["waiting"]["requestId"]
+    cli.json("execute", "-i", machine, "--input", wrapped(request, "one"))
+    document = cli.json("execute", machine, stdin=wrapped(request, "one").encode(), exits=3)
+    assert (document["stage"], document["outputs"]) == ("again", {"ask": "one", "a": 1})
+
+
+def test_an_answer_for_another_request_is_refused(cli: Any, asking: str) -> None:
+    request = cli.json("execute", asking, exits=3)["waiting"]["requestId"]
+    before = cli.tree()
+    for stale in ("nonsense", None, 5, request + "x"):
+        error = cli.refused("execute", asking, "--input", wrapped(stale, "yes"), exits=1)
+        assert error["code"] == "answer_refused"
+        assert request in error["message"]
+    assert cli.tree() == before
+    assert cli.json("execute", asking, "--input", wrapped(request, "yes"), exits=3)["stage"] == "second"
+
+
+def test_an_object_that_only_looks_like_a_wrapping_is_an_answer(cli: Any) -> None:
+    machine = cli.machine(ask={"human": {"prompt": "?"}}, done=END)
+    cli.json("execute", machine, exits=3)
+    answer = {"requestId": "x", "answer": 1, "more": 2}
+    assert cli.json("execute", machine, "--input", json.dumps(answer))["output"] == answer
+
+
+def test_the_same_answer_from_several_processes_at_once_is_one_answer(cli: Any) -> None:
+    machine = cli.machine(ask={"human": {"prompt": "?"}}, done=END)
+    request = cli.json("execute", machine, "--id", "r1", exits=3)["waiting"]["requestId"]
+    results: list[Any] = []
+
+    def answer() -> None:
+        results.append(
+            cli.process("execute", machine, "--id", "r1", "--input", wrapped(request, 1), "--format", "json")
+        )
+
+    threads = [threading.Thread(target=answer) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [result.code for result in results] == [0] * 4, results
+    assert len({result.out for result in results}) == 1
+    assert [row["event"]["type"] for row in cli.json("log", "run:r1")["snapshots"]] == ["answered", "started"]
+
+
+def test_a_prompt_is_filled_in(cli: Any) -> None:
+    machine = cli.machine(
+        _state={"n": [1]}, ask={"human": {"prompt": "Ship {{ state.n }} for {{ input.who }}?"}}, d=END
+    )
+    waiting = cli.json("execute", machine, "--input", '{"who": "Ann"}', exits=3)["waiting"]
+    assert waiting["prompt"] == "Ship [1] for Ann?"
+
+
+def test_a_prompt_that_cannot_be_filled_in_can_still_be_answered(cli: Any) -> None:
+    machine = cli.machine(ask={"human": {"prompt": "Ship {{ state.nothing }}?"}}, done=END)
+    waiting = cli.json("execute", machine, exits=3)["waiting"]
+    assert "{{ state.nothing }}" in waiting["prompt"]
+    assert "not filled in" in waiting["prompt"]
+    assert cli.json("execute", machine, "--input", "1")["status"] == "complete"
+
+
+def test_a_secret_in_an_answer_is_masked_before_it_is_kept(cli: Any) -> None:
+    cli.monkeypatch.setenv("SOME_API_KEY", "abcdef-123456-secret")
+    machine = cli.machine(ask={"human": {"prompt": "?"}}, done=END)
+    document = cli.json("execute", machine, stdin=b"it is abcdef-123456-secret, yes")
+    assert document["output"] == "it is [REDACTED], yes"
+    held = b"".join(path.read_bytes() for path in cli.state.rglob("*") if path.is_file())
+    assert b"abcdef-123456-secret" not in held
+
+
+def test_force_with_an_open_question_asks_anew_under_another_request(cli: Any, asking: str) -> None:
+    old = cli.json("execute", asking, "--id", "r1", exits=3)["waiting"]["requestId"]
+    new = cli.json("execute", asking, "--id", "r1", "--force", exits=3)["waiting"]["requestId"]
+    assert new != old
+    cli.refused("execute", asking, "--id", "r1", "--input", wrapped(old, 1), exits=1)

@@ -1,0 +1,304 @@
+"""``run`` without a prompt: contexts are derived, refined and restored, and handed to stages."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+END: dict[str, Any] = {"end": {}}
+
+
+def chain(cli: Any, name: str = "demo") -> list[Any]:
+    """The snapshots of a context, oldest first, as ``show`` gives them."""
+    rows = cli.json("log", f"context:{name}")["snapshots"][::-1]
+    return [cli.json("show", row["sha"], "--resolve") for row in rows]
+
+
+def test_a_context_is_derived_from_the_flags(cli: Any) -> None:
+    document = cli.json(
+        "run", "--state-scope", "demo", "--system", "Be brief.", "--developer", "One.", "--developer", "Two.",
+        "--set", "limit=3", "--set", "name=plain", "--set", 'deep={"a": [1.5, null]}', "-m", "openai/x",
+        "--base-url", "https://example.test/v1",
+    )  # fmt: skip
+    assert document["run"] is None
+    assert (document["status"], document["reason"], document["waiting"]) == ("complete", "derive", None)
+    (first,) = chain(cli)
+    assert document["head"] == cli.json("log", "context:demo")["snapshots"][0]["sha"]
+    state = first["state"]
+    assert state["prompts"] == {"system": "Be brief.", "developer": ["One.", "Two."]}
+    assert state["settings"] == {"limit": 3, "name": "plain", "deep": {"a": [1.5, None]}}
+    assert (state["model_id"], state["base_url"]) == ("openai/x", "https://example.test/v1")
+    assert state["refinements"] == {"count": 0, "last": None}
+    assert state.keys() >= {"toolset_hash", "tool_caps", "context", "custom", "source_hash"}
+    assert (first["kind"], first["event"]["type"], first["prev_sha"]) == ("context", "derive", None)
+
+
+def test_each_refinement_is_a_snapshot_that_names_the_one_before(cli: Any) -> None:
+    heads = [cli.json("run", "--state-scope", "demo", "--system", "S", "--set", "a=1", "--set", "b=1")["head"]]
+    heads.append(cli.json("run", "--state-scope", "demo", "--refine-text", "Cite sources.")["head"])
+    (cli.home / "more.txt").write_text("From a file,\nü.\n")
+    heads.append(cli.json("run", "--state-scope", "demo", "--refine-file", str(cli.home / "more.txt"))["head"])
+    heads.append(cli.json("run", "--state-scope", "demo", "--set", "a=2")["head"])
+    heads.append(cli.json("run", "--state-scope", "demo", "--set", "c=3", "--refine-text", "Both.")["head"])
+    snapshots = chain(cli)
+    assert [each["prev_sha"] for each in snapshots] == [None, *heads[:-1]]
+    assert [each["seq"] for each in snapshots] == [0, 1, 2, 3, 4]
+    last = snapshots[-1]["state"]
+    assert last["prompts"] == {"system": "S", "developer": ["Cite sources.", "From a file,\nü.\n", "Both."]}
+    assert last["settings"] == {"a": 2, "b": 1, "c": 3}
+    assert last["refinements"] == {"count": 4, "last": {"text": "Both.", "settings": {"c": 3}}}
+    assert [each["event"]["type"] for each in snapshots] == ["derive", *["refine"] * 4]
+
+
+def test_deriving_and_refining_in_one_call_are_two_snapshots(cli: Any) -> None:
+    document = cli.json("run", "--state-scope", "demo", "--system", "S", "--set", "a=1", "--refine-text", "More.")
+    first, second = chain(cli)
+    assert document["reason"] == "refine"
+    assert first["state"]["prompts"]["developer"] == []
+    assert second["state"]["prompts"]["developer"] == ["More."]
+    assert [each["state"]["settings"] for each in (first, second)] == [{"a": 1}, {"a": 1}]
+    assert second["state"]["refinements"] == {"count": 1, "last": {"text": "More.", "settings": {}}}
+
+
+def test_a_context_that_is_there_is_restored_and_nothing_is_written(cli: Any) -> None:
+    head = cli.json("run", "--state-scope", "demo", "--system", "S")["head"]
+    before = cli.tree()
+    document = cli.json("run", "--state-scope", "demo")
+    assert (document["head"], document["reason"], document["warnings"]) == (head, "restore", [])
+    assert cli.tree() == before
+
+
+@pytest.mark.parametrize("more", [[], ["--set", "x=1"], ["--refine-text", "More."]], ids=str)
+def test_prompts_given_for_a_context_that_is_there_are_said_not_to_count(cli: Any, more: list[str]) -> None:
+    cli.json("run", "--state-scope", "demo", "--system", "S")
+    warnings = cli.json("run", "--state-scope", "demo", "--system", "other", *more)["warnings"]
+    assert any("--system" in warning for warning in warnings)
+    assert chain(cli)[-1]["state"]["prompts"]["system"] == "S"
+
+
+@pytest.mark.parametrize("more", [[], ["--set", "x=1"]], ids=str)
+def test_another_model_or_url_is_reported(cli: Any, more: list[str]) -> None:
+    cli.json("run", "--state-scope", "demo", "-m", "one", "--base-url", "https://one.test")
+    warnings = cli.json("run", "--state-scope", "demo", "-m", "two", "--base-url", "https://two.test", *more)[
+        "warnings"
+    ]
+    assert len(warnings) == 2
+    assert "one" in warnings[0]
+    assert "two" in warnings[0]
+    assert cli.json("run", "--state-scope", "demo", "-m", "one")["warnings"] == []
+    assert chain(cli)[-1]["state"]["model_id"] == "one"
+
+
+def test_the_default_context_is_a_hash_over_model_and_url_that_does_not_collide(cli: Any) -> None:
+    pairs = [("a", ""), ("", "a"), ("a", "b"), ("ab", ""), ('a","b', ""), ("a", '","b')]
+    heads = {cli.json("run", "-m", model, "--base-url", url)["head"] for model, url in pairs}
+    keys = {row["scope"] for row in cli.json("scopes")["scopes"]}
+    assert len(heads) == len(keys) == len(pairs)
+    canonical = json.dumps(["a", "b", ""], separators=(",", ":")).encode()
+    assert f"context:{hashlib.sha256(canonical).hexdigest()}" in keys
+    assert cli.json("run", "-m", "a", "--base-url", "b")["reason"] == "restore"
+
+
+def test_two_kinds_of_refinement_at_once_are_a_usage_error(cli: Any) -> None:
+    (cli.home / "f").write_text("x")
+    cli.refused("run", "--refine-text", "x", "--refine-file", str(cli.home / "f"), exits=64)
+    assert not cli.state.exists()
+
+
+@pytest.mark.parametrize("text", ["", "  \n\t"])
+def test_an_empty_refinement_is_a_usage_error(cli: Any, text: str) -> None:
+    (cli.home / "f").write_text(text)
+    cli.refused("run", f"--refine-text={text}", exits=64)
+    cli.refused("run", "--refine-file", str(cli.home / "f"), exits=64)
+    assert not cli.state.exists()
+
+
+def test_a_refinement_file_that_cannot_be_used_is_a_usage_error(cli: Any) -> None:
+    (cli.home / "latin").write_bytes(b"caf\xe9")
+    for path in (cli.home / "absent", cli.home, cli.home / "latin", "a\0b"):
+        cli.refused("run", "--refine-file", str(path), exits=64)
+    assert not cli.state.exists()
+
+
+@pytest.mark.parametrize(
+    "word", ["x", "=1", "", 'x={"a":1,"a":2}', "x=NaN", "x=18446744073709551616", "x=" + "[" * 500 + "]" * 500]
+)
+def test_a_malformed_setting_is_a_usage_error(cli: Any, word: str) -> None:
+    cli.refused("run", "--set", word, exits=64)
+    assert not cli.state.exists()
+
+
+@pytest.mark.parametrize(
+    ("word", "value"), [("x=", ""), ("x=1e3", 1000.0), ("x={a", "{a"), ("x=a=b", "a=b"), ("x= 1", 1)]
+)
+def test_a_setting_is_json_else_a_string(cli: Any, word: str, value: Any) -> None:
+    cli.json("run", "--state-scope", "demo", "--set", word)
+    assert chain(cli)[0]["state"]["settings"] == {"x": value}
+
+
+def test_a_context_of_256_kib_is_the_largest(cli: Any) -> None:
+    text = cli.home / "text"
+    text.write_bytes(b"x" * 100_000)
+    cli.json("run", "--state-scope", "demo", "--refine-file", str(text))
+    before = cli.tree()
+    text.write_bytes(b"y" * 100_000)
+    error = cli.refused("run", "--state-scope", "demo", "--refine-file", str(text), exits=1)
+    assert "262144" in error["message"]
+    text.write_bytes("ü".encode() * 200_000)
+    assert "262144" in cli.refused("run", "--state-scope", "demo", "--refine-file", str(text), exits=1)["message"]
+    assert {path: row[4] for path, row in cli.tree().items() if path.startswith(str(cli.state))} == {
+        path: row[4] for path, row in before.items() if path.startswith(str(cli.state))
+    }
+    cli.refused("run", "--state-scope", "new", "--set", "x=" + "z" * 300_000, exits=1)
+    assert {row["scope"] for row in cli.json("scopes")["scopes"]} == {"context:demo"}
+
+
+@pytest.mark.parametrize("more", [["--set", "x=2"], ["--refine-text", "More."], []], ids=str)
+def test_a_stale_parent_is_a_conflict(cli: Any, more: list[str]) -> None:
+    first = cli.json("run", "--state-scope", "demo", "--set", "x=0")["head"]
+    second = cli.json("run", "--state-scope", "demo", "--set", "x=1", "--parent", first)["head"]
+    before = cli.tree()
+    error = cli.refused("run", "--state-scope", "demo", "--parent", first, *more, exits=4)
+    assert error["code"] == "conflict"
+    assert first in error["message"]
+    assert second in error["message"]
+    assert {path: row[4] for path, row in cli.tree().items()} == {path: row[4] for path, row in before.items()}
+    assert cli.json("run", "--state-scope", "demo", "--parent", "context:demo", *more)["status"] == "complete"
+
+
+def test_a_parent_of_a_context_that_does_not_exist_is_refused(cli: Any) -> None:
+    assert cli.refused("run", "--state-scope", "demo", "--parent", "context:demo", exits=1)["code"] == "not_found"
+    head = cli.json("run", "--state-scope", "other")["head"]
+    assert cli.refused("run", "--state-scope", "demo", "--parent", head, exits=4)["code"] == "conflict"
+
+
+def test_refiners_at_once_each_refine_the_new_head(cli: Any) -> None:
+    cli.json("run", "--state-scope", "demo", "--system", "S")
+    processes = [cli.start("run", "--state-scope", "demo", "--refine-text", f"Number {n}.") for n in range(4)]
+    assert [process.wait(timeout=60) for process in processes] == [0] * 4
+    for process in processes:
+        process.communicate()
+    snapshots = chain(cli)
+    assert [each["state"]["refinements"]["count"] for each in snapshots] == [0, 1, 2, 3, 4]
+    assert sorted(snapshots[-1]["state"]["prompts"]["developer"]) == [f"Number {n}." for n in range(4)]
+    assert cli.json("verify")["findings"] == []
+
+
+def test_two_who_derive_at_once_make_one_context(cli: Any) -> None:
+    processes = [cli.start("run", "--state-scope", "demo", "--system", f"S{n}") for n in range(4)]
+    assert [process.wait(timeout=60) for process in processes] == [0] * 4
+    for process in processes:
+        process.communicate()
+    assert [each["event"]["type"] for each in chain(cli)] == ["derive"]
+
+
+def test_secrets_are_masked_and_counted_before_they_are_kept(cli: Any) -> None:
+    cli.monkeypatch.setenv("SOME_API_KEY", "abcdef-123456-secret")
+    cli.json("run", "--state-scope", "demo", "--system", "use abcdef-123456-secret", "--set", "password=hunter2hunter2")
+    (first,) = chain(cli)
+    assert first["state"]["prompts"]["system"] == "use [REDACTED]"
+    assert first["state"]["settings"] == {"password": "[REDACTED]"}
+    assert first["event"]["redactions"] >= 2
+    held = b"".join(path.read_bytes() for path in cli.state.rglob("*") if path.is_file())
+    assert b"abcdef-123456-secret" not in held
+    assert b"hunter2hunter2" not in held
+
+
+def test_a_secret_in_the_base_url_is_refused(cli: Any) -> None:
+    cli.monkeypatch.setenv("SOME_API_KEY", "abcdef-123456-secret")
+    cli.refused("run", "--state-scope", "d", "--base-url", "https://u:abcdef-123456-secret@example.test", exits=1)
+    assert not cli.state.exists()
+
+
+def test_a_scope_that_holds_no_context_is_damage(cli: Any, task: Any) -> None:
+    from stateline import Store
+
+    Store.open(cli.state).scope("context:demo").save({"x": 1})
+    before = cli.tree()
+    for words in (["run", "--state-scope", "demo", "--set", "x=1"], ["run", "--state-scope", "demo"]):
+        assert cli.refused(*words, exits=5)["code"] == "integrity"
+    assert cli.refused("execute", cli.machine(a=task("cat")), "--state-scope", "demo", exits=5)["code"] == "integrity"
+    assert [path for path in cli.tree() if path.startswith(str(cli.state))] == [
+        path for path in before if path.startswith(str(cli.state))
+    ]
+
+
+# -- contexts of runs ----------------------------------------------------------------------------------------------
+
+
+def test_a_context_reaches_tasks_conditions_and_prompts(cli: Any, task: Any) -> None:
+    cli.json("run", "--state-scope", "demo", "--system", "S", "--set", "limit=3")
+    machine = cli.machine(
+        a=task("cat", routes=[{"when": "context.settings.limit == 3", "to": "ask"}], default_next="no"),
+        ask={"human": {"prompt": "{{ context.prompts.system }} {{ context.settings.limit }}?"}},
+        no=END,
+    )
+    document = cli.json("execute", machine, "--state-scope", "demo", exits=3)
+    assert document["outputs"]["a"]["context"] == {
+        "prompts": {"system": "S", "developer": []},
+        "settings": {"limit": 3},
+    }
+    assert document["waiting"]["prompt"] == "S 3?"
+    head = cli.json("log", "context:demo")["snapshots"][0]["sha"]
+    assert cli.json("exec", "show")["context"] == {"scope": "context:demo", "sha256": head}
+
+
+def test_a_machine_may_name_its_context_and_the_flag_wins(cli: Any, task: Any) -> None:
+    cli.json("run", "--state-scope", "one", "--set", "x=1")
+    cli.json("run", "--state-scope", "two", "--set", "x=2")
+    machine = cli.machine(_context="one", a=task("cat"))
+    assert cli.json("execute", machine)["output"]["context"]["settings"] == {"x": 1}
+    assert cli.json("execute", machine, "--state-scope", "two")["output"]["context"]["settings"] == {"x": 2}
+    cli.monkeypatch.setenv("STATELINE_STATE_SCOPE", "two")
+    assert cli.json("execute", machine)["output"]["context"]["settings"] == {"x": 2}
+
+
+def test_without_a_context_it_is_null(cli: Any, task: Any) -> None:
+    machine = cli.machine(a=task("cat", routes=[{"when": "context == null", "to": "b"}]), b=task("echo 2"))
+    document = cli.json("execute", machine)
+    assert document["outputs"]["a"]["context"] is None
+    assert document["stage"] == "b"
+
+
+@pytest.mark.parametrize("how", ["flag", "machine"])
+def test_a_context_that_does_not_exist_starts_nothing_and_says_how_to_derive_it(cli: Any, task: Any, how: str) -> None:
+    machine = cli.machine(a=task("cat"), **({"_context": "demo"} if how == "machine" else {}))
+    error = cli.refused("execute", machine, *(["--state-scope", "demo"] if how == "flag" else []), exits=1)
+    assert error["code"] == "not_found"
+    assert "stateline run --state-scope demo" in error["hint"]
+    assert not cli.state.exists()
+
+
+def test_a_run_keeps_the_context_it_began_with(cli: Any, task: Any) -> None:
+    cli.json("run", "--state-scope", "demo", "--set", "x=1")
+    machine = cli.machine(a=task("cat", default_next="b"), b=task("cat"))
+    cli.json("execute", "-i", machine, "--id", "old", "--state-scope", "demo")
+    cli.json("run", "--state-scope", "demo", "--set", "x=2")
+    document = cli.json("execute", machine, "--id", "old")
+    assert document["outputs"]["b"]["context"]["settings"] == {"x": 1}
+    document = cli.json("execute", machine, "--id", "new", "--state-scope", "demo")
+    assert document["outputs"]["a"]["context"]["settings"] == {"x": 2}
+    document = cli.json("execute", machine, "--id", "old", "--force", "--state-scope", "demo")
+    assert document["outputs"]["a"]["context"]["settings"] == {"x": 2}
+
+
+def test_another_context_for_a_run_that_began_is_said_not_to_count(cli: Any, task: Any) -> None:
+    cli.json("run", "--state-scope", "demo", "--set", "x=1")
+    machine = cli.machine(a=task("cat", default_next="b"), b=task("cat"))
+    cli.json("execute", "-i", machine)
+    document = cli.json("execute", machine, "--state-scope", "demo")
+    assert "--state-scope" in document["warnings"][0]
+    assert document["output"]["context"] is None
+
+
+def test_a_context_that_was_damaged_stops_the_run_with_exit_5(cli: Any, task: Any) -> None:
+    cli.json("run", "--state-scope", "demo", "--set", "x=1")
+    machine = cli.machine(a=task("cat", default_next="b"), b=task("cat"))
+    cli.json("execute", "-i", machine, "--state-scope", "demo")
+    scope = hashlib.sha256(b"context:demo").hexdigest()
+    (path,) = (cli.state / scope).glob("state-*")
+    path.write_bytes(path.read_bytes().replace(b'"x":1', b'"x":2'))
+    assert cli.refused("execute", machine, exits=5)["code"] == "integrity"

@@ -1,0 +1,313 @@
+"""``--dry-run`` says what the real call then does and how it exits, and touches nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+END: dict[str, Any] = {"end": {}}
+MACHINE = "MACHINE"
+Setup = Callable[[Any, Any], None]
+
+
+def write(cli: Any, task: Any, *, text: str = "1", **more: Any) -> str:
+    """a -> b -> ask -> c -> done; ``b`` fails while there is no file ``ok``."""
+    return str(
+        cli.machine(
+            a=task(f"echo a >> ran; echo {text}", default_next="b"),
+            b=task("test -e ok && echo 2", default_next="ask"),
+            ask={"human": {"prompt": "?", "schema": {"type": "boolean"}}, "default_next": "c"},
+            c=task("echo 3", default_next="done"),
+            done=END,
+            **more,
+        )
+    )
+
+
+def absent(cli: Any, task: Any) -> None:
+    (cli.home / "ok").touch()
+    write(cli, task)
+
+
+def begun(cli: Any, task: Any) -> None:
+    (cli.home / "ok").touch()
+    cli.json("execute", "-i", write(cli, task), "--id", "r1")
+
+
+def waiting(cli: Any, task: Any) -> None:
+    (cli.home / "ok").touch()
+    cli.json("execute", write(cli, task), "--id", "r1", exits=3)
+
+
+def failed(cli: Any, task: Any) -> None:
+    cli.json("execute", write(cli, task), "--id", "r1", exits=1)
+    (cli.home / "ok").touch()
+
+
+def complete(cli: Any, task: Any) -> None:
+    waiting(cli, task)
+    cli.json("execute", str(cli.home / "m.json"), "--input", "true")
+
+
+def changed(cli: Any, task: Any) -> None:
+    begun(cli, task)
+    write(cli, task, text="11")
+
+
+def changed_while_waiting(cli: Any, task: Any) -> None:
+    waiting(cli, task)
+    write(cli, task, text="11")
+
+
+def lacking(cli: Any, task: Any) -> None:
+    begun(cli, task)
+    cli.machine(a=task("echo 1"))
+
+
+def lost(cli: Any, task: Any) -> None:
+    from stateline import Store
+    from stateline.engine.loop import apply
+    from stateline.engine.record import load_run
+    from stateline.machine.run import Intended
+
+    cli.machine(a=task("echo 1", repeatable=False))
+    cli.json("execute", "-i", str(cli.home / "m.json"), "--id", "done", exits=2)
+    machine = cli.machine(a=task("echo 1", default_next="b"), b=task("echo 2", repeatable=False))
+    cli.json("execute", "-i", machine, "--id", "r1")
+    apply(load_run(Store.open(cli.state), "r1"), Intended())
+
+
+def damaged(cli: Any, task: Any) -> None:
+    begun(cli, task)
+    (cli.state / hashlib.sha256(b"run:r1").hexdigest() / "latest.json").write_bytes(b"{}")
+
+
+def unsafe(cli: Any, task: Any) -> None:
+    begun(cli, task)
+    cli.state.chmod(0o750)
+
+
+def unsafe_scope(cli: Any, task: Any) -> None:
+    begun(cli, task)
+    (cli.state / hashlib.sha256(b"run:r1").hexdigest()).chmod(0o755)
+
+
+def unsafe_pointer(cli: Any, task: Any) -> None:
+    begun(cli, task)
+    (cli.state / hashlib.sha256(b"run:r1").hexdigest() / "latest.json").chmod(0o644)
+
+
+def unsafe_objects(cli: Any, task: Any) -> None:
+    begun(cli, task)
+    (cli.state / "objects").chmod(0o755)
+
+
+def unsafe_empty(cli: Any, task: Any) -> None:
+    absent(cli, task)
+    cli.state.mkdir()
+    cli.state.chmod(0o755)
+
+
+def foreign(cli: Any, task: Any) -> None:
+    absent(cli, task)
+    cli.state.mkdir(mode=0o700)
+    (cli.state / "letter.txt").touch()
+
+
+def newer(cli: Any, task: Any) -> None:
+    begun(cli, task)
+    (cli.state / "stateline.json").write_bytes(b'{"format":"stateline/2","store_id":"00"}')
+
+
+def invalid(cli: Any, task: Any) -> None:
+    cli.machine(a=task("echo 1", default_next="nowhere"))
+
+
+def contexts(cli: Any, task: Any) -> None:
+    absent(cli, task)
+    cli.json("run", "--state-scope", "demo", "--set", "x=1", "-m", "one")
+
+
+def demanding(cli: Any, task: Any) -> None:
+    (cli.home / "ok").touch()
+    write(cli, task, _input={"type": "integer"})
+
+
+I = ["execute", "-i", MACHINE]  # noqa: E741  # as the option is called
+TO_END = ["execute", MACHINE]
+
+TABLE: list[tuple[Setup, list[str], bytes, str, int]] = [
+    (absent, I, b"", "start", 0),
+    (absent, TO_END, b"", "start", 3),
+    (absent, [*I, "--id", "new"], b"", "start", 0),
+    (absent, [*I, "--input", "{}"], b"", "start", 0),
+    (absent, [*TO_END, "--state-scope", "nobody"], b"", "refuse", 1),
+    (absent, [*TO_END, "--parent", "run:nobody"], b"", "refuse", 1),
+    (absent, ["execute", "/does/not/exist"], b"", "refuse", 1),
+    (invalid, TO_END, b"", "refuse", 1),
+    (demanding, TO_END, b"", "refuse", 1),
+    (demanding, [*TO_END, "--input", "1"], b"", "start", 3),
+    (begun, I, b"", "advance", 3),
+    (begun, TO_END, b"", "advance", 3),
+    (begun, [*I, "--force"], b"", "start", 0),
+    (begun, [*I, "--id", "r1", "--force"], b"", "restart", 0),
+    (begun, [*I, "--id", "r2"], b"", "start", 0),
+    (begun, [*I, "--input", "1"], b"", "refuse", 64),
+    (begun, [*I, "--parent", "run:r1"], b"", "advance", 3),
+    (begun, [*I, "--parent", "run:r1~1"], b"", "refuse", 4),
+    (begun, [*I, "--parent", "run:r1~1", "--force"], b"", "refuse", 4),
+    (begun, [*I, "--parent", "run:r1~1", "--id", "r2"], b"", "refuse", 4),
+    (begun, [*I, "--accept-change"], b"", "advance", 3),
+    (waiting, I, b"", "wait", 3),
+    (waiting, TO_END, b"", "wait", 3),
+    (waiting, [*I, "--input", "true"], b"", "answer", 0),
+    (waiting, [*TO_END, "--input", "true"], b"", "answer", 0),
+    (waiting, I, b"true\n", "answer", 0),
+    (waiting, TO_END, b"true\n", "answer", 0),
+    (waiting, TO_END, b"maybe\n", "refuse", 1),
+    (waiting, [*TO_END, "--no-input"], b"true\n", "wait", 3),
+    (waiting, [*TO_END, "--input", '{"requestId": "x", "answer": true}'], b"", "refuse", 1),
+    (waiting, [*I, "--input", '{"requestId": "r1:2", "answer": true}'], b"", "answer", 0),
+    (waiting, [*I, "--parent", "run:r1~1"], b"", "refuse", 4),
+    (failed, I, b"", "report", 1),
+    (failed, TO_END, b"", "report", 1),
+    (failed, [*TO_END, "--input", "1"], b"", "refuse", 64),
+    (failed, [*TO_END, "--force", "--id", "r1"], b"", "restart", 3),
+    (complete, I, b"", "start", 0),
+    (complete, [*I, "--id", "r1"], b"", "report", 2),
+    (complete, [*TO_END, "--id", "r1"], b"", "report", 0),
+    (complete, [*TO_END, "--id", "r1", "--input", '{"requestId": "r1:2", "answer": true}'], b"", "report", 0),
+    (complete, [*TO_END, "--id", "r1", "--input", "true"], b"", "refuse", 64),
+    (changed, I, b"", "refuse", 1),
+    (changed, [*I, "--accept-change"], b"", "advance", 3),
+    (changed, [*I, "--force"], b"", "start", 0),
+    (changed_while_waiting, [*I, "--accept-change"], b"", "wait", 3),
+    (changed_while_waiting, [*I, "--accept-change", "--input", "true"], b"", "answer", 0),
+    (lacking, [*I, "--accept-change"], b"", "refuse", 1),
+    (lost, TO_END, b"", "advance", 3),
+    (lost, [*I, "--input", "1"], b"", "refuse", 64),
+    (damaged, I, b"", "refuse", 5),
+    (damaged, [*I, "--id", "r1", "--force"], b"", "refuse", 5),
+    (damaged, [*I, "--id", "r2"], b"", "start", 0),
+    (unsafe, I, b"", "refuse", 6),
+    (unsafe, [*I, "--force"], b"", "refuse", 6),
+    (unsafe_scope, I, b"", "refuse", 6),
+    (unsafe_pointer, I, b"", "refuse", 6),
+    (unsafe_objects, I, b"", "advance", 3),
+    (unsafe_objects, [*I, "--force"], b"", "refuse", 6),
+    (unsafe_empty, I, b"", "refuse", 6),
+    (foreign, I, b"", "refuse", 1),
+    (newer, I, b"", "refuse", 1),
+    (absent, ["run", "--state-scope", "demo"], b"", "derive", 0),
+    (absent, ["run", "--state-scope", "demo", "--refine-text", "x"], b"", "refine", 0),
+    (absent, ["run", "--state-scope", "demo", "--set", "x=" + "z" * 300_000], b"", "refuse", 1),
+    (contexts, ["run", "--state-scope", "demo"], b"", "restore", 0),
+    (contexts, ["run", "--state-scope", "demo", "-m", "two"], b"", "restore", 0),
+    (contexts, ["run", "--state-scope", "demo", "--set", "x=2"], b"", "refine", 0),
+    (contexts, ["run", "--state-scope", "demo", "--set", "x=2", "--parent", "context:demo"], b"", "refine", 0),
+    (contexts, ["run", "--state-scope", "demo", "--parent", "run:nobody"], b"", "refuse", 1),
+    (contexts, [*I, "--state-scope", "demo"], b"", "start", 0),
+    (unsafe, ["run", "--state-scope", "demo"], b"", "refuse", 6),
+]
+
+
+@pytest.mark.parametrize(
+    ("setup", "words", "stdin", "action", "exits"),
+    TABLE,
+    ids=[f"{row[0].__name__} {' '.join(row[1])[:60]} {row[2].decode().strip()}" for row in TABLE],
+)
+def test_the_plan_is_what_the_real_call_then_does(
+    cli: Any, task: Any, setup: Setup, words: list[str], stdin: bytes, action: str, exits: int
+) -> None:
+    setup(cli, task)
+    words = [str(cli.home / "m.json") if word == MACHINE else word for word in words]
+    before = cli.tree()
+    planned = cli(*words, "--dry-run", "--format", "json", stdin=stdin)
+    assert cli.tree() == before
+    assert planned.code == 0
+    document = planned.document
+    assert document.keys() >= {"plan", "exit", "warnings"}
+    plan = document["plan"]
+    assert plan.keys() >= {"action", "run", "scope", "head", "effects"}
+    assert (plan["action"], document["exit"]) == (action, exits), plan
+    assert plan["head"] is None or len(plan["head"]) == 64
+    real = cli(*words, "--format", "json", stdin=stdin)
+    assert real.code == exits, (real.out, real.err)
+    if action == "refuse":
+        assert real.document["error"]["message"] in plan["reason"]
+        assert files(cli.tree()) == files(before)
+        assert plan["effects"] == []
+    else:
+        assert document["warnings"] == real.document["warnings"]
+        assert plan["run"] in (None, real.document["run"])
+        assert (real.document["head"] == plan["head"]) == (files(cli.tree()) == files(before))
+
+
+def files(tree: dict[str, Any]) -> dict[str, Any]:
+    return {path: row[4] for path, row in tree.items() if row[4]}
+
+
+def test_the_first_effect_is_named(cli: Any, task: Any) -> None:
+    begun(cli, task)
+    document = cli.json(*TO_END[:1], str(cli.home / "m.json"), "--dry-run")
+    assert document["plan"]["effects"] == [
+        {"type": "task", "stage": "b", "argv": ["sh", "-c", "test -e ok && echo 2"], "repeatable": True}
+    ]
+    assert (document["plan"]["run"], document["plan"]["scope"]) == ("r1", "run:r1")
+    assert set(document["plan"]["exits"]) == {1, 3}
+
+
+def test_a_plan_as_text_says_it_too(cli: Any, task: Any) -> None:
+    absent(cli, task)
+    text = cli("execute", str(cli.home / "m.json"), "--dry-run").out.decode()
+    assert text.startswith("would start and exit 3")
+    assert "task of stage a" in text
+
+
+def test_the_exits_that_are_possible_hold_whatever_the_tasks_do(cli: Any, task: Any) -> None:
+    machine = cli.machine(
+        a=task("cat n", routes=[{"when": "output == 1", "to": "ask"}, {"when": "output == 2", "to": "done"}],
+               default_next="b", error_next="ask"),
+        b=task("false"),
+        ask={"human": {"prompt": "?"}},
+        done=END,
+    )  # fmt: skip
+    for one_turn in ([], ["-i"]):
+        exits = set(cli.json("execute", *one_turn, machine, "--force", "--dry-run")["plan"]["exits"])
+        for text in ("1", "2", "3", "nonsense"):
+            (cli.home / "n").write_text(text)
+            code = cli("execute", *one_turn, machine, "--force").code
+            assert code in exits, (one_turn, text)
+
+
+def test_a_store_that_cannot_be_written_is_foreseen(cli: Any, task: Any) -> None:
+    import os
+
+    if os.geteuid() == 0:
+        pytest.skip("root may write to a directory without the permission")
+    begun(cli, task)
+    places = [cli.state, *(path for path in cli.state.rglob("*") if path.is_dir())]
+    for place in places:
+        place.chmod(0o500)
+    try:
+        machine = str(cli.home / "m.json")
+        assert cli.json("execute", "-i", machine, "--dry-run")["exit"] == 1
+        assert cli.refused("execute", "-i", machine, exits=1)["code"] == "storage"
+    finally:
+        for place in places:
+            place.chmod(0o700)
+
+
+def test_a_dry_run_of_a_copy_needs_no_more_than_to_read_it(cli: Any, task: Any) -> None:
+    begun(cli, task)
+    copy = cli.home / "copy"
+    shutil.copytree(cli.state, copy)
+    machine = Path(cli.home / "m.json")
+    plan = cli.json("execute", "-i", str(machine), "--dry-run", "--state-dir", str(copy))
+    assert plan["plan"]["head"] == json.loads(cli("exec", "status", "--format", "json").out)["head"]

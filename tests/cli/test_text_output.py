@@ -1,0 +1,158 @@
+"""What people see: nothing that came from others acts on a terminal, and colour only where somebody looks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+END: dict[str, Any] = {"end": {}}
+EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\r\x00\x08"
+HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def harmless(result: Any) -> str:
+    """The whole text of a result, which holds nothing that acts on a terminal."""
+    text = str(result.out.decode() + result.err)
+    assert not HARMFUL.search(text), ascii(text)
+    return text
+
+
+@pytest.fixture
+def evil(cli: Any, task: Any) -> Any:
+    """Runs whose outputs, errors, prompts, labels, inputs and paths would like to own the terminal."""
+    (cli.home / "evil").write_text(json.dumps({"k" + EVIL: EVIL + "shown"}))
+    (cli.home / "words").write_text(EVIL + "shown\nsecond line")
+    machine = cli.machine(
+        "asks", a=task("cat evil", default_next="ask"), ask={"human": {"prompt": "Q {{ outputs.a }}?"}}
+    )
+    cli.json("execute", machine, "--id", "asks", "--input", json.dumps(EVIL), "--label", "k=" + EVIL, exits=3)
+    machine = cli.machine("fails", a=task("cat words >&2; exit 1"))
+    os.rename(machine, str(cli.home / "fails\x1b[2J.json"))
+    cli.json("execute", str(cli.home / "fails\x1b[2J.json"), "--id", "fails", exits=1)
+    cli.json("execute", cli.machine("ends", a=task("cat evil")), "--id", "ends")
+    cli.json("run", "--state-scope", "c", "--system", EVIL, "--set", "k=" + EVIL)
+    cli.json("run", "--state-scope", "c", "--refine-text", EVIL + "x")
+    return cli
+
+
+def test_no_command_prints_what_acts_on_a_terminal(evil: Any) -> None:
+    for words in (
+        ["exec", "list"],
+        ["exec", "status", "asks"],
+        ["exec", "status", "fails"],
+        ["exec", "show", "asks"],
+        ["exec", "show", "fails"],
+        ["exec", "history", "ends"],
+        ["exec", "history", "fails"],
+        ["exec", "resume", "asks"],
+        ["exec", "resume", "fails"],
+        ["exec", "resume", "ends"],
+        ["scopes"],
+        ["log", "run:asks"],
+        ["log", "run:fails"],
+        ["log", "context:c"],
+        ["show", "run:asks", "--resolve"],
+        ["show", "context:c"],
+        ["verify"],
+        ["execute", str(evil.home / "fails\x1b[2J.json")],
+        ["execute", str(evil.home / "fails\x1b[2J.json"), "--dry-run"],
+        ["execute", str(evil.home / "asks.json"), "--dry-run"],
+        ["machine", "check", str(evil.home / "fails\x1b[2J.json")],
+    ):
+        assert harmless(evil(*words)), words
+
+
+def test_errors_do_not_act_on_a_terminal_either(evil: Any) -> None:
+    for words in (
+        ["execute", EVIL.replace("\x00", "")],
+        [EVIL],
+        ["exec", "status", "--", EVIL],
+        ["execute", "x", "--input", EVIL],
+        ["run", "--set", EVIL],
+        ["exec", "clean", "--older-than", EVIL],
+        ["log", EVIL],
+        ["--" + EVIL],
+        ["--format", EVIL, "exec", "list"],
+        ["exec", "resume", "asks", "--input", json.dumps({"requestId": EVIL, "answer": 1})],
+    ):
+        result = evil(*words)
+        assert result.code in (1, 64), words
+        assert harmless(result)
+
+
+def test_what_is_readable_stays_readable(evil: Any) -> None:
+    assert "shown" in evil("exec", "resume", "asks").out.decode()
+    assert "shown" in evil("exec", "status", "fails").out.decode()
+    assert "second line" in evil("exec", "resume", "fails").out.decode()
+
+
+def test_text_that_is_json_is_still_that_json(evil: Any) -> None:
+    shown = json.loads(evil("exec", "show", "asks").out)
+    assert shown["input"] == EVIL
+    assert shown["outputs"]["a"] == {"k" + EVIL: EVIL + "shown"}
+    assert json.loads(evil("show", "context:c").out)["kind"] == "context"
+
+
+def terminal(cli: Any, *words: str, **environment: str) -> str:
+    """What a command shows when its stdout and stderr are a terminal."""
+    import pty
+
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "stateline", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=slave,
+        stderr=slave,
+        env={**os.environ, **environment},
+    )
+    os.close(slave)
+    shown = b""
+    while True:
+        try:
+            part = os.read(master, 4096)
+        except OSError:
+            break
+        if not part:
+            break
+        shown += part
+    os.close(master)
+    process.wait(timeout=60)
+    return shown.decode()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
+class TestTerminal:
+    def test_a_terminal_sees_colours_progress_and_nothing_raw(self, evil: Any) -> None:
+        shown = terminal(evil, "execute", str(evil.home / "ends.json"))
+        assert "\x1b[32mcomplete\x1b[0m" in shown
+        assert "turn 1: a ..." in shown
+        assert "\x1b]" not in shown
+        assert "\x1b[2J" not in shown
+
+    def test_no_color_is_heeded(self, evil: Any) -> None:
+        assert "\x1b" not in terminal(evil, "execute", str(evil.home / "ends.json"), NO_COLOR="1")
+
+    def test_a_warning_is_coloured_and_readable(self, evil: Any) -> None:
+        evil.json("execute", str(evil.home / "asks.json"), "--id", "asks2", exits=3)
+        shown = terminal(evil, "execute", str(evil.home / "asks.json"), "--id", "asks")
+        assert "\x1b[33mwarning:\x1b[0m other unfinished runs" in shown
+        assert "\ufffd[" not in shown.split("Q ")[0]
+
+    def test_an_error_is_coloured(self, evil: Any) -> None:
+        assert "\x1b[31merror:\x1b[0m there is no run nobody" in terminal(evil, "exec", "status", "nobody")
+
+    def test_json_for_a_terminal_is_indented_and_harmless(self, evil: Any) -> None:
+        shown = terminal(evil, "exec", "show", "asks", "--format", "json")
+        assert not HARMFUL.search(shown.replace("\r\n", "\n"))
+        assert json.loads(shown)["input"] == EVIL
+
+
+def test_a_file_or_pipe_gets_no_colour(evil: Any) -> None:
+    for words in (["verify"], ["log", "run:asks"], ["exec", "list"], ["exec", "resume", "asks"]):
+        assert "\x1b" not in evil(*words).out.decode()

@@ -1,0 +1,167 @@
+"""What happens between the look at a head and the lock on it: somebody else was quicker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateline import Store
+from stateline.errors import AnswerRefused, ConflictError
+from stateline.prestage.context import Wishes
+from stateline.service.contexts import ContextOptions, prepare
+from stateline.service.execute import Call, Options, execute, resume
+from stateline.service.runs import clean
+from stateline.store.memory import MemoryBackend
+
+
+class Raced(MemoryBackend):
+    """A backend on which ``other`` is done once, just before the next lock is taken."""
+
+    other: Callable[[], Any] | None = None
+
+    def lock(self, scope: str, wait: float) -> AbstractContextManager[None]:
+        if self.other is not None:
+            other, self.other = self.other, None
+            other()
+        return super().lock(scope, wait)
+
+
+@pytest.fixture
+def backend() -> Raced:
+    return Raced()
+
+
+@pytest.fixture
+def store(backend: Raced) -> Store:
+    return Store(backend)
+
+
+def context(text: str = "", system: str | None = None, parent: str | None = None) -> ContextOptions:
+    return ContextOptions(name="demo", wishes=Wishes(system=system, refine=text or None), parent=parent)
+
+
+def machine(tmp_path: Path, **stages: Any) -> str:
+    path = tmp_path / "m.json"
+    path.write_text(json.dumps({"stateline": 1, "name": "m", "stages": stages}))
+    return str(path)
+
+
+def events(store: Store, run: str) -> list[str]:
+    return [snapshot.event["type"] for snapshot in store.scope(f"run:{run}").walk()][::-1]
+
+
+ASK = {"human": {"prompt": "?"}, "default_next": "done"}
+ECHO = {"task": ["sh", "-c", "echo x >> ran; echo 1"], "repeatable": True}
+END: dict[str, Any] = {"end": {}}
+
+
+def test_whoever_comes_second_to_derive_restores(store: Store, backend: Raced) -> None:
+    backend.other = lambda: prepare(store, context(system="first"))
+    second = prepare(store, context(system="second"))
+    head = store.scope("context:demo").load()
+    assert (second.outcome.reason, second.seq, head.seq) == ("restore", 0, 0)
+    assert head.envelope.state["prompts"]["system"] == "first"
+    assert head.envelope.state["refinements"] == {"count": 0, "last": None}
+    assert "--system" in second.outcome.warnings[0]
+
+
+def test_whoever_comes_second_to_refine_refines_the_new_head(store: Store, backend: Raced) -> None:
+    prepare(store, context(system="S"))
+    backend.other = lambda: prepare(store, context("first"))
+    prepare(store, context("second"))
+    head = store.scope("context:demo").load()
+    assert head.envelope.state["prompts"]["developer"] == ["first", "second"]
+    assert head.envelope.state["refinements"]["count"] == head.seq == 2
+
+
+def test_a_demanded_head_that_moves_before_the_lock_is_a_conflict(store: Store, backend: Raced) -> None:
+    head = prepare(store, context(system="S")).outcome.head
+    backend.other = lambda: prepare(store, context("first"))
+    with pytest.raises(ConflictError):
+        prepare(store, context("second", parent=head))
+    assert store.scope("context:demo").load().seq == 1
+
+
+def test_a_bare_answer_is_not_taken_for_the_next_question(store: Store, backend: Raced, tmp_path: Path) -> None:
+    asks = machine(tmp_path, a=ASK | {"default_next": "b"}, b=ASK, done=END)
+    options = Options(machine=asks, run="r1")
+    execute(store, options)
+    backend.other = lambda: resume(store, "r1", Call(input="one"))
+    with pytest.raises(ConflictError, match="went on"):
+        resume(store, "r1", Call(input="another one"))
+    assert resume(store, "r1", Call()).outputs == {"a": "one"}
+
+
+def test_the_same_named_answer_at_once_gives_the_same_document(store: Store, backend: Raced, tmp_path: Path) -> None:
+    asks = machine(tmp_path, a=ASK | {"default_next": "b"}, b=ASK, done=END)
+    request = execute(store, Options(machine=asks, run="r1")).waiting["requestId"]
+    call = Call(input={"requestId": request, "answer": "one"}, one_turn=True)
+    documents = []
+    backend.other = lambda: documents.append(resume(store, "r1", call).document())
+    documents.append(resume(store, "r1", call).document())
+    assert documents[0] == documents[1]
+    assert events(store, "r1") == ["started", "answered"]
+
+
+def test_an_answer_to_a_question_that_was_settled_twice_over_is_refused(
+    store: Store, backend: Raced, tmp_path: Path
+) -> None:
+    asks = machine(tmp_path, a=ASK | {"default_next": "b"}, b=ASK | {"default_next": "c"}, c=ASK, done=END)
+    request = execute(store, Options(machine=asks, run="r1")).waiting["requestId"]
+
+    def quicker() -> None:
+        resume(store, "r1", Call(input=1))
+        resume(store, "r1", Call(input=2))
+
+    backend.other = quicker
+    with pytest.raises(AnswerRefused):
+        resume(store, "r1", Call(input={"requestId": request, "answer": 3}))
+    assert resume(store, "r1", Call()).outputs == {"a": 1, "b": 2}
+
+
+def test_a_run_that_somebody_else_started_is_gone_on_with(store: Store, backend: Raced, tmp_path: Path) -> None:
+    options = Options(machine=machine(tmp_path, a=ECHO | {"default_next": "b"}, b=ECHO), call=Call(one_turn=True))
+    others = []
+    backend.other = lambda: others.append(execute(store, options))
+    mine = execute(store, options)
+    assert mine.run == others[0].run
+    assert (others[0].status, mine.status) == ("advanced", "complete")
+    assert (tmp_path / "ran").read_text() == "x\nx\n"
+
+
+def test_a_turn_that_somebody_else_performed_is_not_performed_again(
+    store: Store, backend: Raced, tmp_path: Path
+) -> None:
+    options = Options(machine=machine(tmp_path, a=ECHO | {"default_next": "b"}, b=ECHO), call=Call(one_turn=True))
+    execute(store, options)
+    backend.other = lambda: execute(store, options)
+    assert execute(store, options).exit_code == 2
+    assert (tmp_path / "ran").read_text() == "x\nx\n"
+
+
+def test_a_change_is_accepted_once(store: Store, backend: Raced, tmp_path: Path) -> None:
+    path = machine(tmp_path, a=ASK, done=END)
+    execute(store, Options(machine=path, run="r1"))
+    Path(path).write_text(Path(path).read_text() + "\n")
+    options = Options(machine=path, run="r1", accept_change=True)
+    backend.other = lambda: execute(store, options)
+    execute(store, options)
+    assert events(store, "r1") == ["started", "replaced"]
+
+
+def test_a_run_that_was_started_again_meanwhile_is_not_cleaned_away(
+    store: Store, backend: Raced, tmp_path: Path
+) -> None:
+    path = machine(tmp_path, a=ASK, done=END)
+    execute(store, Options(machine=path, run="r1"))
+    resume(store, "r1", Call(input=1))
+    backend.other = lambda: execute(store, Options(machine=path, run="r1", force=True))
+    result = clean(store, unfinished=False, older_than=0)
+    assert result.removed == []
+    assert "started again" in result.kept["r1"]
+    assert resume(store, "r1", Call()).status == "waiting"

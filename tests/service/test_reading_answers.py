@@ -1,0 +1,73 @@
+"""Reading answers, and the names of default contexts, against oracles that owe them nothing."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stateline.errors import ValueRefused
+from stateline.prestage.context import Wishes, default_name, derive, refine
+from stateline.service.answers import parse_answer
+
+NUMBERS = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+JSON = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(),
+    lambda children: st.lists(children, max_size=4) | st.dictionaries(st.text(), children, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(JSON, st.sampled_from([None, 2]), st.booleans())
+def test_json_is_read_as_json_however_it_is_spelled(value: object, indent: int | None, ascii: bool) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii)
+    assert parse_answer(f" {text}\n".encode()) == value
+
+
+@given(st.text())
+def test_text_that_is_no_json_is_a_string(text: str) -> None:
+    data = text.encode()
+    try:
+        json.loads(data)
+    except ValueError:
+        answer = parse_answer(data)
+        if not data.strip():
+            assert answer is msgspec.UNSET
+        else:
+            assert isinstance(answer, str)
+            assert text.startswith(answer)
+            assert text[len(answer) :] in ("", "\n", "\r", "\r\n")
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_an_answer_or_refused(data: bytes) -> None:
+    try:
+        answer = parse_answer(data)
+    except ValueRefused:
+        return
+    assert answer is msgspec.UNSET or json.dumps(answer)
+
+
+@pytest.mark.parametrize("data", [b"", b" ", b"\n\r\t"])
+def test_nothing_is_no_answer(data: bytes) -> None:
+    assert parse_answer(data) is msgspec.UNSET
+
+
+@given(st.tuples(st.text(), st.text(), st.text()), st.tuples(st.text(), st.text(), st.text()))
+def test_two_different_triples_never_share_a_context(one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
+    assert (default_name(*one) == default_name(*other)) == (one == other)
+
+
+@given(st.lists(st.text(min_size=1), max_size=5), st.dictionaries(st.text(), st.integers(0, 9), max_size=3))
+def test_refinements_are_appended_and_counted(texts: list[str], settings: dict[str, int]) -> None:
+    context = derive(Wishes(system="S", settings={"kept": 1}))
+    before = json.dumps(context)
+    for text in texts:
+        context = refine(context, Wishes(refine=text, settings=settings))
+    assert context["prompts"] == {"system": "S", "developer": texts}
+    assert context["settings"] == ({"kept": 1} | settings if texts else {"kept": 1})
+    assert context["refinements"]["count"] == len(texts)
+    assert json.dumps(derive(Wishes(system="S", settings={"kept": 1}))) == before
