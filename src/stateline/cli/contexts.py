@@ -66,7 +66,7 @@ def run(
     warn(said, result.outcome.warnings)
     words = {"derive": "derived", "refine": "refined", "restore": "is there already, unchanged"}
     lines = [
-        f"context {result.scope}: {words[result.outcome.reason]} (seq {result.seq})",
+        f"{result.scope} {words[result.outcome.reason]} (seq {result.seq})",
         f"  head:   {result.outcome.head}",
     ]
     emit(said, result.outcome.document(), lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -129,22 +129,45 @@ _COLOUR = {"advanced": "bold", "complete": "green", "waiting": "yellow", "error"
 
 def outcome_lines(outcome: Outcome) -> list[str]:
     """How a run stands, for people."""
-    lines = [
-        f"run {outcome.run}: {coloured(outcome.status, _COLOUR[outcome.status])} "
-        f"(turn {outcome.turn}, stage {outcome.stage}, {outcome.reason})"
-    ]
+    way = outcome.stage if outcome.source in (None, outcome.stage) else f"{outcome.source} -> {outcome.stage}"
+    status = coloured(outcome.status, _COLOUR[outcome.status])
+    lines = [f"run {outcome.run}: {status} (turn {outcome.turn}: {way}, {outcome.reason})"]
     if outcome.output is not None:
         lines.append(f"  output: {one_line(outcome.output)}")
     if outcome.error:
-        lines.append(f"  failed: {plain(outcome.error['message'])}")
-        if outcome.error.get("hint"):
-            lines.append(f"  hint:   {plain(outcome.error['hint'])}")
-        lines.append(f"  way on: stateline exec resume {outcome.run} --retry")
-    if outcome.waiting and outcome.waiting["type"] == "human":
-        lines.append(f"  asks:   {plain(outcome.waiting['prompt'])}")
-        lines.append(f"  answer: stateline exec resume {outcome.run} --input JSON   (or on standard input)")
-    elif outcome.waiting:
-        lines.append(f"  waits:  {plain(outcome.waiting['message'])}")
-        lines.append(f"  way on: {plain(outcome.waiting['hint'])}")
+        lines += _failure_lines(outcome)
+    if outcome.waiting:
+        lines += waiting_lines(str(outcome.run), outcome.waiting)
     lines.append(f"  head:   {outcome.head}")
+    return lines
+
+
+def waiting_lines(run: str, waiting: dict[str, Any]) -> list[str]:
+    """What a run waits for, and how to go on."""
+    if waiting["type"] != "human":
+        return [f"  waits:  {plain(waiting['message'])}", f"  way on: {plain(waiting['hint'])}"]
+    lines = [f"  asks:   {plain(waiting['prompt'])}"]
+    if waiting["schema"] is not None:
+        lines.append(f"  schema: {one_line(waiting['schema'])}")
+    return [*lines, f"  answer: stateline exec resume {run} --input JSON   (or pipe it in)"]
+
+
+_MENDED_IN_THE_FILE = ("set", "condition", "state_schema", "limit")
+"""Kinds of failure that come back until the machine file is changed."""
+_SHOWN_LINES = 10
+"""How many lines of a failure's message are shown; the document has all of them."""
+
+
+def _failure_lines(outcome: Outcome) -> list[str]:
+    error = outcome.error
+    said = plain(error["message"]).split("\n")
+    more = [f"          ({len(said) - _SHOWN_LINES} lines before that)"] if len(said) > _SHOWN_LINES else []
+    said = said[-_SHOWN_LINES:]
+    lines = [f"  failed: {error['stage']}: {said[0]}", *(f"          {line}" for line in said[1:]), *more]
+    if error.get("hint"):
+        lines.append(f"  hint:   {plain(error['hint'])}")
+    if outcome.status == "error":
+        mend = "mend the machine file, then stateline execute MACHINE --accept-change; then "
+        first = mend if error["kind"] in _MENDED_IN_THE_FILE else ""
+        lines.append(f"  way on: {first}stateline exec resume {outcome.run} --retry")
     return lines

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from stateline.store.store import Store
 
 _META = "stateline.common"
+_PATIENCE = 1.0
+"""[s] after which somebody who waits for standard input is told so."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,10 +58,22 @@ def _common() -> list[click.Parameter]:
     """Fresh options for one command; their defaults are None, so that what was not said stays unsaid."""
     flag: dict[str, Any] = {"is_flag": True, "default": None}
     return [
-        TyperOption(param_decls=["--state-dir"], metavar="DIR", help="Directory that holds everything."),
+        TyperOption(
+            param_decls=["--state-dir"],
+            metavar="DIR",
+            help="Directory that holds everything [env: STATELINE_STATE_DIR; default: the user's state directory].",
+        ),
         TyperOption(param_decls=["--state-scope"], metavar="NAME", help="The context to use: the scope context:NAME."),
-        TyperOption(param_decls=["--format"], metavar="text|json", help="What stdout gets."),
-        TyperOption(param_decls=["--wait"], metavar="SECONDS", help="How long to wait for a lock."),
+        TyperOption(
+            param_decls=["--format"],
+            metavar="text|json",
+            help="What stdout gets [env: STATELINE_FORMAT; default: text].",
+        ),
+        TyperOption(
+            param_decls=["--wait"],
+            metavar="SECONDS",
+            help="How long to wait for a lock [env: STATELINE_WAIT; default: 10].",
+        ),
         TyperOption(param_decls=["-v", "--verbose"], help="Say more, on stderr.", **flag),
         TyperOption(param_decls=["-q", "--quiet"], help="Say nothing but errors on stderr.", **flag),
         TyperOption(param_decls=["--debug"], help="Show tracebacks.", **flag),
@@ -102,7 +116,8 @@ def settings(ctx: click.Context) -> Settings:
         return msgspec.convert(values, Settings, strict=False)
     except msgspec.ValidationError as error:
         raise UsageError(
-            f"an option, or its STATELINE_ variable, is malformed: {error}", hint="--format text|json, --wait SECONDS"
+            f"a common option, or its STATELINE_ variable, is malformed: {error}",
+            hint="--format is text or json, --wait a number of seconds, the STATELINE_ switches true or false",
         ) from None
 
 
@@ -142,7 +157,8 @@ def read_input(text: str | None) -> Any:
     try:
         return canonical.parse(data, what="--input")
     except ValueRefused as error:
-        raise UsageError(f"{error.message}; nothing was changed", hint=error.hint) from None
+        hint = error.hint if data[:1] in b'[{"' or text.startswith("@") else "a string needs quotes: --input '\"yes\"'"
+        raise UsageError(f"{error.message}; nothing was changed", hint=hint) from None
 
 
 def stdin_reader(no_input: bool) -> Any:
@@ -154,6 +170,7 @@ def stdin_reader(no_input: bool) -> Any:
     stream = sys.stdin.buffer
 
     def read() -> bytes:
+        _tell_if_slow(stream)
         try:
             return bytes(stream.read(canonical.TEXT_LIMIT + 1))
         except OSError as error:
@@ -164,6 +181,20 @@ def stdin_reader(no_input: bool) -> Any:
             ) from None
 
     return read
+
+
+def _tell_if_slow(stream: Any) -> None:
+    """Say on stderr what is waited for, if standard input does not come at once: it may never end."""
+    import select
+
+    from stateline.cli.output import talk
+
+    try:
+        ready = select.select([stream], [], [], _PATIENCE)[0]
+    except (OSError, ValueError):  # Windows selects sockets only
+        return
+    if not ready:
+        talk("reading the answer from standard input, to its end (--no-input does not)")
 
 
 def pairs(words: list[str] | None, option: str, *, parsed: bool) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from stateline.cli.execute import waiting_lines
 from stateline.cli.options import settings
 from stateline.cli.output import emit, one_line, plain, pretty, table, warn
 from stateline.errors import UsageError
@@ -38,16 +39,16 @@ def status(ctx: typer.Context, run: RunId = None) -> int:
     store = said.store()
     document = verb(store, run)
     warn(said, store.warnings)
-    lines = [f"{name + ':':<12} {document[name]}" for name in ("run", "machine", "status", "stage", "turn")]
-    lines += [f"{name + ':':<12} {document[name]}" for name in ("started_at", "updated_at", "head")]
-    lines.append(f"machine_path: {plain(document['machine_path'])}")
+    shown = ("run", "machine", "machine_path", "status", "stage", "turn", "started_at", "updated_at", "head")
+    lines = [f"{name + ':':<17}{plain(str(document[name]))}" for name in shown]
     for name, bound in document["bounds"].items():
-        used = document["counters"][name]
-        lines.append(f"{name + ':':<16} {used}" + (f" of {bound['limit']}" if bound["limit"] else " (no limit)"))
+        if bound["limit"]:
+            unit = " s" if name == "timeout" else ""
+            lines.append(f"{name + ':':<17}{document['counters'][name]:.6g} of {bound['limit']:.6g}{unit}")
     for waiting in document["interrupts"]:
-        lines.append(f"waits for:   {waiting['type']} {one_line(waiting.get('prompt') or waiting.get('message'))}")
+        lines += waiting_lines(document["run"], waiting)
     if document["error"]:
-        lines.append(f"error:       {plain(document['error']['message'])}")
+        lines.append(f"{'error:':<17}{plain(document['error']['message'])}")
     emit(said, document, lines)
     return 0
 

@@ -109,7 +109,7 @@ def apply(run: Run, event: Event, seconds: float = 0.0) -> Run:
     decision = advance(run.machine, run.state, event, facts_of(run.scope.store, run, seconds))
     document = _carried(run, event, seconds)
     if masked:
-        document["masked"] = masked
+        document["redactions"] = masked
     return write_run(run, decision, _describe(run, event, decision, document))
 
 
@@ -127,13 +127,14 @@ def _masked(store: Store, event: Event) -> tuple[Event, int]:
     return event, 0
 
 
-def replace_machine(run: Run, machine: Machine, record: MachineRecord) -> Run:
-    """Go on with a changed machine, as the operator accepted. Raises ``MachineChanged`` if it lacks the stage."""
+def replace_machine(run: Run, machine: Machine, record: MachineRecord, path: str) -> Run:
+    """Go on with a changed machine from ``path``, as the operator accepted. Raises ``MachineChanged`` if it lacks the
+    stage at which the run stands."""
     before = run.record.source.sha256
     decision = advance(machine, run.state, Replaced())
     changed = msgspec.structs.replace(run, machine=machine, record=record)
     document = _carried(run, Replaced(), 0.0)
-    document["machine"] = {**document["machine"], "name": machine.name, "sha256": record.source.sha256}
+    document["machine"] = {"path": path, "name": machine.name, "sha256": record.source.sha256}
     document["replaced"] = {"from": before, "to": record.source.sha256}
     return write_run(changed, decision, _describe(changed, Replaced(), decision, document))
 

@@ -59,7 +59,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sha256(self) -> str:
+        """Of the snapshot."""
         return str(self.snapshot.sha256)
+
+    @property
+    def machine_sha(self) -> str:
+        """Of the machine file's exact bytes."""
+        return self.record.source.sha256
 
 
 def run_scope(store: Store, run: str) -> Scope:

@@ -61,7 +61,7 @@ def load(data: bytes, name: str, *, exists: Exists | None = None) -> Machine:
     raise MachineInvalid(
         f"{printable(name)} has {count}: {first}{more}",
         problems,
-        hint="`stateline machine check` lists every mistake with a hint",
+        hint="`stateline machine check FILE` lists every mistake with a hint",
     )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeGuard
 
 import msgspec
 
-from stateline.bundle import canonical
+from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json
-from stateline.engine.record import Run
+from stateline.engine.record import Run, load_run, run_scope
 from stateline.errors import AnswerRefused, UsageError, ValueRefused
+from stateline.store.store import Store
 
 Reader = Callable[[], bytes]
 """Reads standard input to its end, at most ``TEXT_LIMIT + 1`` [bytes]."""
@@ -56,12 +58,31 @@ class Answer(msgspec.Struct, frozen=True):
     again: bool = False
 
 
+def is_named(value: Json | msgspec.UnsetType) -> TypeGuard[dict[str, Json]]:
+    """Whether an answer names its request: an object with exactly the keys ``requestId`` and ``answer``."""
+    return isinstance(value, dict) and value.keys() == {"requestId", "answer"}
+
+
+def answered_run(store: Store, value: Json | msgspec.UnsetType) -> Run | None:
+    """The run whose request an answer names; None for an answer that names none. Raises ``AnswerRefused`` if that run
+    is not there. A request id is the run's id, a colon and a number."""
+    if not is_named(value):
+        return None
+    run, _, number = str(value["requestId"]).rpartition(":")
+    if not number.isdigit() or not naming.is_id(run) or run_scope(store, run).head() is None:
+        raise AnswerRefused(
+            f"the answer is for the request {value['requestId']!r}, which no run here has made; nothing was changed",
+            hint="`stateline exec list` lists the runs there are",
+        )
+    return load_run(store, run)
+
+
 def unwrap(run: Run, value: Json) -> Answer:
     """The answer in ``value``. ``{"requestId": ..., "answer": ...}`` names the request that it answers.
 
     Raises ``AnswerRefused`` for another request's answer; the run still waits.
     """
-    if not (isinstance(value, dict) and value.keys() == {"requestId", "answer"}):
+    if not is_named(value):
         return Answer(value)
     request = (run.event.get("waiting") or {}).get("requestId")
     if request is not None and value["requestId"] == request:
@@ -77,7 +98,11 @@ def unwrap(run: Run, value: Json) -> Answer:
 
 def not_waiting(run: Run) -> UsageError:
     """The error for input that nobody asked for."""
+    hints = {
+        "error": f"begin anew with this input: --force; or mend the cause and `stateline exec resume {run.id} --retry`",
+        "complete": "start another run with --id NEW, or begin this one anew with --force",
+    }
     return UsageError(
         f"the run {run.id} is {run.state.status} and waits for no input; nothing was changed",
-        hint="leave --input out, or start another run with --id",
+        hint=hints.get(run.state.status, "leave --input out, or start another run with --id NEW"),
     )

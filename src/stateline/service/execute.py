@@ -13,7 +13,7 @@ from stateline.engine.record import Run, keep_machine, load_run, read_run, run_s
 from stateline.errors import ConflictError, IllegalEvent, MachineChanged
 from stateline.machine.advance import advance
 from stateline.machine.run import Answered, Lost, Replaced, Retried
-from stateline.service.answers import Reader, not_waiting, parse_answer, unwrap
+from stateline.service.answers import Reader, answered_run, not_waiting, parse_answer, unwrap
 from stateline.service.heads import demand_head
 from stateline.service.launch import Launch, Machinery, find_last, launch, others, parse_machine, read_machinery
 from stateline.service.outcome import Outcome, outcome
@@ -65,6 +65,7 @@ def execute(store: Store, options: Options) -> Outcome:
         if run is None or options.force:
             run, began = launch(store, how_to_launch(options), machinery)
         call = options.call
+        warnings = warnings_of(store, machinery, options, run.id, None if began else run)
         if began:
             call = replace(call, input=msgspec.UNSET, parent=None)
         elif (changed := change_of(run, machinery)) is not None:
@@ -72,7 +73,6 @@ def execute(store: Store, options: Options) -> Outcome:
                 raise changed
             run = _accept(store, run, machinery, call)
             call = replace(call, parent=None)
-        warnings = warnings_of(store, machinery, options, run.id, None if began else run)
         return _proceed(run, call, warnings)
 
 
@@ -110,7 +110,8 @@ def check_names(options: Options) -> None:
 def find(store: Store, options: Options, machinery: Machinery) -> Run | None:
     """The run that ``execute`` means, or None if it will start one. Reads only."""
     if options.run is None:
-        return None if options.force else find_last(store, machinery)
+        # An answer that names its request means that request's run, and never becomes a new run's input.
+        return None if options.force else find_last(store, machinery) or answered_run(store, options.call.input)
     return None if run_scope(store, options.run).head() is None else load_run(store, options.run)
 
 
@@ -157,6 +158,8 @@ def warnings_of(store: Store, machinery: Machinery, options: Options, name: str 
         warnings.append(f"other unfinished runs of this machine: {', '.join(live)} (choose one with --id)")
     if run is None:
         return warnings
+    if change_of(run, machinery) is not None:
+        warnings.append(f"the machine file's change is accepted ({run.machine_sha[:8]} -> {machinery.sha256[:8]})")
     if options.labels:
         warnings.append(f"the run {run.id} keeps the labels with which it began; --label counts for new runs")
     context = run.state.context
@@ -173,7 +176,8 @@ def _accept(store: Store, run: Run, machinery: Machinery, call: Call) -> Run:
         if change_of(now, machinery) is None:
             return now
         advance(machine, now.state, Replaced())  # a machine that cannot be accepted is not stored either
-        return replace_machine(now, machine, keep_machine(store, machinery.data, machinery.format, machine))
+        record = keep_machine(store, machinery.data, machinery.format, machine)
+        return replace_machine(now, machine, record, machinery.path)
 
 
 def _proceed(run: Run, call: Call, warnings: list[str]) -> Outcome:
@@ -227,13 +231,10 @@ def _turns(run: Run, call: Call) -> Run:
                 break
             run = turn(run, call.watch)
         call = replace(call, parent=None)
+        # Standard input may hold an answer to the request that was open when the call began, never to one that the
+        # call itself reaches: nobody can have seen that question.
         if call.one_turn:
             break
-        if run.state.status == "waiting":
-            said = answer_of(run, replace(call, input=msgspec.UNSET))
-            call = replace(call, stdin=None)
-            if said is not msgspec.UNSET:
-                run, _ = _take(run, said, call)
     return run
 
 

@@ -16,7 +16,9 @@ Status = Literal["advanced", "complete", "waiting", "error"]
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a run stands after a call. ``output`` is the newest output, ``head`` the newest snapshot's SHA-256,
-    ``waiting`` what is awaited (None unless ``status`` is waiting), ``exit_code`` what the command exits with."""
+    ``source`` the stage that the newest event was about ("from" in the document), ``waiting`` what is awaited (None
+    unless ``status`` is waiting), ``error`` the run's failure or the one that took ``error_next``, ``exit_code`` what
+    the command exits with."""
 
     run: str | None
     status: Status
@@ -25,6 +27,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     head: str
     output: Json
     outputs: dict[str, Json]
+    source: str | None = None
     reason: str
     waiting: Json
     warnings: list[str]
@@ -32,11 +35,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int = 0
 
     def document(self) -> dict[str, Json]:
-        """The JSON document, as section 6 of the contract has it; ``error`` says more when the run failed."""
+        """The JSON document, as ``docs/commands.md`` has it."""
         document: dict[str, Any] = msgspec.to_builtins(self)
         del document["exit_code"]
-        if self.error is None:
-            del document["error"]
+        document["from"] = document.pop("source")
         return document
 
 
@@ -44,7 +46,12 @@ def outcome(run: Run, *, one_turn: bool, warnings: list[str]) -> Outcome:
     """How ``run`` stands. Exit codes: 0 advanced or done, 1 failed, 2 complete by ``one_turn``, 3 waiting."""
     state = run.state
     status: Status = "advanced" if state.status == "running" else state.status
-    failure = state.tree.error if status == "error" else None
+    routed_away = any(way["reason"] in ("error", "limit") for way in run.event["transitions"])
+    failure = state.tree.error if status == "error" else state.tree.cause if routed_away else None
+    masked = run.event.get("redactions", 0)
+    if masked:
+        said = "a value was" if masked == 1 else f"{masked} values were"
+        warnings = [*warnings, f"{said} masked as secrets before anything was stored"]
     output_of = run.event.get("output_of")
     return Outcome(
         run=run.id,
@@ -54,6 +61,7 @@ def outcome(run: Run, *, one_turn: bool, warnings: list[str]) -> Outcome:
         head=run.sha256,
         output=state.outputs.get(output_of) if output_of is not None else None,
         outputs=state.outputs,
+        source=run.event["stage"],
         reason=_reason(run),
         waiting=waiting(run) if status == "waiting" else None,
         warnings=[*run.scope.store.warnings, *warnings],
@@ -84,7 +92,7 @@ def waiting(run: Run) -> dict[str, Json]:
             "requestId": request,
             "stage": stage.name,
             "message": f"stage {stage.name!r} was started and its outcome was never saved; it is not repeatable",
-            "hint": f"exec resume {run.id} --retry runs it again; --input gives its result instead",
+            "hint": f"`stateline exec resume {run.id} --retry` runs it again; --input JSON gives its result instead",
         }
     return {
         "type": "human",

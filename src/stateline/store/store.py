@@ -303,7 +303,7 @@ class Scope:
         state, event = masked["state"], dict(masked["event"])
         event["durability"] = "full"
         if count:
-            event["redactions"] = count
+            event["redactions"] = count + (said if isinstance(said := event.get("redactions"), int) else 0)
         parts = split(state)
         known = set(head.envelope.objects.values()) if head else set()
         self._demand_objects(parts, known)
