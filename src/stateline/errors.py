@@ -88,6 +88,12 @@ class MachineInvalid(RequestError):
         super().__init__(message, hint=hint)
         self.problems = problems
 
+    def document(self) -> dict[str, Any]:
+        """With all the mistakes, as ``machine check`` gives them."""
+        names = ("severity", "code", "where", "message", "hint")
+        problems = [{name: getattr(problem, name) for name in names} for problem in self.problems]
+        return {**super().document(), "problems": problems}
+
 
 class MachineChanged(RequestError):
     """The machine file's bytes are not those the run began with; the message holds both hashes."""

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
+from stateline.bundle.redact import Redactor
 from stateline.engine import process
-from stateline.engine.pipes import TAIL, PolledPipes, ThreadedPipes, Written
+from stateline.engine.pipes import KEPT, TAIL, PolledPipes, ThreadedPipes, Written
 from stateline.engine.task import TaskCall, TaskOutcome, program_problem, resolve_program, run_task, shown
 from stateline.machine.run import Failed, Succeeded
 
@@ -313,6 +314,124 @@ def test_a_failure_stays_one_although_sigchld_is_ignored(task: Callable[..., Tas
     assert "SIGCHLD" in there.hint
 
 
+# --- secrets ---
+
+TOKEN = "tok-4f9aQ2/Zr~8s0LwV7bXk1"
+WORDY = "pr1vate 'w0rdz' #1\nZw3ites \"w0rdz\"\x1b #2"
+
+
+@pytest.fixture
+def secretive(task: Callable[..., TaskOutcome], place: Path) -> Callable[..., str]:
+    """Runs a task that writes these bytes, and gives the message of its failure, from which ``secret`` is masked."""
+
+    def run(secret: str, *, out: str | bytes = "", err: str | bytes = "", end: str = "exit 1", **more: Any) -> str:
+        redactor = Redactor([("X", secret)])
+        for name, data in (("out", out), ("err", err)):
+            (place / name).write_bytes(data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data)
+        script = f"cat out; cat err >&2; {end}"
+        outcome = task("sh", "-c", script, mask=lambda text: str(redactor.redact(text)[0]), **more)
+        return failure(outcome).message
+
+    return run
+
+
+def leaks(secret: str, message: str, least: int = 4) -> list[str]:
+    """The pieces of ``secret`` that stand in ``message``."""
+    return [piece for at in range(len(secret) - least + 1) if (piece := secret[at : at + least]) in message]
+
+
+@pytest.mark.parametrize("before", [0, 46, 55, 56, 75, 79, 80])
+@pytest.mark.parametrize("secret", [TOKEN, WORDY, WORDY.replace("\n", "\r\n")])
+def test_a_secret_in_bad_output_is_masked_before_the_excerpt_is_cut(
+    secretive: Callable[..., str], secret: str, before: int
+) -> None:
+    message = secretive(secret, out="o" * before + secret + "?" * 200, end="exit 0")
+    assert leaks(secret, message) == []
+    assert ("o" * before + "[REDACTED]")[:80] in message
+
+
+def test_a_secret_longer_than_the_masked_beginning_of_bad_output_shows_nothing_of_itself(
+    secretive: Callable[..., str],
+) -> None:
+    secret = "".join(f"<{number}>" for number in range(2200))  # 12 kB, eleven of them cross the end of what is masked
+    for before in range(0, len(secret), 1500):
+        message = secretive(secret, out=" " + "o" * before + secret * 20, end="exit 0")
+        assert leaks(secret, message) == []
+
+
+@pytest.mark.parametrize("after", [0, 4060, 4071, 4072, 4085, 4095, 4096, 4097, 50_000])
+@pytest.mark.parametrize("secret", [TOKEN, WORDY, WORDY.replace("\n", "\r\n")])
+@pytest.mark.parametrize("before", ["", "x" * 300_000])
+def test_a_secret_at_the_beginning_of_the_tail_is_masked_before_the_cut(
+    secretive: Callable[..., str], secret: str, after: int, before: str
+) -> None:
+    message = secretive(secret, err=before + secret + "y" * after)
+    assert leaks(secret, message) == []
+    cut = bool(before) or after + len("[REDACTED]") > TAIL
+    assert message == "..." * cut + (before + "[REDACTED]" + "y" * after)[-TAIL:]
+
+
+def test_a_secret_that_begins_before_what_is_kept_of_stderr_is_never_shown(secretive: Callable[..., str]) -> None:
+    secret = "".join(f"<{number}>" for number in range(2200))  # masks shrink the text: the cut half moves to the tail
+    for after in range(0, len(secret), 1500):
+        message = secretive(secret, err=secret * 20 + "y" * after)
+        assert leaks(secret, message) == []
+        assert message.startswith("...")
+
+
+@pytest.mark.parametrize("letter", ["y", "€", "\U0001f600"])
+def test_the_tail_of_a_long_stderr_is_as_long_in_any_script(secretive: Callable[..., str], letter: str) -> None:
+    shape = "y" * 300_000 + letter * (3 * KEPT // 4 // len(letter.encode()))
+    message = secretive(TOKEN, err=shape)
+    assert message == "..." + letter * (TAIL // len(letter.encode()))
+
+
+def test_a_secret_whose_line_ends_a_task_has_changed_is_masked_at_the_cut(secretive: Callable[..., str]) -> None:
+    message = secretive(WORDY, err=WORDY.replace("\n", "\r\n") + "y" * 4080)
+    assert leaks(WORDY, message) == []
+
+
+def test_a_secret_on_the_stderr_of_a_task_that_takes_too_long_is_masked(secretive: Callable[..., str]) -> None:
+    message = secretive(TOKEN, err=TOKEN + "y" * 4080, end="sleep 100", timeout=0.5)
+    assert message == "took longer than 0.5 s and was ended; its stderr ends: [REDACTED]" + "y" * 4080
+
+
+@pytest.mark.parametrize("secret", [TOKEN, WORDY])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        '{"KEY": 1, "KEY": 2}',
+        '{"a KEY b": {"c": 99999999999999999999}}',
+        '{"KEY": "\\ud800"}',
+        *('{"' + "o" * before + 'KEY": ' + "[" * 300 + "]" * 300 + "}" for before in (0, 50, 60, 70, 75)),
+    ],
+)
+def test_a_secret_that_is_a_key_is_masked_in_what_is_said_of_the_mistake(
+    secretive: Callable[..., str], secret: str, shape: str
+) -> None:
+    plain = json.dumps(secret)[1:-1]
+    escaped = "".join(f"\\u{ord(letter):04x}" for letter in secret)  # a spelling that no search for the value finds
+    for spelling in (plain, escaped):
+        message = secretive(secret, out=shape.replace("KEY", spelling), end="exit 0")
+        said, _, excerpt = message.partition("; it begins: ")
+        assert leaks(secret, said) == []
+        assert leaks(plain, excerpt, 8) == []
+
+
+def test_a_place_without_secrets_is_said_as_it_is(secretive: Callable[..., str]) -> None:
+    assert " (at /a~1b/c)" in secretive(TOKEN, out='{"a/b": {"c": 99999999999999999999}}', end="exit 0")
+    assert "the key 'a' twice" in secretive(TOKEN, out='{"a": 1, "a": 2}', end="exit 0")
+
+
+@pytest.mark.parametrize("before", [0, 180, 190, 199])
+def test_a_secret_in_the_name_of_a_missing_program_is_masked_before_the_cut(
+    task: Callable[..., TaskOutcome], before: int
+) -> None:
+    redactor = Redactor([("X", TOKEN)])
+    outcome = task("./" + "p" * before + TOKEN + "q" * 20, mask=lambda text: str(redactor.redact(text)[0]))
+    assert leaks(TOKEN, failure(outcome).message) == []
+
+
 # --- ends ---
 
 
@@ -592,11 +711,11 @@ def test_what_was_written_is_kept_within_its_bounds() -> None:
     written = Written(5)
     for piece in (b"abc", b"de", b"f"):
         written.take_output(piece)
-        written.take_error(piece * TAIL)
+        written.take_error(piece * KEPT)
     assert written.overflowed
     assert written.output == b"abcde"
-    assert written.tail == b"f" * TAIL
-    assert written.tail_cut
+    assert written.kept == b"f" * KEPT
+    assert written.kept_cut
 
 
 def test_shown_text_is_valid_and_harmless() -> None:

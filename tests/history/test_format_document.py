@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import copy
+import json
 import re
 import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -122,6 +125,24 @@ def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
     assert f"`{OWN_TYPES}`" in PAGE
     for kind in naming.KINDS:
         assert f"`{kind}`" in PAGE
+
+
+def test_secrets_are_masked_as_the_page_promises_and_no_further() -> None:
+    known = 'mk "välue"/1234'
+    redactor = Redactor.from_environment({"SERVICE_API_KEY": known})
+    redactor.add("registered-1")
+    masked = [
+        known,
+        base64.b64encode(known.encode()).decode(),
+        quote(known, safe=""),
+        json.dumps(known),
+        "registered-1",
+    ]
+    for text in masked:
+        assert redactor.redact([f"a {text} b"])[1] == 1
+    assert redactor.redact({"client_secret": "anything"})[1] == 1
+    for text in ("short-1", "AKIA" + "ABCDEFGH" * 2, "ghp_" + "a1" * 18):
+        assert redactor.redact([text]) == ([text], 0)
 
 
 # -- the auditor's script ----------------------------------------------------------------------------------------------
@@ -263,6 +284,11 @@ def add(name: str, content: bytes = b"") -> Callable[[Audited], None]:
     return change
 
 
+def point_nowhere(audited: Audited) -> None:
+    replace("pointer", b'"version":"1"', b'"version":"1.1"')(audited)
+    replace("pointer", b"Z-", b"Y-")(audited)
+
+
 def rename(file: str, name: str) -> Callable[[Audited], None]:
     return lambda audited: audited.files[file].rename(audited.scope / name) and None
 
@@ -322,9 +348,28 @@ CHANGES: dict[str, tuple[Callable[[Audited], None], str]] = {
     ),
     "pointer with white space": (replace("pointer", b",", b", "), "damage"),
     "pointer of a newer version": (replace("pointer", b'"version":"1"', b'"version":"2"'), "newer"),
+    "pointer of a newer minor version": (replace("pointer", b'"version":"1"', b'"version":"1.1"'), "intact"),
+    "pointer of a newer minor version with white space": (
+        replace("pointer", b',"version":"1"', b', "version":"1.1"'),
+        "damage",
+    ),
+    "pointer of a newer minor version to no file": (point_nowhere, "damage"),
+    "pointer with a member of a newer minor version": (
+        replace("pointer", b'"version":"1"', b'"signed":true,"version":"1.12"'),
+        "intact",
+    ),
+    "pointer of a version with a letter": (replace("pointer", b'"version":"1"', b'"version":"1.x"'), "damage"),
+    "pointer of a version with a dot": (replace("pointer", b'"version":"1"', b'"version":"1."'), "damage"),
+    "pointer of a version with two dots": (replace("pointer", b'"version":"1"', b'"version":"1.1.1"'), "damage"),
+    "pointer of a version that is a number": (replace("pointer", b'"version":"1"', b'"version":1'), "damage"),
     "pointer without a version": (replace("pointer", b'"version":"1"', b'"version":""'), "damage"),
     "pointer to another directory": (replace("pointer", b'"path":"', b'"path":"../'), "damage"),
     "store file of no format": (replace("store file", b"stateline/1", b"stateline:1"), "damage"),
+    "store file of a newer format": (replace("store file", b"stateline/1", b"stateline/2"), "newer"),
+    "store file with a member of a newer minor version": (
+        replace("store file", b'"store_id"', b'"since":"1.1","store_id"'),
+        "intact",
+    ),
     "first and middle exchanged": (swap("first", "middle"), "damage"),
     "middle and head exchanged": (swap("middle", "head"), "damage"),
     "two objects exchanged": (swap("value", "artifact"), "damage"),
@@ -336,6 +381,10 @@ CHANGES: dict[str, tuple[Callable[[Audited], None], str]] = {
     "integer over 2^53 changed": (replace("middle", b"1152921504606846977", b"1152921504606846976"), "damage"),
     "foreign file added": (add("notes.txt"), "damage"),
     "hidden file added": (add(".hidden"), "damage"),
+    "extension added": (add("ext-pin.json", b"{}"), "intact"),
+    "directory of an extension added": (lambda audited: (audited.scope / "ext-aside").mkdir(), "intact"),
+    "link of an extension added": (lambda audited: (audited.scope / "ext-x").symlink_to("/nowhere"), "intact"),
+    "name that only holds that of an extension": (add("x-ext-1"), "damage"),
     "temporary file added": (add(".tmp-0123"), "intact"),
     "empty snapshot added": (add(LONG), "damage"),
     "junk snapshot added": (add(LONG, b"{}"), "damage"),

@@ -522,6 +522,62 @@ def test_what_others_may_use_is_reported_as_unsafe_and_left_as_it_is(
     assert "chmod" in finding.message
 
 
+def test_an_extension_is_a_warning_and_neither_damage_nor_looked_into(
+    chain: list[Snapshot], place: Path, check: Callable[[], Report]
+) -> None:
+    """Names that newer minor versions may use, of any kind and mode, where the format reserves them."""
+    scope = place / chain[0].scope
+    for directory in (place, scope):
+        (directory / "ext-signatures").mkdir(mode=0o777)
+        (directory / "ext-signatures" / "anything").touch()
+        (directory / "ext-pin.json").write_bytes(b"not JSON")
+        (directory / "ext-").touch(0o666)
+        (directory / "ext-link").symlink_to("/nowhere")
+        os.mkfifo(directory / "ext-fifo")
+    report = check()
+    assert report.ok
+    assert report.snapshots == len(chain)
+    assert {(finding.severity, finding.code) for finding in report.findings} == {("warning", "extension")}
+    names = ["ext-", "ext-fifo", "ext-link", "ext-pin.json", "ext-signatures"]
+    expected = {*names, *(f"{scope.name}/{name}" for name in names)}
+    assert {finding.path for finding in report.findings} == expected
+
+
+def test_what_is_not_quite_an_extension_is_a_foreign_file(
+    chain: list[Snapshot], place: Path, check: Callable[[], Report]
+) -> None:
+    shelf = next(path for path in (place / "objects").iterdir())
+    foreign = ["ext", "EXT-1", ".ext-1", f"{chain[0].scope}/ext", "objects/ext-1", f"objects/{shelf.name}/ext-1"]
+    for name in foreign:
+        (place / name).touch(0o600)
+    report = check()
+    assert not report.ok
+    assert {(finding.code, finding.path) for finding in report.findings} == {("foreign_file", name) for name in foreign}
+
+
+def test_many_extensions_are_counted_and_not_all_told(
+    chain: list[Snapshot], place: Path, check: Callable[[], Report]
+) -> None:
+    """A newer version may sign every snapshot."""
+    for number in range(SHOWN + 5):
+        (place / chain[0].scope / f"ext-{number:02}").touch(0o600)
+    report = check()
+    assert report.ok
+    assert len(report.findings) == SHOWN + 1
+    assert "and 5 more" in report.findings[-1].message
+
+
+def test_a_scope_with_extensions_goes_on_and_keeps_them(
+    store: Store, chain: list[Snapshot], place: Path, check: Callable[[], Report]
+) -> None:
+    kept = [place / "ext-1", place / chain[0].scope / "ext-1"]
+    for path in kept:
+        path.write_bytes(b"kept")
+    Store.open(place).scope(KEY).save({"n": 5})
+    assert [path.read_bytes() for path in kept] == [b"kept", b"kept"]
+    assert check().snapshots == len(chain) + 1
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_a_foreign_owned_copy_is_verified_and_reported_as_unsafe(
     chain: list[Snapshot], place: Path, check: Callable[[], Report]

@@ -664,3 +664,16 @@ def test_a_reader_of_somebody_elses_copy_reads_with_a_warning(tmp_path: Path) ->
     assert any("belongs to user 12345" in warning for warning in reader.warnings)
     with pytest.raises(UnsafePlace):
         reader.scope(KEY).save(1)
+
+
+def test_removing_a_scope_takes_what_a_newer_version_put_beside_its_snapshots(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "state")
+    scope = store.scope("notes:x")
+    scope.save(1)
+    deep = tmp_path / "state" / scope.hash / "ext-anchors" / "deep"
+    deep.mkdir(parents=True)
+    (deep / "file").write_text("x")
+    (deep.parent / "link").symlink_to(tmp_path)
+    store.backend.remove(scope.hash)
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["stateline.json"]
+    assert tmp_path.exists()

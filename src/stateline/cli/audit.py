@@ -107,13 +107,21 @@ def _without_refs(value: Any) -> Any:
     return walk(value, lambda leaf: None if isinstance(leaf, Ref) else leaf)
 
 
+def _turn_story(kind: str, event: dict[str, Any]) -> str:
+    """A run's event: what happened, then the way that it led. What is not as the engine writes it is shown bare."""
+    try:
+        ways = [f"{way['from'] or ''} -> {way['to'] or 'complete'} ({way['reason']})" for way in event["transitions"]]
+        error = f"; {event['error']['kind']}: {event['error']['message']}" if event.get("error") else ""
+        return one_line(f"turn {event['turn']} {event['stage']} {kind}: {', '.join(ways)}{error}".rstrip(": "), 120)
+    except (KeyError, TypeError):
+        return one_line(event, 120)
+
+
 def story(event: dict[str, Any]) -> str:
     """What an event says, in a few words."""
     kind = str(event.get("type", ""))
-    if "turn" in event:
-        ways = [f"{way['from'] or 'start'} -> {way['to'] or 'end'} ({way['reason']})" for way in event["transitions"]]
-        error = f"  {event['error']['kind']}: {event['error']['message']}" if "error" in event else ""
-        return one_line(f"turn {event['turn']} {event['stage']} {kind}  {', '.join(ways)}{error}", 120)
+    if "transitions" in event:
+        return _turn_story(kind, event)
     if kind == "run_started":
         return one_line(f"run {event.get('run')} started", 120)
     if kind in ("derive", "refine"):

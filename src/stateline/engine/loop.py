@@ -6,6 +6,7 @@ a crash, a retry and an audit are the same mechanism: load the head and go on.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
@@ -14,10 +15,12 @@ import msgspec
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.engine.interrupts import interruptible, shield
-from stateline.engine.record import MachineRecord, Run, event_name, facts_of, write_run
+from stateline.engine.record import MachineRecord, Run, context_facts, facts_of, mask_state, write_run
+from stateline.engine.runevent import carried, describe
 from stateline.engine.task import TaskCall, TaskOutcome, run_task
-from stateline.errors import IllegalEvent
+from stateline.errors import DurabilityUnknown, IllegalEvent, StatelineError, StorageError, ValueRefused
 from stateline.machine.advance import advance
+from stateline.machine.handlers import keep_unsettled
 from stateline.machine.run import (
     Answered,
     Decision,
@@ -27,20 +30,17 @@ from stateline.machine.run import (
     Intended,
     Lost,
     Replaced,
-    Retried,
-    RunState,
     Started,
     Succeeded,
 )
 from stateline.machine.settling import names
 from stateline.machine.spec import Machine
-from stateline.store.store import Scope, Snapshot, Store
+from stateline.store.store import Scope, Snapshot, Store, demand_known_version
 
+SHOWN_RESULT = 4000
+"""How much of a result that could not be saved an error shows [characters]."""
 LONGEST_PAUSE = 3600.0
 """Longest wait before a retry [s]: doubling without a limit would soon wait for days."""
-
-_CARRIED = ("run", "started_at", "machine", "context_path", "answered", "output_of")
-"""Fields of ``event`` that the next snapshot repeats: what the next call needs and no state may hold."""
 
 Watch = Callable[[Run, str], None]
 """Told about each step, for people: the run as it stands, and what is about to happen."""
@@ -63,24 +63,24 @@ def start(
     store = scope.store
     spec, record = machine
     event = msgspec.structs.replace(event, input=store.redactor.redact(event.input)[0])
-    decision = advance(spec, None, event, Facts(context=_context(store, event, origin)))
+    facts = Facts(context=context_facts(store, event.context, origin.context_path))
+    decision = advance(spec, None, event, facts)
+    state, masked = mask_state(store.redactor, decision.state)
+    decision = msgspec.structs.replace(decision, state=state)
     run = Run(scope=scope, snapshot=head, record=record, machine=spec, state=decision.state)
     document: dict[str, Json] = {
         "run": run.id,
+        "birth": os.urandom(4).hex(),
         "turn": 0,
         "started_at": store.now(None),
         "machine": {"path": origin.machine_path, "name": spec.name, "sha256": record.source.sha256},
         "meters": {"active": 0.0, "llm_calls": 0},
     }
+    if masked:
+        document["redactions"] = masked
     if origin.context_path is not None:
         document["context_path"] = origin.context_path
-    return write_run(run, decision, _describe(run, event, decision, document))
-
-
-def _context(store: Store, event: Started, origin: Origin) -> dict[str, Json] | None:
-    from stateline.engine.record import context_facts
-
-    return context_facts(store, event.context, origin.context_path)
+    return write_run(run, decision, describe(run, event, decision, document))
 
 
 def turn(run: Run, watch: Watch) -> Run:
@@ -89,6 +89,7 @@ def turn(run: Run, watch: Watch) -> Run:
     A started effect whose outcome was never saved is not repeated: the run then waits (``unknown_outcome``). Raises
     ``Interrupted`` when a signal ended the effect; what was finished before is saved.
     """
+    demand_known_version(run.snapshot)
     # Between the end of an effect and its save no signal may come; `run_task` and the pause let them through.
     with shield():
         if run.state.tree.phase == "started":
@@ -103,27 +104,67 @@ def turn(run: Run, watch: Watch) -> Run:
 def apply(run: Run, event: Event, seconds: float = 0.0) -> Run:
     """Decide, and save the decision. ``seconds`` [s] is the active time that the event took.
 
-    Raises as ``advance`` and ``Scope.save``; nothing has changed then.
+    Raises as ``advance`` and ``Scope.save``; nothing has changed then. If it is the result of an effect that cannot be
+    saved, the error says what the result was: it exists nowhere else.
     """
-    event, masked = _masked(run.scope.store, event)
-    decision = advance(run.machine, run.state, event, facts_of(run.scope.store, run, seconds))
-    document = _carried(run, event, seconds)
-    if masked:
-        document["redactions"] = masked
-    return write_run(run, decision, _describe(run, event, decision, document))
+    store = run.scope.store
+    event, masked = _masked(store, event)
+    decision = _decide(run, event, seconds)
+    state, found = mask_state(store.redactor, decision.state)
+    decision = msgspec.structs.replace(decision, state=state)
+    document = carried(run, event, seconds)
+    if masked + found:
+        document["redactions"] = masked + found
+    try:
+        return write_run(run, decision, describe(run, event, decision, document))
+    except (StorageError, ValueRefused) as error:
+        if isinstance(event, Succeeded) and not isinstance(error, DurabilityUnknown):
+            raise _unsaved(run, event, error) from None
+        raise
+
+
+def _decide(run: Run, event: Event, seconds: float) -> Decision:
+    facts = facts_of(run.scope.store, run, seconds)
+    try:
+        return advance(run.machine, run.state, event, facts)
+    except StatelineError:
+        raise
+    except Exception as error:
+        if not isinstance(event, Succeeded | Answered):
+            raise
+        # Memory ran out, or there is a bug: whatever it is, a result that was earned is kept first.
+        output = event.output if isinstance(event, Succeeded) else event.value
+        return keep_unsettled(run.machine, run.state, output, f"{type(error).__name__}: {error}", facts)
+
+
+def _unsaved(run: Run, event: Succeeded, error: StatelineError) -> StatelineError:
+    stage = run.machine.stages[run.state.tree.stage]
+    result = canonical.encode(event.output).decode()
+    shown = result if len(result) <= SHOWN_RESULT else f"{result[:SHOWN_RESULT]}... ({len(result)} characters)"
+    way = (
+        "it is repeatable and will run again with the same key"
+        if stage.repeatable
+        else f"give the result with `stateline exec resume {run.id} --input JSON`"
+    )
+    return type(error)(
+        f"the task of stage {stage.name!r} finished, but its result could not be saved: {error.message}. "
+        f"The result was: {shown}",
+        hint=f"{error.hint}; then {way}",
+    )
 
 
 def _masked(store: Store, event: Event) -> tuple[Event, int]:
     """The event with secrets masked before anything is decided by it, and how many values that were."""
+    redact = store.redactor.redact
     if isinstance(event, Succeeded):
-        value, count = store.redactor.redact(event.output)
+        value, count = redact(event.output)
         return Succeeded(output=value), count
     if isinstance(event, Answered):
-        value, count = store.redactor.redact(event.value)
+        value, count = redact(event.value)
         return Answered(value=value), count
     if isinstance(event, Failed):
-        value, count = store.redactor.redact(event.message)
-        return msgspec.structs.replace(event, message=value), count
+        (message, hint), count = redact([event.message, event.hint])
+        return msgspec.structs.replace(event, message=message, hint=hint), count
     return event, 0
 
 
@@ -133,10 +174,10 @@ def replace_machine(run: Run, machine: Machine, record: MachineRecord, path: str
     before = run.record.source.sha256
     decision = advance(machine, run.state, Replaced())
     changed = msgspec.structs.replace(run, machine=machine, record=record)
-    document = _carried(run, Replaced(), 0.0)
+    document = carried(run, Replaced(), 0.0)
     document["machine"] = {"path": path, "name": machine.name, "sha256": record.source.sha256}
     document["replaced"] = {"from": before, "to": record.source.sha256}
-    return write_run(changed, decision, _describe(changed, Replaced(), decision, document))
+    return write_run(changed, decision, describe(changed, Replaced(), decision, document))
 
 
 def _attempt(run: Run, watch: Watch) -> tuple[Run, bool]:
@@ -179,22 +220,12 @@ def _perform(run: Run) -> TaskOutcome:
             env=stage.env,
             document=document,
             timeout=stage.timeout,
+            mask=lambda text: str(run.scope.store.redactor.redact(text)[0]),
         )
     )
 
 
-def failure_of(state: RunState, decision: Decision) -> dict[str, Json] | None:
-    """The failure that this decision is about: the run's, or the one that took ``error_next``; None without one."""
-    if state.status == "error" and state.tree.error is not None:
-        return msgspec.to_builtins(state.tree.error)  # type: ignore[no-any-return]  # a Struct becomes a dict
-    if state.tree.cause is not None and any(way.reason in ("error", "limit") for way in decision.transitions):
-        return msgspec.to_builtins(state.tree.cause)  # type: ignore[no-any-return]  # a Struct becomes a dict
-    return None
-
-
 def _directory(run: Run) -> str:
-    import os
-
     return os.path.dirname(str(run.event["machine"]["path"]))
 
 
@@ -207,55 +238,3 @@ def _pause(run: Run) -> None:
     if seconds > 0:
         with interruptible():
             time.sleep(seconds)
-
-
-def _carried(run: Run, event: Event, seconds: float) -> dict[str, Json]:
-    """What the next ``event`` repeats of the last one, with turn and meters brought forward."""
-    document = {name: run.event[name] for name in _CARRIED if name in run.event}
-    meters = run.event["meters"]
-    document["meters"] = {**meters, "active": round(meters["active"] + seconds, 6)}
-    begins_turn = not run.event.get("open") and isinstance(event, Intended | Succeeded | Failed | Answered)
-    document["turn"] = run.event["turn"] + begins_turn
-    if "effect" in run.event:
-        document["effect"] = run.event["effect"]
-    if seconds:
-        document["seconds"] = round(seconds, 6)
-    if isinstance(event, Answered):
-        document["answered"] = (run.event.get("waiting") or {}).get("requestId")
-    if isinstance(event, Answered | Succeeded):
-        document["output_of"] = run.state.tree.stage
-    return document
-
-
-def _describe(run: Run, event: Event, decision: Decision, document: dict[str, Json]) -> dict[str, Json]:
-    """``document`` completed with what happened: type, stage, transitions, the effect's key, what is awaited."""
-    before: RunState | None = run.state if run.snapshot is not None else None
-    after = decision.state
-    seq = run.snapshot.seq + 1 if run.snapshot is not None else 0
-    document["type"] = event_name(event)
-    document["stage"] = after.tree.stage if before is None or isinstance(event, Started) else before.tree.stage
-    document["transitions"] = [transition.document() for transition in decision.transitions]
-    if isinstance(event, Failed):
-        document["error"] = {"kind": event.kind, "message": event.message}
-    failure = failure_of(after, decision)
-    if failure is not None:
-        document["error"] = {name: failure[name] for name in ("kind", "message", "bound") if failure.get(name)}
-    entered = bool(decision.transitions) or isinstance(event, Started)
-    if after.tree.phase in ("ready", "started", "unknown") or (after.tree.phase == "failed" and not entered):
-        if entered:
-            # Fixed here, before the first attempt, so that every attempt of this visit bears the same key.
-            document["effect"] = {"key": f"{run.id}:{seq}:0"}
-        document["effect"] = {**(document.get("effect") or {}), "attempt": after.tree.attempt}
-    else:
-        document.pop("effect", None)
-    if after.status == "waiting":
-        document["waiting"] = {"requestId": f"{run.id}:{seq}"}
-        if isinstance(event, Replaced) and "waiting" in run.event:
-            document["waiting"] = run.event["waiting"]
-    retrying = isinstance(event, Failed) and after.tree.phase == "ready" and not decision.transitions
-    if isinstance(event, Intended | Lost) or retrying:
-        document["open"] = True
-    return document
-
-
-__all__ = ["Answered", "Origin", "Retried", "apply", "replace_machine", "start", "turn"]

@@ -16,20 +16,24 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
 TAIL = 4096
-"""How much of stderr is kept [bytes]: its end."""
+"""How much of stderr is shown [bytes]: its end."""
+
+KEPT = 128 * 1024
+"""How much of stderr is kept [bytes]: its end, and far more than is shown, so that a secret at the cut of ``TAIL`` can
+be found whole and masked before that cut is made."""
 
 _PIECE = 65536  # what a pipe holds; a larger buffer only costs its allocation
 
 
 class Written:
-    """What a child has written, in bounded memory: stdout up to ``limit`` [bytes], of stderr the last ``TAIL``."""
+    """What a child has written, in bounded memory: stdout up to ``limit`` [bytes], of stderr the last ``KEPT``."""
 
     def __init__(self, limit: int) -> None:
         self.size = 0
-        self.tail_cut = False
+        self.kept_cut = False
         self._limit = limit
         self._pieces: list[bytes] = []
-        self._tail = b""
+        self._error = bytearray()
 
     def take_output(self, data: bytes) -> None:
         self.size += len(data)
@@ -37,9 +41,11 @@ class Written:
             self._pieces.append(data)
 
     def take_error(self, data: bytes) -> None:
-        tail = self._tail + data
-        self.tail_cut = self.tail_cut or len(tail) > TAIL
-        self._tail = tail[-TAIL:]
+        self._error += data
+        self.kept_cut = self.kept_cut or len(self._error) > KEPT
+        # Not at every call: a stderr of many small writes would be moved once for each of them.
+        if len(self._error) > KEPT + _PIECE:
+            del self._error[:-KEPT]
 
     @property
     def overflowed(self) -> bool:
@@ -51,8 +57,9 @@ class Written:
         return b"".join(self._pieces)
 
     @property
-    def tail(self) -> bytes:
-        return self._tail
+    def kept(self) -> bytes:
+        """The end of stderr; all of it unless ``kept_cut``."""
+        return bytes(self._error[-KEPT:])
 
 
 class PolledPipes:

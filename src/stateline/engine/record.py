@@ -13,13 +13,15 @@ from msgspec.structs import replace
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
-from stateline.bundle.envelope import Pointer, Ref
+from stateline.bundle.envelope import VERSION, Pointer, Ref
 from stateline.bundle.objects import Artifact
+from stateline.bundle.redact import Redactor
+from stateline.engine.runevent import read_event
 from stateline.errors import IntegrityError, NotFound
 from stateline.machine import spec
-from stateline.machine.run import Decision, Event, Facts, RunState
+from stateline.machine.run import Decision, Facts, Failure, RunState
 from stateline.machine.spec import Machine
-from stateline.store.store import Scope, Snapshot, Store
+from stateline.store.store import Scope, Snapshot, Store, demand_known_version
 
 MEDIA_TYPES = {"yaml": "application/yaml", "json": "text/json"}
 """Media type of a machine file's exact bytes, by format. ``application/json`` would promise canonical JSON, and
@@ -38,11 +40,18 @@ class MachineRecord(msgspec.Struct, frozen=True):
         return {"format": self.format, "source": self.source, "spec": self.spec}
 
 
+class ContextRef(msgspec.Struct, frozen=True):
+    """The context that a run began with: its scope's key and its snapshot's digest."""
+
+    scope: str
+    sha256: str
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A run at one snapshot. ``extra`` keeps fields of ``state`` that a newer minor version wrote."""
 
     scope: Any  # store.Scope, which is no msgspec type
-    snapshot: Any  # store.Snapshot
+    snapshot: Any  # store.Snapshot; None for a run that is about to begin
     record: MachineRecord
     machine: Machine
     state: RunState
@@ -82,12 +91,19 @@ def keep_machine(store: Store, data: bytes, format: str, machine: Machine) -> Ma
 def read_run(store: Store, scope: Scope, snapshot: Snapshot) -> Run:
     """The run at ``snapshot``. Raises ``IntegrityError`` when a state is not a run's or an object is damaged."""
     whole = snapshot.state
+    read_event(snapshot)
     try:
         record = msgspec.convert({name: whole["machine"][name] for name in ("format", "source", "spec")}, MachineRecord)
         machine = spec.from_json(canonical.decode(store.get(record.spec)))
         rest = store.resolve({name: value for name, value in whole.items() if name != "machine"})
         state = msgspec.convert(rest, RunState)
-    except (KeyError, TypeError, msgspec.ValidationError) as error:
+        if state.tree.stage not in machine.stages:
+            raise KeyError(state.tree.stage)
+        if state.context is not None:
+            msgspec.convert(state.context, ContextRef)
+    except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
+        if snapshot.envelope.version != VERSION:
+            demand_known_version(snapshot)
         raise IntegrityError(
             f"the snapshot {snapshot.path} does not hold a run's state: {error}",
             finding="malformed",
@@ -114,16 +130,41 @@ def load_run(store: Store, run: str) -> Run:
 
 
 def write_run(run: Run, decision: Decision, event: dict[str, Json]) -> Run:
-    """Save what was decided as the next snapshot; the run as it is stored then (secrets masked).
+    """Save what was decided as the next snapshot; the run as it is stored then. Its state must have been masked.
 
     Raises as ``Scope.save``; ``ConflictError`` when the run is no longer the head.
     """
     state = {**run.extra, **msgspec.to_builtins(decision.state), "machine": run.record.document()}
-    snapshot = run.scope.save(state, kind="run", event=event, parent=run.snapshot)
-    if "redactions" in snapshot.event:
-        # What was stored is what the run goes on with, or a resumed call would see another state than this one.
-        return read_run(run.scope.store, run.scope, snapshot)
+    snapshot = run.scope.save(state, kind="run", event=event, parent=run.snapshot, masked=True)
     return replace(run, snapshot=snapshot, state=decision.state)
+
+
+def mask_state(redactor: Redactor, state: RunState) -> tuple[RunState, int]:
+    """``state`` with secrets masked in what people and programs said, and how many there were.
+
+    Only there: names of stages and of fields are the machine's and ours, and a secret that happens to be spelled like
+    one of them must not take a run apart. So outputs are masked one by one, without the stage's name as their key.
+    """
+    counts = []
+
+    def mask(value: Json) -> Json:
+        value, count = redactor.redact(value)
+        counts.append(count)
+        return value
+
+    def mask_failure(failure: Failure | None) -> Failure | None:
+        return failure and replace(failure, message=mask(failure.message), hint=mask(failure.hint))
+
+    tree = replace(state.tree, error=mask_failure(state.tree.error), cause=mask_failure(state.tree.cause))
+    masked = replace(
+        state,
+        input=mask(state.input),
+        state=mask(state.state),
+        outputs={stage: mask(output) for stage, output in state.outputs.items()},
+        labels={name: mask(value) for name, value in state.labels.items()},
+        tree=tree,
+    )
+    return masked, sum(counts)
 
 
 def context_facts(store: Store, context: Json, path: Json) -> dict[str, Json] | None:
@@ -153,8 +194,3 @@ def facts_of(store: Store, run: Run, seconds: float = 0.0) -> Facts:
         llm_calls=int(meters.get("llm_calls", 0)),
         context=context_facts(store, run.state.context, run.event.get("context_path")),
     )
-
-
-def event_name(event: Event) -> str:
-    """The event's name as it stands in ``event.type``."""
-    return str(event.__struct_config__.tag)

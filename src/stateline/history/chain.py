@@ -84,7 +84,7 @@ class ChainCheck:
                 )
                 continue
             elif name not in (naming.POINTER, naming.LOCK):
-                self._found("damage", "foreign_file", name, "nothing of this name belongs here")
+                self.findings.append(Finding.stray(name, self.key, f"{self.scope}/{name}"))
                 continue
             self._look(name)
 

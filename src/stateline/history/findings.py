@@ -21,6 +21,10 @@ NOTE = (
 SHOWN = 10
 """How many findings of one code are told one by one, where each is harmless and thousands may come together."""
 
+EXTENSION = "ext-"
+"""Names that begin with this, in the state dir or a scope's directory, are kept for newer minor versions (format 1,
+"Tree"): not looked into, and no damage."""
+
 _ORDER: tuple[Severity, ...] = ("damage", "unsafe", "warning", "residue")
 
 
@@ -50,6 +54,13 @@ class Finding(msgspec.Struct, frozen=True):
         # It may be gone the next time, but what cannot be read cannot be vouched for.
         return cls("damage", "unreadable", scope, path, error.message)
 
+    @classmethod
+    def stray(cls, name: str, scope: str | None, path: str) -> Finding:
+        """The finding for ``path``, whose last part ``name`` this version gives no meaning."""
+        if name.startswith(EXTENSION):
+            return cls("warning", "extension", scope, path, "an extension of a newer version; not looked into")
+        return cls("damage", "foreign_file", scope, path, "nothing of this name belongs here")
+
     def document(self) -> dict[str, Json]:
         """As it stands in ``--format json``."""
         return msgspec.structs.asdict(self)
@@ -77,8 +88,8 @@ def has_damage(findings: Iterable[Finding]) -> bool:
 
 
 def gathered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The worst first, then by path. Damage and warnings are all there; of residue and of unsafe places the first
-    ``SHOWN`` of each code, then one finding that counts the rest: a foreign-owned copy has one for every file."""
+    """The worst first, then by path. Damage and warnings are all there; of residue, unsafe places and extensions the
+    first ``SHOWN`` of each code, then one finding that counts the rest: a foreign-owned copy has one for every file."""
     groups: dict[tuple[Severity, str], list[Finding]] = {}
     for finding in findings:
         groups.setdefault((finding.severity, finding.code), []).append(finding)
@@ -86,7 +97,7 @@ def gathered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     for (severity, code), group in groups.items():
         group.sort(key=lambda finding: finding.path)
         rest = group[SHOWN + 1 :] and group[SHOWN:]
-        if not rest or severity in ("damage", "warning"):
+        if not rest or (severity in ("damage", "warning") and code != "extension"):
             told += group
         else:
             told += group[:SHOWN]

@@ -94,7 +94,7 @@ def _top(places: Places, names: list[str]) -> list[Finding]:
         elif name == naming.STORE_FILE:
             findings += unsafe(places, name, None)
         elif name not in (naming.OBJECTS, _TOLERATED) and not naming.is_sha256(name):
-            findings.append(Finding("damage", "foreign_file", None, name, "nothing of this name belongs here"))
+            findings.append(Finding.stray(name, None, name))
     return findings
 
 

@@ -124,6 +124,14 @@ def accept(machine: Machine, state: RunState, event: Replaced, facts: Facts) -> 
     return Decision(state=state)
 
 
+def keep_unsettled(machine: Machine, state: RunState, output: Json, message: str, facts: Facts) -> Decision:
+    """For the engine, when deciding itself broke: keep the output, and fail so that a retry only settles again."""
+    kept = replace(state, outputs=state.outputs | {state.tree.stage: output})
+    hint = "this is a bug in stateline, or memory ran out; the output is kept, --retry goes on with it"
+    failure = Failure(stage=state.tree.stage, kind="internal", message=message, hint=hint)
+    return routing.fail(machine, kept, failure, "settling", facts)
+
+
 def _settle(machine: Machine, state: RunState, output: Json, facts: Facts) -> Decision:
     """Keep the output before anything that may fail is evaluated, so that it is never lost and never earned twice."""
     kept = replace(state, outputs=state.outputs | {state.tree.stage: output})

@@ -71,11 +71,12 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked machine. ``order`` is the stages' order in the file; ``start`` is one of them.
-
-    ``input`` and ``state_schema`` are JSON Schemas or None; ``state`` is the user's initial state.
+    """A checked machine. ``stateline`` is the version of this shape; ``order`` the stages' order in the file, and
+    ``start`` one of them. ``input`` and ``state_schema`` are JSON Schemas or None; ``state`` is the user's initial
+    state.
     """
 
+    stateline: int = 1
     name: str
     start: str
     order: list[str]
@@ -97,5 +98,32 @@ def to_json(machine: Machine) -> dict[str, Json]:
 
 
 def from_json(spec: Json) -> Machine:
-    """Read a spec written by :func:`to_json`. Raises ``msgspec.ValidationError`` for anything else."""
-    return msgspec.convert(spec, Machine)
+    """Read a spec written by :func:`to_json`. Raises ``msgspec.ValidationError`` for anything else: whoever wrote it,
+    what the decider relies on must hold."""
+    machine = msgspec.convert(spec, Machine)
+    problem = _unsound(machine)
+    if problem:
+        raise msgspec.ValidationError(problem)
+    return machine
+
+
+def _unsound(machine: Machine) -> str:
+    """What the decider could trip over in a spec that has the right types, or ""."""
+    stages = machine.stages
+    if machine.stateline != 1:
+        return f"the spec is of version {machine.stateline}"
+    if machine.start not in stages or sorted(machine.order) != sorted(stages):
+        return "`start` or `order` does not fit the stages"
+    for name, stage in stages.items():
+        targets = {stage.default_next, stage.error_next, *(route.to for route in stage.routes)} - {None}
+        if stage.name != name or not targets <= stages.keys():
+            return f"the stage {name!r} leads nowhere or bears another name"
+        if (stage.kind == "task" and not stage.argv) or not _is_expressions(stage.set):
+            return f"the stage {name!r} has no command, or a `set` that is not made of expressions"
+    return ""
+
+
+def _is_expressions(changes: Json) -> bool:
+    if isinstance(changes, dict):
+        return all(map(_is_expressions, changes.values()))
+    return isinstance(changes, str)

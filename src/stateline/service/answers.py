@@ -65,11 +65,11 @@ def is_named(value: Json | msgspec.UnsetType) -> TypeGuard[dict[str, Json]]:
 
 def answered_run(store: Store, value: Json | msgspec.UnsetType) -> Run | None:
     """The run whose request an answer names; None for an answer that names none. Raises ``AnswerRefused`` if that run
-    is not there. A request id is the run's id, a colon and a number."""
+    is not there. A request id begins with the run's id and a colon."""
     if not is_named(value):
         return None
-    run, _, number = str(value["requestId"]).rpartition(":")
-    if not number.isdigit() or not naming.is_id(run) or run_scope(store, run).head() is None:
+    run = str(value["requestId"]).partition(":")[0]
+    if not naming.is_id(run) or run_scope(store, run).head() is None:
         raise AnswerRefused(
             f"the answer is for the request {value['requestId']!r}, which no run here has made; nothing was changed",
             hint="`stateline exec list` lists the runs there are",
@@ -87,7 +87,14 @@ def unwrap(run: Run, value: Json) -> Answer:
     request = (run.event.get("waiting") or {}).get("requestId")
     if request is not None and value["requestId"] == request:
         return Answer(value["answer"], named=True)
-    if value["requestId"] is not None and value["requestId"] == run.event.get("answered"):
+    answered = run.event.get("answered") or {}
+    if value["requestId"] is not None and value["requestId"] == answered.get("requestId"):
+        masked, _ = run.scope.store.redactor.redact(value["answer"])
+        if canonical.sha256(canonical.encode(masked)) != answered.get("sha256"):
+            raise AnswerRefused(
+                f"the request {value['requestId']!r} was answered before, and differently; nothing was changed",
+                hint=f"`stateline exec history {run.id}` shows the answer that was taken",
+            )
         return Answer(value["answer"], named=True, again=True)
     raise AnswerRefused(
         f"the answer is for the request {value['requestId']!r}, not for the one that is open ({request}); "

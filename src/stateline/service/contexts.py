@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 from msgspec.structs import replace
 
@@ -10,9 +12,11 @@ from stateline.bundle.canonical import Json
 from stateline.engine.interrupts import Signals, shield
 from stateline.errors import IntegrityError, RequestError
 from stateline.prestage.context import Wishes, default_name, derive, drift, refine
-from stateline.service.heads import demand_head
+from stateline.service.demands import demand_head
 from stateline.service.outcome import Outcome
 from stateline.store.store import WAIT, Scope, Snapshot, Store
+
+_userinfo = re.compile(r"//[^/?#]*@")
 
 
 class ContextOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +55,7 @@ def prepare(store: Store, options: ContextOptions) -> Prepared:
                 head, changes, warnings = rehearse(store, scope, options)
                 for change in changes:
                     event = {**change.event, "started_at": store.now(None)}
-                    head = scope.save(change.state, kind="context", event=event, parent=head)
+                    head = scope.save(change.state, kind="context", event=event, parent=head, masked=True)
     return _prepared(head or scope.load(), str(changes[-1].event["type"]) if changes else "restore", warnings)
 
 
@@ -69,7 +73,7 @@ def rehearse(store: Store, scope: Scope, options: ContextOptions) -> tuple[Snaps
     Raises ``RequestError`` for a context over the bound or a base URL with a secret in it, ``ConflictError`` when the
     head is not the one that is demanded, ``IntegrityError`` when it is damaged.
     """
-    if store.redactor.find(options.wishes.base_url):
+    if store.redactor.find(options.wishes.base_url) or _userinfo.search(options.wishes.base_url):
         raise RequestError("the base URL holds a secret; nothing was saved", hint="pass keys by environment")
     wishes, masked = _masked(store, options.wishes)
     head = scope.head()
@@ -110,8 +114,23 @@ def _state(store: Store, head: Snapshot) -> dict[str, Json]:
 def _masked(store: Store, wishes: Wishes) -> tuple[Wishes, int]:
     """The wishes as they will be stored, so that a prompt that is restored equals the prompt that was given; and how
     often something was masked."""
-    document, count = store.redactor.redact(msgspec.to_builtins(wishes))
-    return msgspec.convert(document, Wishes), count
+    counts = []
+
+    def mask(value: Json) -> Json:
+        value, count = store.redactor.redact(value)
+        counts.append(count)
+        return value
+
+    # Part by part: the names of the parts are ours, and no secret even where one is spelled like them.
+    masked = Wishes(
+        model=mask(wishes.model),
+        base_url=wishes.base_url,
+        system=mask(wishes.system),
+        developer=mask(wishes.developer),
+        settings=mask(wishes.settings),
+        refine=mask(wishes.refine),
+    )
+    return masked, sum(counts)
 
 
 def _unheeded(context: dict[str, Json], wishes: Wishes) -> list[str]:

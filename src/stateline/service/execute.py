@@ -14,8 +14,17 @@ from stateline.errors import ConflictError, IllegalEvent, MachineChanged
 from stateline.machine.advance import advance
 from stateline.machine.run import Answered, Lost, Replaced, Retried
 from stateline.service.answers import Reader, answered_run, not_waiting, parse_answer, unwrap
-from stateline.service.heads import demand_head
-from stateline.service.launch import Launch, Machinery, find_last, launch, others, parse_machine, read_machinery
+from stateline.service.demands import demand_head
+from stateline.service.launch import (
+    Launch,
+    Machinery,
+    find_last,
+    launch,
+    others,
+    parse_machine,
+    read_machinery,
+    remember,
+)
 from stateline.service.outcome import Outcome, outcome
 from stateline.store.store import WAIT, Store
 
@@ -62,16 +71,28 @@ def execute(store: Store, options: Options) -> Outcome:
     with Signals():
         run = find(store, options, machinery)
         began = False
+        call = options.call
         if run is None or options.force:
             run, began = launch(store, how_to_launch(options), machinery)
-        call = options.call
+            if not began and call.input is not msgspec.UNSET:
+                raise ConflictError(
+                    f"another process began the run {run.id} meanwhile; the input of this call was not used",
+                    hint=f"`stateline exec status {run.id}` shows where it stands",
+                )
+            # What stands on standard input was meant for no question of that run.
+            call = replace(call, stdin=None)
         warnings = warnings_of(store, machinery, options, run.id, None if began else run)
         if began:
             call = replace(call, input=msgspec.UNSET, parent=None)
         elif (changed := change_of(run, machinery)) is not None:
             if not options.accept_change:
                 raise changed
+            if call.input is not msgspec.UNSET and run.state.status != "waiting":
+                raise not_waiting(run)
             run = _accept(store, run, machinery, call)
+            call = replace(call, parent=None)
+        elif run.state.status != "complete" and run.event["machine"]["path"] != machinery.path:
+            run = _move(store, run, machinery, call)
             call = replace(call, parent=None)
         return _proceed(run, call, warnings)
 
@@ -87,7 +108,13 @@ def resume(store: Store, run: str, call: Call, *, retry: bool = False) -> Outcom
         if call.input is not msgspec.UNSET:
             raise IllegalEvent("a retry takes no input; nothing was changed", hint="give --retry or --input, not both")
         with found.scope.locked(call.wait), shield():
-            found = _demanded(current(found), call.parent)
+            now = _demanded(current(found), call.parent)
+            if now.sha256 != found.sha256:
+                # The operator has seen another failure than the one that would be cleared.
+                raise ConflictError(
+                    f"the run {run} went on while this retry waited; nothing was changed",
+                    hint=f"`stateline exec status {run}` shows where it stands now",
+                )
             if found.state.tree.phase == "started":
                 # The lock is ours, so whoever performed the effect is gone; nobody has called since.
                 found = apply(found, Lost())
@@ -177,7 +204,22 @@ def _accept(store: Store, run: Run, machinery: Machinery, call: Call) -> Run:
             return now
         advance(machine, now.state, Replaced())  # a machine that cannot be accepted is not stored either
         record = keep_machine(store, machinery.data, machinery.format, machine)
-        return replace_machine(now, machine, record, machinery.path)
+        moved = now.event["machine"]["path"] != machinery.path
+        now = replace_machine(now, machine, record, machinery.path)
+    if moved:
+        remember(store, machinery, run.id)
+    return now
+
+
+def _move(store: Store, run: Run, machinery: Machinery, call: Call) -> Run:
+    """The same machine in another place: programs are beside the file that this call names, and it finds the run."""
+    with run.scope.locked(call.wait), shield():
+        now = _demanded(current(run), call.parent)
+        if now.event["machine"]["path"] == machinery.path or now.state.status == "complete":
+            return now
+        now = replace_machine(now, now.machine, now.record, machinery.path)
+    remember(store, machinery, run.id)
+    return now
 
 
 def _proceed(run: Run, call: Call, warnings: list[str]) -> Outcome:
@@ -185,8 +227,8 @@ def _proceed(run: Run, call: Call, warnings: list[str]) -> Outcome:
     _demanded(run, call.parent)
     said = answer_of(run, call)
     if said is not msgspec.UNSET:
-        run, taken = _take(run, said, call)
-        if not taken or call.one_turn:
+        run = _take(run, said, call)
+        if call.one_turn:
             return outcome(run, one_turn=call.one_turn, warnings=warnings)
         # Whoever piped one answer has no second one; and the head that was demanded has been met.
         call = replace(call, stdin=None, parent=None)
@@ -204,23 +246,33 @@ def answer_of(run: Run, call: Call) -> Json | msgspec.UnsetType:
         return parse_answer(call.stdin())
 
 
-def _take(run: Run, said: Json, call: Call) -> tuple[Run, bool]:
-    """(the run, whether the answer was taken). It was not if it is the one that was given before."""
+def _take(run: Run, said: Json, call: Call) -> Run:
+    """The run with the answer taken, unless it is the one that was given before."""
+    if run.state.tree.phase == "started":
+        run = _lost(run, call)
+        call = replace(call, parent=None)
     answer = unwrap(run, said)
     if not answer.again and run.state.status != "waiting":
         raise not_waiting(run)
     if answer.again:
-        return run, False
+        return run
     with run.scope.locked(call.wait), shield():
         now = current(run)
         if now.event.get("waiting") == run.event.get("waiting"):
-            return apply(_demanded(now, call.parent), Answered(value=answer.value)), True
+            return apply(_demanded(now, call.parent), Answered(value=answer.value))
         if answer.named and unwrap(now, said).again:
-            return now, False
+            return now
         raise ConflictError(
             f"the run {run.id} went on while the answer was given; the answer was not taken",
             hint=f"`stateline exec status {run.id}` shows what it waits for now",
         )
+
+
+def _lost(run: Run, call: Call) -> Run:
+    """A run whose effect was started: with the lock ours, whoever performed it is gone, and nobody has called since."""
+    with run.scope.locked(call.wait), shield():
+        now = _demanded(current(run), call.parent)
+        return apply(now, Lost()) if now.state.tree.phase == "started" else now
 
 
 def _turns(run: Run, call: Call) -> Run:

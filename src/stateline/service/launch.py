@@ -10,17 +10,18 @@ import os
 import stat
 
 import msgspec
+from msgspec.structs import replace
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json, sha256
 from stateline.engine.loop import Origin, start
 from stateline.engine.record import Run, context_facts, keep_machine, load_run, read_run, run_scope
-from stateline.errors import NotFound, RequestError, StatelineError, StorageError
+from stateline.errors import IntegrityError, NotFound, RequestError, StatelineError, StorageError
 from stateline.machine.advance import advance
 from stateline.machine.run import Facts, Started
-from stateline.machine.spec import Machine
-from stateline.service.heads import demand_head
-from stateline.store.store import WAIT, Scope, Store
+from stateline.machine.spec import Machine, to_json
+from stateline.service.demands import demand_head
+from stateline.store.store import WAIT, Scope, Snapshot, Store
 
 _LISTED = 8
 """How many other unfinished runs a record names."""
@@ -84,7 +85,14 @@ def parse_machine(store: Store, machinery: Machinery) -> Machine:
             f"{machinery.path} holds a secret that is also in the environment; nothing was stored",
             hint="pass it by environment: name the variable in the stage's `env`",
         )
-    return load(machinery.data, machinery.path)
+    machine = load(machinery.data, machinery.path)
+    # Escapes and folded lines can hide in the file what its meaning holds.
+    if store.redactor.find(canonical.encode(to_json(machine))):
+        raise RequestError(
+            f"{machinery.path} holds, in other spelling, a secret that is also in the environment; nothing was stored",
+            hint="pass it by environment: name the variable in the stage's `env`",
+        )
+    return machine
 
 
 def machine_scope(store: Store, machinery: Machinery) -> Scope:
@@ -95,7 +103,7 @@ def machine_scope(store: Store, machinery: Machinery) -> Scope:
 def find_last(store: Store, machinery: Machinery) -> Run | None:
     """The last run of that file that is there, if it is unfinished; else None. Reads only."""
     for record in machine_scope(store, machinery).walk():
-        scope = run_scope(store, str(record.event["run"]))
+        scope = run_scope(store, _recorded(record))
         head = scope.head()
         if head is not None:
             run = read_run(store, scope, head)
@@ -108,8 +116,22 @@ def others(store: Store, machinery: Machinery, run: str | None) -> list[str]:
     head = machine_scope(store, machinery).head()
     if head is None:
         return []
-    named = [*head.event.get("live", []), head.event["run"]]
-    return [name for name in dict.fromkeys(named) if name != run and _is_unfinished(store, str(name))]
+    live = head.event.get("live")
+    named = [*(live if isinstance(live, list) else []), _recorded(head)]
+    unfinished = dict.fromkeys(str(name) for name in named if naming.is_id(str(name)))
+    return [name for name in unfinished if name != run and _is_unfinished(store, name)]
+
+
+def _recorded(record: Snapshot) -> str:
+    """The run that a machine's record names. Raises ``IntegrityError`` if it names none."""
+    run = record.event.get("run")
+    if not isinstance(run, str) or not naming.is_id(run):
+        raise IntegrityError(
+            f"the snapshot {record.path} does not name a run",
+            finding="malformed",
+            hint="nothing was changed; was it written by stateline?",
+        )
+    return run
 
 
 def _is_unfinished(store: Store, run: str) -> bool:
@@ -118,7 +140,9 @@ def _is_unfinished(store: Store, run: str) -> bool:
     except StatelineError:
         # A run that cannot be read is no reason to stop another one. Whoever goes on with it is told.
         return False
-    return head is not None and isinstance(head.envelope.state, dict) and head.envelope.state["status"] != "complete"
+    return (
+        head is not None and isinstance(head.envelope.state, dict) and head.envelope.state.get("status") != "complete"
+    )
 
 
 def launch(store: Store, how: Launch, machinery: Machinery) -> tuple[Run, bool]:
@@ -128,6 +152,7 @@ def launch(store: Store, how: Launch, machinery: Machinery) -> tuple[Run, bool]:
     machine's schema forbids, ``ConflictError`` for a head that is not the one demanded; nothing is stored then.
     """
     machine = parse_machine(store, machinery)
+    demand_no_secret(store, how, machinery)
     event, origin = beginning(store, how, machine, machinery)
     facts = Facts(context=context_facts(store, event.context, origin.context_path))
     advance(machine, None, event, facts)  # whatever is wrong with the input is said before anything is stored
@@ -143,12 +168,30 @@ def launch(store: Store, how: Launch, machinery: Machinery) -> tuple[Run, bool]:
             head = scope.head()
             demand_head(scope, head, how.parent)
             record = keep_machine(store, machinery.data, machinery.format, machine)
-            live = others(store, machinery, run)[-_LISTED:]
-            records.save(
-                {"machine": machinery.sha256},
-                event={"type": "run_started", "run": run, "path": machinery.path, "live": live},
-            )
+            remember(store, machinery, run)
             return start(scope, head, (machine, record), event, origin), True
+
+
+def remember(store: Store, machinery: Machinery, run: str) -> None:
+    """Record that the run goes by this machine file, so that the file's last run is found."""
+    live = others(store, machinery, run)[-_LISTED:]
+    event: dict[str, Json] = {"type": "run_started", "run": run, "path": machinery.path, "live": live}
+    machine_scope(store, machinery).save({"machine": machinery.sha256}, event=event, masked=True)
+
+
+def demand_no_secret(store: Store, how: Launch, machinery: Machinery) -> None:
+    """Raise ``RequestError`` for names that hold a secret: they are stored as they are, or the run would be lost."""
+    names = {
+        "the run's id": how.run or "",
+        "the machine file's path": machinery.path,
+        "a label's name": "\n".join(how.labels),
+    }
+    for what, text in names.items():
+        if store.redactor.find(text):
+            raise RequestError(
+                f"{what} holds a secret that is also in the environment; nothing was stored",
+                hint="choose another name, or unset the variable if its value is no secret",
+            )
 
 
 def demand_beginning(store: Store, how: Launch) -> None:
@@ -167,8 +210,10 @@ def _meanwhile(store: Store, how: Launch, machinery: Machinery) -> Run | None:
 def beginning(store: Store, how: Launch, machine: Machine, machinery: Machinery) -> tuple[Started, Origin]:
     """The first event of a run, and where it comes from. Raises ``NotFound`` for a context that does not exist."""
     name = how.context or machine.context
+    # Masked before anything is said about it: what a schema makes of it may be shown.
+    given = Started(input=store.redactor.redact(how.input)[0], labels=how.labels)
     if name is None:
-        return Started(input=how.input, labels=how.labels), Origin(machine_path=machinery.path)
+        return given, Origin(machine_path=machinery.path)
     key = f"context:{naming.checked_id(name, 'context name')}"
     head = store.scope(key).head()
     if head is None:
@@ -176,8 +221,8 @@ def beginning(store: Store, how: Launch, machine: Machine, machinery: Machinery)
             f"there is no context {name}; no run was started",
             hint=f"derive it first: stateline run --state-scope {name} --system TEXT --set KEY=VALUE",
         )
-    event = Started(input=how.input, labels=how.labels, context={"scope": key, "sha256": head.sha256})
-    return event, Origin(machine_path=machinery.path, context_path=head.path)
+    context = {"scope": key, "sha256": head.sha256}
+    return replace(given, context=context), Origin(machine_path=machinery.path, context_path=head.path)
 
 
 def new_id(store: Store) -> str:

@@ -14,8 +14,8 @@ from stateline.machine.run import Answered, Facts, Lost, Replaced, RunState
 from stateline.machine.spec import Machine, Stage
 from stateline.service.answers import not_waiting, unwrap
 from stateline.service.contexts import ContextOptions, context_scope, rehearse
+from stateline.service.demands import demand_head
 from stateline.service.execute import Call, Options, answer_of, change_of, check_names, find, how_to_launch, warnings_of
-from stateline.service.heads import demand_head
 from stateline.service.launch import (
     Machinery,
     beginning,
@@ -136,13 +136,16 @@ def _plan_known(run: Run, machine: Machine, call: Call, warnings: list[str], cha
     demand_head(run.scope, run.snapshot, call.parent)
     if changed:
         state = advance(machine, state, Replaced()).state
+    if state.tree.phase == "started":
+        state = advance(machine, state, Lost(), facts_of(store, run)).state
     said = answer_of(run, call)
     answer = None if said is msgspec.UNSET else unwrap(run, said)
     action = {"running": "advance", "waiting": "wait"}.get(state.status, "report")
     base = Plan(action=action, run=run.id, scope=run.scope.key, head=run.sha256, exit=0, warnings=warnings)
     if answer is not None and answer.again:
-        return _standing(replace(base, action="report"), state, call.one_turn)
-    if answer is not None:
+        if call.one_turn:
+            return _standing(replace(base, action="report"), state, True)
+    elif answer is not None:
         if state.status != "waiting":
             raise not_waiting(run)
         state = advance(machine, state, Answered(value=answer.value), facts_of(store, run)).state
@@ -151,8 +154,6 @@ def _plan_known(run: Run, machine: Machine, call: Call, warnings: list[str], cha
         _demand_writable(store, [run.scope], objects=changed)
     if base.action == "answer" and call.one_turn:
         return _standing(base, state, True)
-    if state.tree.phase == "started":
-        state = advance(machine, state, Lost(), facts_of(store, run)).state
     return _plan_turns(base, machine, state, call.one_turn)
 
 

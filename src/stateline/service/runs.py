@@ -9,8 +9,10 @@ import msgspec
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
+from stateline.bundle.envelope import Ref
 from stateline.engine.interrupts import Signals, shield
 from stateline.engine.record import Run, load_run, read_run, run_scope
+from stateline.engine.runevent import RunEvent, read_event
 from stateline.errors import ConflictError, IntegrityError, NotFound, RequestError, StatelineError
 from stateline.service.outcome import outcome, waiting
 from stateline.store.store import WAIT, Snapshot, Store
@@ -34,7 +36,7 @@ def heads_of_runs(store: Store) -> tuple[list[Snapshot], list[StatelineError]]:
         except StatelineError as error:
             errors.append(error)
             continue
-        if head is not None and head.envelope.kind == "run":
+        if head is not None and head.envelope.kind == "run" and head.envelope.scope.startswith("run:"):
             heads.append(head)
     return sorted(heads, key=lambda head: head.envelope.created_at, reverse=True), errors
 
@@ -137,27 +139,28 @@ def history(store: Store, run: str | None) -> list[dict[str, Json]]:
     found = chosen(store, run)
     rows = []
     for snapshot in found.scope.walk(found.snapshot):
-        event = snapshot.event
+        event = read_event(snapshot)
         # A retry that only settles what was kept performs no effect and still takes the run on.
-        if event["type"] in ("succeeded", "failed", "answered", "started") or event["transitions"]:
-            rows.append(_turn(store, snapshot))
+        if event.type in ("succeeded", "failed", "answered", "started") or event.transitions:
+            rows.append(_turn(store, snapshot, event))
     return rows[::-1]
 
 
-def _turn(store: Store, snapshot: Snapshot) -> dict[str, Json]:
-    event = snapshot.event
-    transitions = event["transitions"]
+def _turn(store: Store, snapshot: Snapshot, event: RunEvent) -> dict[str, Json]:
     output = None
-    if event["type"] in ("succeeded", "answered"):
-        output = store.resolve(snapshot.state["outputs"])[event["output_of"]]
+    if event.type in ("succeeded", "answered"):
+        outputs = snapshot.state["outputs"]
+        # Outputs of all stages may be one object; only this one's content is wanted.
+        outputs = store.resolve(outputs) if isinstance(outputs, Ref) else outputs
+        output = store.resolve(outputs.get(event.output_of))
     return {
-        "turn": event["turn"],
+        "turn": event.turn,
         "at": snapshot.envelope.created_at,
-        "stage": event["stage"],
-        "reason": transitions[-1]["reason"] if transitions else event["type"],
+        "stage": event.stage,
+        "reason": event.transitions[-1].reason if event.transitions else event.type,
         "tools": [],
         "output": output,
-        "error": event.get("error"),
+        "error": event.error,
     }
 
 
@@ -190,11 +193,12 @@ def clean(store: Store, *, unfinished: bool, older_than: float, wait: float = 0.
         for head in heads:
             run = head.envelope.scope.partition(":")[2]
             age = (now - datetime.datetime.fromisoformat(head.envelope.created_at)).total_seconds()
-            if (older_than and age < older_than) or not (unfinished or head.envelope.state["status"] == "complete"):
+            complete = isinstance(head.envelope.state, dict) and head.envelope.state.get("status") == "complete"
+            if (older_than and age < older_than) or not (unfinished or complete):
                 continue
             try:
                 _demand_free(store, run, origins)
-                _remove(store, run, wait, expected=None if unfinished else head)
+                _remove(store, run, wait, expected=head)
                 removed.append(run)
             except (ConflictError, RequestError) as error:
                 kept[run] = error.message

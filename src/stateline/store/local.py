@@ -460,10 +460,23 @@ class LocalBackend:
             directory = self.fs.open_directory(root, gone)
             try:
                 for name in list(self.fs.names(directory)):
-                    self.fs.unlink(directory, name)
+                    self._unlink_all(directory, name)
             finally:
                 self.fs.close_directory(directory)
             self.fs.remove_directory(root, gone)
+
+    def _unlink_all(self, parent: Directory, name: str) -> None:
+        """Delete an entry, and what is below it if a newer version made it a directory. Follows no symlink."""
+        if self.fs.stat(parent, name).kind != "directory":
+            self.fs.unlink(parent, name)
+            return
+        directory = self.fs.open_directory(parent, name)
+        try:
+            for below in list(self.fs.names(directory)):
+                self._unlink_all(directory, below)
+        finally:
+            self.fs.close_directory(directory)
+        self.fs.remove_directory(parent, name)
 
     def look(self, name: str) -> Danger | None:
         kind = "directory" if not name or name.endswith("/") else "file"

@@ -12,10 +12,18 @@ import msgspec
 from stateline._version import __version__
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json, sha256
-from stateline.bundle.envelope import Envelope, Link, Pointer, Ref, read_envelope
+from stateline.bundle.envelope import VERSION, Envelope, Link, Pointer, Ref, read_envelope
 from stateline.bundle.objects import Artifact, Split, artifact_ref, references, resolve, split, with_refs
 from stateline.bundle.redact import Redactor
-from stateline.errors import ConflictError, IntegrityError, NotFound, UnsafePlace, ValueRefused
+from stateline.errors import (
+    ConflictError,
+    IntegrityError,
+    NewerVersion,
+    NotFound,
+    RequestError,
+    UnsafePlace,
+    ValueRefused,
+)
 from stateline.store.protocol import Backend, BlobExists, BlobMissing
 
 WAIT = 10.0
@@ -205,6 +213,17 @@ class Store:
         return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
+def demand_known_version(head: Snapshot) -> None:
+    """Raise ``NewerVersion`` for a head of a newer minor version: it may hold what this version does not know, and a
+    snapshot on top of it would drop that. Reading goes on."""
+    if head.envelope.version != VERSION:
+        raise NewerVersion(
+            f"the head of {head.envelope.scope} is of format version {head.envelope.version}; this Stateline writes "
+            f"version {VERSION}. It was left untouched.",
+            hint="upgrade stateline",
+        )
+
+
 class Scope:
     """One named chain of snapshots. ``key`` is its name, ``hash`` where it lies."""
 
@@ -264,12 +283,15 @@ class Scope:
         event: Mapping[str, Json] | None = None,
         parent: Snapshot | Literal["latest"] | None = LATEST,
         wait: float = WAIT,
+        masked: bool = False,
     ) -> Snapshot:
         """Append a snapshot with ``state``, which may hold :class:`Ref` and :class:`Artifact` leaves.
 
         Secrets are masked first; the snapshot that is returned holds what was stored, so go on with its state.
         ``kind`` defaults to the kind in the scope's key. ``parent`` demands a head: a snapshot, or None for a scope
-        that must not exist yet. On return the snapshot survives a power loss.
+        that must not exist yet. ``masked`` says that the caller has masked what people and programs said; names that
+        the caller made itself are then safe from a secret that happens to be spelled like one of them. On return the
+        snapshot survives a power loss.
 
         Raises ``ConflictError`` when the parent is not the head, ``LockTimeout``, ``ValueRefused``,
         ``IntegrityError`` when the head is damaged (nothing starts afresh), ``UnsafePlace``, ``StorageError``; the
@@ -283,7 +305,13 @@ class Scope:
                 raise self._with_way_out(error) from None
             if head is None:
                 self._demand_empty()
-            snapshot = self._write(head, state, kind or self.key.partition(":")[0], dict(event or {}))
+                self._demand_key_without_secrets()
+            else:
+                demand_known_version(head)
+            said = dict(event or {})
+            if not masked:
+                state, said = self._masked(state, said)
+            snapshot = self._write(head, state, kind or self.key.partition(":")[0], said)
             self.store.backend.swap(self.hash, pointer, snapshot.pointer)
             return snapshot
 
@@ -298,12 +326,22 @@ class Scope:
             )
         return parent
 
-    def _write(self, head: Snapshot | None, state: Json, kind: str, event: dict[str, Json]) -> Snapshot:
+    def _masked(self, state: Json, event: dict[str, Json]) -> tuple[Json, dict[str, Json]]:
         masked, count = self.store.redactor.redact({"state": state, "event": event})
-        state, event = masked["state"], dict(masked["event"])
-        event["durability"] = "full"
+        event = dict(masked["event"])
         if count:
-            event["redactions"] = count + (said if isinstance(said := event.get("redactions"), int) else 0)
+            event["redactions"] = count
+        return masked["state"], event
+
+    def _demand_key_without_secrets(self) -> None:
+        if self.store.redactor.find(self.key):
+            raise RequestError(
+                "the scope's name holds a secret that is also in the environment; nothing was written",
+                hint="choose another name, or unset the variable if its value is no secret",
+            )
+
+    def _write(self, head: Snapshot | None, state: Json, kind: str, event: dict[str, Json]) -> Snapshot:
+        event["durability"] = "full"
         parts = split(state)
         known = set(head.envelope.objects.values()) if head else set()
         self._demand_objects(parts, known)

@@ -1,0 +1,196 @@
+"""Commands that read write nothing, and how often a turn waits for the disk: seen from below, by strace, and from
+outside, by the tree before and after."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MACHINE = {
+    "stateline": 1,
+    "name": "read",
+    "state": {"big": ""},
+    "stages": {
+        "first": {"task": ["/bin/echo", "0"], "repeatable": True, "default_next": "again"},
+        "again": {"task": ["/bin/echo", "1"], "repeatable": True, "default_next": "once"},
+        "once": {"task": ["/bin/echo", "2"], "default_next": "large"},
+        "large": {
+            "task": ["/bin/sh", "-c", "printf '\"%05000d\"' 7"],
+            "repeatable": True,
+            "set": {"big": "output"},
+            "default_next": "ask",
+        },
+        "ask": {"human": {"prompt": "Go on from {{ outputs.once }}?"}},
+    },
+}
+READING = [
+    "scopes",
+    "log run:done",
+    "log run:done -n 2 --format json",
+    "show run:done",
+    "show run:done~2 --resolve",
+    "show run:done --raw",
+    "show context:docs",
+    "verify",
+    "verify run:done --format json",
+    "exec list",
+    "exec status",
+    "exec status waiting --format json",
+    "exec show waiting",
+    "exec history done",
+    "machine check machine.json",
+    "execute machine.json --dry-run",
+    "execute machine.json -i --id waiting --dry-run",
+    "execute machine.json --id waiting --input true --dry-run",
+    "execute machine.json --id done --dry-run",
+    "execute machine.json --id done --force --dry-run",
+    "execute machine.json --id new --dry-run --state-scope docs",
+    "run --state-scope docs --system other --dry-run",
+    "run --state-scope docs --refine-text more --dry-run",
+    "run --state-scope new --system fresh --dry-run",
+]
+ABSENT = ["scopes", "verify", "exec list", "execute machine.json --dry-run", "run --state-scope x --system y --dry-run"]
+
+CHANGING = (
+    "mkdir,mkdirat,unlink,unlinkat,rmdir,rename,renameat,renameat2,link,linkat,symlink,symlinkat,truncate,ftruncate,"
+    "chmod,fchmod,fchmodat,?fchmodat2,chown,fchown,fchownat,lchown,utime,utimes,utimensat,futimesat,mknod,mknodat,"
+    "fsync,fdatasync,sync,syncfs,sync_file_range,msync,flock,setxattr,fsetxattr,lsetxattr,fallocate"
+)
+OPENING = "open,openat,?openat2,creat"
+SYNCS = {
+    # Three saves (4 each): the machine file's record, the run's first snapshot, the turn. The machine's two objects (2
+    # each). What is made for them: the state dir (1), stateline.json (2), two scopes (1 each), objects/ (1) and two
+    # directories in it (1 each).
+    "the first turn of a store": 24,
+    # The same three saves and the run's scope (1). The machine's objects are there: their directories are synced all
+    # the same (1 each), since whoever made them may not have done so yet.
+    "the first turn of a run": 15,
+    # A save: the snapshot, its directory, the pointer, its directory again.
+    "repeatable": 4,
+    # The intent is saved before.
+    "not repeatable": 8,
+    # A save, the object, its directory, and the directory that is made for it.
+    "one new object": 7,
+    "what waits": 0,
+    "an answer": 4,
+}
+"""How often one call of `execute -i` waits for the disk."""
+
+
+def environment(root: Path) -> dict[str, str]:
+    return {**os.environ, "STATELINE_STATE_DIR": str(root / "state dir"), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def stateline(root: Path, *words: str, under: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    command = [*under, sys.executable, "-m", "stateline", *words]
+    return subprocess.run(
+        command, cwd=root, env=environment(root), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
+    )
+
+
+def traced(root: Path, trace: Path, *words: str, calls: str) -> list[str]:
+    """The lines of strace for one command, which must not fail for a reason of strace's."""
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("strace is not installed")
+    probe = subprocess.run([strace, "-f", "-o", os.devnull, "true"], capture_output=True, check=False)
+    if probe.returncode:
+        pytest.skip(f"strace cannot trace here: {probe.stderr.decode('utf-8', 'replace')[:100]}")
+    done = stateline(root, *words, under=(strace, "-f", "-y", "-o", str(trace), "-e", f"trace={calls}"))
+    assert done.returncode in (0, 1, 2, 3), done.stderr
+    return trace.read_text().splitlines()
+
+
+def picture(root: Path) -> dict[str, tuple[int, int, int, int, bytes]]:
+    found = {}
+    for path in [root, *root.rglob("*")]:
+        info = path.lstat()
+        data = path.read_bytes() if path.is_file() else b""
+        found[str(path)] = (info.st_mode, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, data)
+    return found
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A machine file and a state dir with a run that waits, one that is complete, and a context of two snapshots."""
+    root = tmp_path_factory.mktemp("a place")
+    (root / "machine.json").write_text(json.dumps(MACHINE))
+    for expected, words in [
+        (3, "execute machine.json --id done"),
+        (0, "exec resume done --input true"),
+        (3, "execute machine.json --id waiting"),
+        (0, "run --state-scope docs --system helpful"),
+        (0, "run --state-scope docs --refine-text short"),
+    ]:
+        done = stateline(root, *words.split())
+        assert done.returncode == expected, done.stderr
+    return root
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    """A machine file, and no state dir."""
+    (tmp_path / "machine.json").write_text(json.dumps(MACHINE))
+    return tmp_path
+
+
+def demand_nothing_written(lines: list[str]) -> None:
+    harmless = re.compile(r'"/dev/(null|tty)"')
+    opened = [line for line in lines if re.search(r"O_(CREAT|WRONLY|RDWR|TRUNC|APPEND|TMPFILE)|creat\(", line)]
+    names = CHANGING.replace("?", "").replace(",", "|")
+    changed = [line for line in lines if re.match(rf"\d+ +({names})\(", line)]
+    assert [line for line in opened if not harmless.search(line)] == []
+    assert changed == []
+
+
+@pytest.mark.parametrize("words", READING)
+def test_a_reading_command_changes_nothing(words: str, root: Path, tmp_path: Path) -> None:
+    before = picture(root)
+    lines = traced(root, tmp_path / "trace", *words.split(), calls=f"{CHANGING},{OPENING}")
+    assert any("state dir" in line or "machine check" in words for line in lines), "the command was seen at work"
+    demand_nothing_written(lines)
+    assert picture(root) == before
+
+
+@pytest.mark.parametrize("words", ABSENT)
+def test_a_store_that_is_absent_stays_absent(words: str, empty: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    before = picture(empty)
+    lines = traced(empty, tmp_path_factory.mktemp("trace") / "t", *words.split(), calls=f"{CHANGING},{OPENING}")
+    demand_nothing_written(lines)
+    assert picture(empty) == before
+
+
+def test_reading_commands_leave_the_tree_alone_where_nothing_can_be_traced(root: Path) -> None:
+    before = picture(root)
+    for words in READING[::5]:
+        assert stateline(root, *words.split()).returncode in (0, 1, 2, 3)
+    assert picture(root) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="strace is Linux's")
+def test_a_turn_waits_for_the_disk_as_often_as_is_documented(empty: Path) -> None:
+    trace = empty / "trace"
+
+    def syncs(*words: str) -> int:
+        lines = traced(
+            empty, trace, "execute", "machine.json", "-i", *words, calls="fsync,fdatasync,sync,syncfs,sync_file_range"
+        )
+        return sum("sync" in line.partition("(")[0] for line in lines)
+
+    counted = {
+        "the first turn of a store": syncs("--id", "x"),
+        "the first turn of a run": syncs("--id", "y"),
+        "repeatable": syncs("--id", "x"),
+        "not repeatable": syncs("--id", "x"),
+        "one new object": syncs("--id", "x"),
+        "what waits": syncs("--id", "x"),
+        "an answer": syncs("--id", "x", "--input", "true"),
+    }
+    assert counted == SYNCS

@@ -1,0 +1,320 @@
+"""docs/format.md, section "Runs, contexts and machine records", against what is written."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from stateline.bundle import canonical
+from stateline.bundle.envelope import VERSION
+from stateline.bundle.redact import Redactor
+from stateline.engine import loop, runevent
+from stateline.engine.record import Run, keep_machine
+from stateline.errors import NewerVersion
+from stateline.machine import run as shapes
+from stateline.machine import spec
+from stateline.machine.check import load
+from stateline.machine.run import Answered, Failed, Intended, Lost, Retried, Started, Succeeded
+from stateline.prestage.context import LIMIT, Wishes
+from stateline.service.contexts import ContextOptions, prepare
+from stateline.service.launch import Launch, launch, machine_scope, read_machinery
+from stateline.store.memory import MemoryBackend
+from stateline.store.store import Snapshot, Store
+
+PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
+
+MACHINE = """\
+stateline: 1
+name: demo
+start: work
+state: {n: 0}
+stages:
+  work:
+    task: [/bin/true]
+    retry: {max_attempts: 2}
+    set: {n: "state.n + 1"}
+    default_next: ask
+  ask:
+    human: {prompt: "Again?"}
+    routes: [{when: "output == true", to: work}]
+    default_next: done
+  done: {end: {}}
+"""
+
+
+def members(heading: str) -> dict[str, str]:
+    """Member -> meaning, of the table whose first columns have that heading."""
+    lines = PAGE.split("\n")
+    start = next(number for number, line in enumerate(lines) if line.startswith(f"| {heading} |")) + 2
+    found: dict[str, str] = {}
+    for line in lines[start:]:
+        if not line.startswith("|"):
+            return found
+        cells = line.strip("|").split(" | ")
+        for name in re.findall(r"`([^`]+)`", cells[0]):
+            assert name not in found
+            found[name] = cells[-1].strip()
+    raise AssertionError(heading)
+
+
+STATE = members("member of a run's `state`")
+INSTANCE = members("member of an instance")
+EVENT = members("member of a run's `event`")
+OPTIONAL = {name for name, meaning in EVENT.items() if re.match("only |once |the active time that", meaning)}
+PHASES = members("`phase` | `status`")
+TYPES = members("`type` | what happened")
+
+
+def words(meaning: str) -> set[str]:
+    return set(re.findall(r"`([a-z]+)`", meaning))
+
+
+def fields(shape: Any) -> set[str]:
+    return {field.encode_name for field in msgspec.structs.fields(shape)}
+
+
+def test_the_page_has_the_members_that_the_code_has() -> None:
+    assert STATE.keys() == fields(shapes.RunState) | {"machine"}
+    assert INSTANCE.keys() == fields(shapes.Instance)
+    assert fields(runevent.RunEvent) <= EVENT.keys()
+    assert EVENT.keys() - fields(runevent.RunEvent) == {"durability", "seconds", "replaced"}
+    assert members("member of a spec").keys() == fields(spec.Machine)
+    assert members("member of a stage").keys() == fields(spec.Stage)
+
+
+@pytest.mark.parametrize(
+    ("shape", "member", "table"),
+    [
+        (spec.Retry, "retry", "member of a stage"),
+        (spec.Route, "routes", "member of a stage"),
+        (spec.Bounds, "bounds", "member of a spec"),
+        (spec.EdgeLimit, "edge_limits", "member of a spec"),
+        (runevent.MachinePlace, "machine", "member of a run's `event`"),
+        (runevent.Meters, "meters", "member of a run's `event`"),
+        (runevent.Way, "transitions", "member of a run's `event`"),
+        (runevent.Effect, "effect", "member of a run's `event`"),
+        (runevent.Request, "waiting", "member of a run's `event`"),
+        (runevent.Given, "answered", "member of a run's `event`"),
+    ],
+)
+def test_the_page_has_the_inner_members_that_the_code_has(shape: Any, member: str, table: str) -> None:
+    shown = re.search(r"`\{([^}]*)\}`", members(table)[member])
+    assert shown is not None
+    assert set(re.findall(r'"([^"]+)"', shown[1])) == fields(shape)
+
+
+def test_the_page_has_the_words_that_the_code_has() -> None:
+    assert PHASES.keys() == set(get_args(shapes.Phase))
+    assert words(STATE["status"]) == set(get_args(shapes.Status))
+    assert words(INSTANCE["resume"]) == {*get_args(shapes.Resume), "failed", "set", "routes"}
+    assert words(members("member of a stage")["kind"]) == set(get_args(spec.Kind))
+    assert TYPES.keys() == {kind.__struct_config__.tag for kind in get_args(shapes.Event)}
+
+
+# -- a run through all kinds of events ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def memory() -> Store:
+    ticks = iter(range(10**18, 10**19, 10**9))
+    return Store(MemoryBackend(), redactor=Redactor(), clock=lambda: next(ticks))
+
+
+@pytest.fixture
+def begin(memory: Store) -> Callable[[], Run]:
+    """Begins the run of MACHINE, or begins it anew."""
+
+    def start() -> Run:
+        data = MACHINE.encode()
+        machine = load(data, "m.yaml")
+        record = keep_machine(memory, data, "yaml", machine)
+        scope = memory.scope("run:r")
+        with scope.locked(1.0):
+            event = Started(input={"n": 1}, labels={"a": "b"})
+            return loop.start(scope, scope.head(), (machine, record), event, loop.Origin(machine_path="/m.yaml"))
+
+    return start
+
+
+@pytest.fixture
+def chain(memory: Store, begin: Callable[[], Run]) -> list[Snapshot]:
+    """The snapshots of a run that met every type of event, oldest first."""
+    run = begin()
+    with run.scope.locked(1.0):
+        run = loop.apply(run, Intended())
+        run = loop.apply(run, Failed(kind="exit", message="no", hint="look"), 0.5)
+        run = loop.apply(run, Intended())
+        run = loop.apply(run, Lost())
+        run = loop.apply(run, Answered(value={"given": True}))
+        run = loop.replace_machine(run, run.machine, run.record, "/elsewhere/m.yaml")
+        run = loop.apply(run, Answered(value=True))
+        for _ in range(2):
+            run = loop.apply(run, Intended())
+            run = loop.apply(run, Failed(kind="exit", message="no"))
+        run = loop.apply(run, Retried())
+        run = loop.apply(run, Intended())
+        run = loop.apply(run, Succeeded(output=3), 1.5)
+        loop.apply(run, Answered(value=False))
+    begin()
+    return [*run.scope.walk()][::-1]
+
+
+def states(chain: list[Snapshot]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    for snapshot in chain:
+        yield canonical.decode(snapshot.data)["state"], snapshot.event
+
+
+def test_every_type_of_event_is_met(chain: list[Snapshot]) -> None:
+    assert {snapshot.event["type"] for snapshot in chain} == TYPES.keys()
+    assert {snapshot.envelope.version for snapshot in chain} == {VERSION}
+
+
+def test_a_runs_state_has_the_members_of_the_page_and_no_other(chain: list[Snapshot]) -> None:
+    for state, _ in states(chain):
+        assert state.keys() == STATE.keys()
+        tree = state["tree"]
+        assert tree.keys() == INSTANCE.keys()
+        assert (tree["id"], tree["state"], tree["conversation"], tree["children"]) == ("0", {}, [], [])
+        assert state["machine"] == {"format": "yaml", "source": None, "spec": None}
+
+
+def test_phase_status_interrupts_and_pending_belong_together_as_the_page_says(chain: list[Snapshot]) -> None:
+    status_of = dict(re.findall(r"^\| `(\w+)` \| `(running|waiting|error|complete)` \|", PAGE, re.MULTILINE))
+    met = set()
+    for state, _ in states(chain):
+        tree = state["tree"]
+        met.add(tree["phase"])
+        assert state["status"] == status_of[tree["phase"]]
+        kind = {"waiting": "human", "unknown": "unknown_outcome"}.get(tree["phase"])
+        assert state["interrupts"] == ([{"kind": kind, "stage": tree["stage"]}] if kind else [])
+        effect = {"type": "task", "stage": tree["stage"], "position": 0}
+        assert tree["pending"] == ([effect] if tree["phase"] in ("ready", "started", "unknown") else [])
+    assert met == set(get_args(shapes.Phase))
+
+
+def test_a_runs_event_has_the_members_of_the_page_and_no_other(chain: list[Snapshot]) -> None:
+    for state, event in states(chain):
+        assert EVENT.keys() - OPTIONAL - {"redactions"} <= event.keys() <= EVENT.keys()
+        phase, status = state["tree"]["phase"], state["status"]
+        assert ("effect" in event) == (phase in ("ready", "started", "unknown", "failed"))
+        assert ("waiting" in event) == (status == "waiting")
+        assert ("replaced" in event) == (event["type"] == "replaced")
+        assert event.get("open", True) is True
+        assert event["durability"] == "full"
+        assert event["stage"] in ("work", "ask")
+
+
+def test_turns_are_counted_as_the_page_says(chain: list[Snapshot]) -> None:
+    before: dict[str, Any] = {}
+    for _, event in states(chain):
+        if event["type"] == "started":
+            assert event["turn"] == 0
+        else:
+            begins = event["type"] in ("intended", "succeeded", "failed", "answered") and "open" not in before
+            assert event["turn"] == before["turn"] + begins
+        before = event
+
+
+def test_keys_and_request_ids_name_run_snapshot_position_and_birth(chain: list[Snapshot]) -> None:
+    entered, births, keys = 0, [], set()
+    for snapshot in chain:
+        state, event = snapshot.state, snapshot.event
+        if event["type"] == "started":
+            births.append(event["birth"])
+        assert re.fullmatch("[0-9a-f]{8}", event["birth"])
+        assert event["birth"] == births[-1]
+        entered = snapshot.seq if event["transitions"] else entered
+        if "effect" in event:
+            assert event["effect"] == {"key": f"r:{entered}:0:{births[-1]}", "attempt": state["tree"]["attempt"]}
+            keys.add(event["effect"]["key"])
+        if "waiting" in event:
+            since = snapshot.seq if event["type"] == "lost" else entered
+            assert event["waiting"] == {"requestId": f"r:{since}:0:{births[-1]}"}
+    assert len(births) == 2
+    assert len(keys) == 3
+
+
+def test_an_answer_is_named_by_its_request_and_the_digest_of_its_canonical_form(chain: list[Snapshot]) -> None:
+    values = iter([{"given": True}, True, False])
+    for before, after in itertools.pairwise(chain):
+        if after.event["type"] == "answered":
+            digest = canonical.sha256(canonical.encode(next(values)))
+            assert after.event["answered"] == {"requestId": before.event["waiting"]["requestId"], "sha256": digest}
+    assert next(values, None) is None
+
+
+def test_the_machine_of_a_run_is_two_objects(memory: Store, chain: list[Snapshot]) -> None:
+    table = chain[-1].envelope.objects
+    assert (table["/machine/source"].media_type, table["/machine/spec"].media_type) == (
+        "application/yaml",
+        "application/json",
+    )
+    assert memory.get(table["/machine/source"]) == MACHINE.encode()
+    assert table["/machine/source"].sha256 == chain[-1].event["machine"]["sha256"]
+    document = canonical.decode(memory.get(table["/machine/spec"]))
+    assert document["stateline"] == 1
+    assert document.keys() == members("member of a spec").keys()
+    for stage in document["stages"].values():
+        assert stage.keys() == members("member of a stage").keys()
+
+
+def test_a_large_spec_is_one_object_and_no_node(memory: Store) -> None:
+    stages = "".join(f"  s{n}: {{task: [/bin/true, '{'x' * 5000}'], default_next: s{n + 1}}}\n" for n in range(3))
+    data = f"stateline: 1\nname: big\nstart: s0\nstages:\n{stages}  s3: {{end: {{}}}}\n".encode()
+    machine = load(data, "m.yaml")
+    record = keep_machine(memory, data, "yaml", machine)
+    assert record.spec.media_type == "application/json"
+    assert canonical.decode(memory.get(record.spec)) == spec.to_json(machine)
+
+
+# -- contexts, machine records, versions -------------------------------------------------------------------------------
+
+
+def test_contexts_have_the_members_of_the_page_and_no_other(memory: Store) -> None:
+    prepare(memory, ContextOptions(name="c", wishes=Wishes(model="m", system="s", settings={"a": 1})))
+    prepare(memory, ContextOptions(name="c", wishes=Wishes(refine="more", settings={"a": 2})))
+    newest, first = memory.scope("context:c").walk()
+    assert (newest.event["type"], first.event["type"]) == ("refine", "derive")
+    for snapshot in (newest, first):
+        assert snapshot.state.keys() == members("member of a context's `state`").keys()
+        assert snapshot.event.keys() == members("member of a context's `event`").keys() - {"redactions"}
+        assert snapshot.event["by"] == "literal"
+        triple = [snapshot.state["model_id"], snapshot.state["base_url"], snapshot.state["toolset_hash"]]
+        assert snapshot.state["source_hash"] == canonical.sha256(canonical.encode(triple))
+    assert newest.state["refinements"] == {"count": 1, "last": {"text": "more", "settings": {"a": 2}}}
+    assert newest.state["prompts"] == {"system": "s", "developer": ["more"]}
+    assert f"at most\n{LIMIT // 1024} KiB." in PAGE
+
+
+def test_a_machine_record_has_the_members_of_the_page_and_no_other(memory: Store, tmp_path: Path) -> None:
+    path = tmp_path / "m.yaml"
+    path.write_text(MACHINE)
+    machinery = read_machinery(str(path))
+    first, _ = launch(memory, Launch(run="one"), machinery)
+    launch(memory, Launch(run="two", force=True), machinery)
+    newest, oldest = machine_scope(memory, machinery).walk()
+    assert newest.scope == canonical.sha256(f"machine:{canonical.sha256(machinery.path.encode())}".encode())
+    assert newest.state == {"machine": canonical.sha256(MACHINE.encode())}
+    written = {f"event.{name}" for name in newest.event.keys() - {"durability"}} | newest.envelope.document().keys()
+    assert members("member of a machine record").keys() <= written
+    assert {name for name in written if name.startswith("event.")} <= members("member of a machine record").keys()
+    assert (oldest.event["run"], newest.event["run"], newest.event["live"]) == ("one", "two", [first.id])
+
+
+def test_nobody_writes_on_top_of_a_newer_minor_version_and_everybody_reads_it(
+    open_store: Callable[..., Store], publish: Callable[..., Any]
+) -> None:
+    store = open_store()
+    head = publish(store, "notes:x", head=True, version="1.3", event={"type": "dreamt"}, extra={"signed": "yes"})
+    with pytest.raises(NewerVersion) as raised:
+        store.scope("notes:x").save({"n": 1})
+    assert raised.value.code == "newer_version"
+    assert raised.value.exit_code == 1
+    found = store.scope("notes:x").load()
+    assert (found.sha256, found.event["type"], found.envelope.extra) == (head.sha256, "dreamt", {"signed": "yes"})
