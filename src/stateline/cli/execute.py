@@ -41,6 +41,10 @@ def execute(
     label: Annotated[
         list[str] | None, typer.Option("--label", metavar="K=V", help="A label for a new run (repeatable).")
     ] = None,
+    destination: Annotated[
+        str | None,
+        typer.Option("-d", "--destination", metavar="DIR", help="Write a complete run's outputs there, as files."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen; touch nothing.")] = False,
     no_input: NoInput = False,
     parent: Parent = None,
@@ -75,7 +79,13 @@ def execute(
         from stateline.service.plan import plan_execute
 
         return show_plan(said, plan_execute(said.store(), options))
-    return _finish(said, verb(said.store(), options))
+    outcome = verb(said.store(), options)
+    if destination is not None:
+        from stateline.service.destination import write_outputs
+
+        for path in write_outputs(outcome, destination):
+            say(said, f"wrote {path}")
+    return _finish(said, outcome)
 
 
 def resume(
