@@ -232,7 +232,7 @@ def _excerpt(call: TaskCall, data: bytes) -> str:
 
 def _masked(call: TaskCall, text: str) -> str:
     text = call.mask(text)
-    # A program may have changed the line ends of what it was given. Those that matter not stay for ``shown``.
+    # A program may have changed the line ends of what it was given. Where that hides no secret they stay as they are.
     joined = text.replace("\r\n", "\n")
     masked = call.mask(joined)
     return text if masked == joined else masked
@@ -245,7 +245,7 @@ def _unsafe(data: bytes) -> int:
 
 
 def _refusal(call: TaskCall, refused: ValueRefused) -> str:
-    """The message of ``refused`` with secrets masked in the keys it names, which it has escaped and perhaps cut."""
+    """The message of ``refused`` with secrets masked in the keys it names, which it has escaped."""
     message = refused.message
     if refused.where:
         message = message.removesuffix(f" (at {refused.where})")
@@ -254,11 +254,8 @@ def _refusal(call: TaskCall, refused: ValueRefused) -> str:
 
 
 def _place(call: TaskCall, where: str) -> str:
-    """The JSON Pointer ``where`` with each key masked. A long one was cut: its last key is perhaps half a key."""
-    keys = where.split("/")
-    if len(where) >= _EXCERPT:
-        keys = [*where[:_EXCERPT].split("/")[:-1], "..."]
-    return "/".join(canonical.escape(_masked(call, canonical.unescape(key))) for key in keys)
+    """The JSON Pointer ``where`` with each key masked as it really is."""
+    return "/".join(canonical.escape(_masked(call, canonical.unescape(key))) for key in where.split("/"))
 
 
 def _repeated_key(call: TaskCall, message: str) -> str:
