@@ -677,3 +677,20 @@ def test_removing_a_scope_takes_what_a_newer_version_put_beside_its_snapshots(tm
     store.backend.remove(scope.hash)
     assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["stateline.json"]
     assert tmp_path.exists()
+
+
+@pytest.mark.parametrize("harm", ["a link", "a loose mode"])
+def test_a_lock_that_others_may_use_stops_a_writer(tmp_path: Path, harm: str) -> None:
+    store = Store.open(tmp_path / "state")
+    scope = store.scope("notes:x")
+    scope.save(1)
+    lock = tmp_path / "state" / scope.hash / naming.LOCK
+    if harm == "a link":
+        lock.unlink()
+        lock.symlink_to(tmp_path / "elsewhere")
+    else:
+        lock.chmod(0o666)
+    with pytest.raises(UnsafePlace):
+        scope.save(2)
+    assert scope.load().state == 1
+    assert not (tmp_path / "elsewhere").exists()

@@ -414,6 +414,8 @@ class LocalBackend:
                 os.path.join(directory.path, naming.LOCK), mode=0o600, fallback_to_soft=False, poll_interval=POLL
             )
             try:
+                with suppress(FileNotFoundError):
+                    self._demand_safe(directory, naming.LOCK)
                 lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
                 if self._same_place(root, scope, directory):
                     return directory, lock
