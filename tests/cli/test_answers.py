@@ -145,6 +145,7 @@ def test_resume_answers_too(cli: Any, asking: str) -> None:
 )
 def test_standard_input_is_json_else_a_string(cli: Any, data: bytes, answer: Any) -> None:
     machine = cli.machine(ask={"human": {"prompt": "?"}}, done=END)
+    cli.json("execute", machine, exits=3)
     document = cli.json("execute", machine, stdin=data)
     assert document["outputs"] == {"ask": answer}
 
@@ -219,15 +220,29 @@ def test_one_pipe_answers_one_question(cli: Any) -> None:
     machine = cli.machine(
         a={"human": {"prompt": "1"}, "default_next": "b"}, b={"human": {"prompt": "2"}, "default_next": "c"}, c=END
     )
+    cli.json("execute", machine, exits=3)
     document = cli.json("execute", machine, stdin=b"yes\n", exits=3)
     assert (document["outputs"], document["stage"]) == ({"a": "yes"}, "b")
 
 
+def test_standard_input_answers_only_a_request_that_was_open_when_the_call_began(cli: Any, task: Any) -> None:
+    machine = cli.machine(
+        a=task("echo 1", default_next="ask"), ask={"human": {"prompt": "?"}, "default_next": "done"}, done=END
+    )
+    cli.json("execute", machine, "--id", "r1", stdin=unread(), exits=3)
+    cli.json("execute", machine, "--id", "r1", "--force", stdin=unread(), exits=3)
+    cli.json("execute", "-i", machine, "--id", "r2", stdin=unread(), exits=3)
+    assert cli.json("execute", "--dry-run", machine, "--id", "r3", stdin=unread())["exit"] == 3
+    assert cli.json("execute", machine, "--id", "r2", stdin=b"yes\n")["outputs"] == {"a": 1, "ask": "yes"}
+
+
 def test_a_process_without_standard_input_waits(cli: Any, asking: str) -> None:
+    cli.json("execute", asking, exits=3)
     cli.json("execute", asking, stdin=None, exits=3)
 
 
 def test_a_slow_producer_is_waited_for(cli: Any, asking: str) -> None:
+    cli.json("execute", asking, exits=3)
     read, write = os.pipe()
     process = cli.start("execute", "-i", asking, "--format", "json", stdin=read)
     os.close(read)
@@ -241,6 +256,7 @@ def test_a_slow_producer_is_waited_for(cli: Any, asking: str) -> None:
 
 
 def test_a_standard_input_that_cannot_be_read_is_no_answer(cli: Any, asking: str) -> None:
+    cli.json("execute", asking, exits=3)
     script = '"$0" -m stateline execute "$1" --format json 0>/dev/null'
     done = subprocess.run(["sh", "-c", script, sys.executable, asking], capture_output=True, timeout=60)
     assert done.returncode == 3
@@ -251,6 +267,7 @@ def test_a_standard_input_that_cannot_be_read_is_no_answer(cli: Any, asking: str
 def test_a_terminal_is_not_read(cli: Any, asking: str) -> None:
     import pty
 
+    cli.json("execute", asking, exits=3)
     master, slave = pty.openpty()
     os.write(master, b"typed\n")
     process = cli.start("execute", asking, "--format", "json", stdin=slave)
@@ -353,8 +370,10 @@ def test_a_prompt_that_cannot_be_filled_in_can_still_be_answered(cli: Any) -> No
 def test_a_secret_in_an_answer_is_masked_before_it_is_kept(cli: Any) -> None:
     cli.monkeypatch.setenv("SOME_API_KEY", "abcdef-123456-secret")
     machine = cli.machine(ask={"human": {"prompt": "?"}}, done=END)
+    cli.json("execute", machine, exits=3)
     document = cli.json("execute", machine, stdin=b"it is abcdef-123456-secret, yes")
     assert document["output"] == "it is [REDACTED], yes"
+    assert any("masked" in warning for warning in document["warnings"])
     held = b"".join(path.read_bytes() for path in cli.state.rglob("*") if path.is_file())
     assert b"abcdef-123456-secret" not in held
 
@@ -363,4 +382,4 @@ def test_force_with_an_open_question_asks_anew_under_another_request(cli: Any, a
     old = cli.json("execute", asking, "--id", "r1", exits=3)["waiting"]["requestId"]
     new = cli.json("execute", asking, "--id", "r1", "--force", exits=3)["waiting"]["requestId"]
     assert new != old
-    cli.refused("execute", asking, "--id", "r1", "--input", wrapped(old, 1), exits=1)
+    assert cli.refused("execute", asking, "--id", "r1", "--input", wrapped(old, 1), exits=1)["code"] == "answer_refused"

@@ -13,6 +13,7 @@ import pytest
 
 END: dict[str, Any] = {"end": {}}
 MACHINE = "MACHINE"
+REQUEST = "REQUEST"
 Setup = Callable[[Any, Any], None]
 
 
@@ -81,6 +82,37 @@ def lost(cli: Any, task: Any) -> None:
     machine = cli.machine(a=task("echo 1", default_next="b"), b=task("echo 2", repeatable=False))
     cli.json("execute", "-i", machine, "--id", "r1")
     apply(load_run(Store.open(cli.state), "r1"), Intended())
+
+
+def lost_unsafe(cli: Any, task: Any) -> None:
+    lost(cli, task)
+    cli.state.chmod(0o750)
+
+
+def moved(cli: Any, task: Any) -> None:
+    """The run r1 waits, and the file that it began from was moved since."""
+    (cli.home / "before").mkdir()
+    Path(write(cli, task)).rename(cli.home / "before" / "m.json")
+    (cli.home / "before" / "ok").touch()
+    cli.json("execute", str(cli.home / "before" / "m.json"), "--id", "r1", exits=3)
+    (cli.home / "before" / "m.json").rename(cli.home / "m.json")
+
+
+def moved_running(cli: Any, task: Any) -> None:
+    (cli.home / "before").mkdir()
+    Path(write(cli, task)).rename(cli.home / "before" / "m.json")
+    cli.json("execute", "-i", str(cli.home / "before" / "m.json"), "--id", "r1")
+    (cli.home / "before" / "m.json").rename(cli.home / "m.json")
+
+
+def changed_and_lost(cli: Any, task: Any) -> None:
+    lost(cli, task)
+    (cli.home / "m.json").write_text((cli.home / "m.json").read_text() + "\n")
+
+
+def moved_unsafe(cli: Any, task: Any) -> None:
+    moved(cli, task)
+    cli.state.chmod(0o750)
 
 
 def damaged(cli: Any, task: Any) -> None:
@@ -173,7 +205,7 @@ TABLE: list[tuple[Setup, list[str], bytes, str, int]] = [
     (waiting, TO_END, b"maybe\n", "refuse", 1),
     (waiting, [*TO_END, "--no-input"], b"true\n", "wait", 3),
     (waiting, [*TO_END, "--input", '{"requestId": "x", "answer": true}'], b"", "refuse", 1),
-    (waiting, [*I, "--input", '{"requestId": "r1:2", "answer": true}'], b"", "answer", 0),
+    (waiting, [*I, "--input", '{"requestId": "REQUEST", "answer": true}'], b"", "answer", 0),
     (waiting, [*I, "--parent", "run:r1~1"], b"", "refuse", 4),
     (failed, I, b"", "report", 1),
     (failed, TO_END, b"", "report", 1),
@@ -182,7 +214,11 @@ TABLE: list[tuple[Setup, list[str], bytes, str, int]] = [
     (complete, I, b"", "start", 0),
     (complete, [*I, "--id", "r1"], b"", "report", 2),
     (complete, [*TO_END, "--id", "r1"], b"", "report", 0),
-    (complete, [*TO_END, "--id", "r1", "--input", '{"requestId": "r1:2", "answer": true}'], b"", "report", 0),
+    (complete, [*TO_END, "--id", "r1", "--input", '{"requestId": "REQUEST", "answer": true}'], b"", "report", 0),
+    (complete, [*TO_END, "--input", '{"requestId": "REQUEST", "answer": true}'], b"", "report", 0),
+    (complete, [*I, "--input", '{"requestId": "REQUEST", "answer": true}'], b"", "report", 2),
+    (complete, [*TO_END, "--input", '{"requestId": "REQUEST", "answer": false}'], b"", "refuse", 1),
+    (complete, [*TO_END, "--input", '{"requestId": "nobody:2:0:00000000", "answer": true}'], b"", "refuse", 1),
     (complete, [*TO_END, "--id", "r1", "--input", "true"], b"", "refuse", 64),
     (changed, I, b"", "refuse", 1),
     (changed, [*I, "--accept-change"], b"", "advance", 3),
@@ -190,8 +226,18 @@ TABLE: list[tuple[Setup, list[str], bytes, str, int]] = [
     (changed_while_waiting, [*I, "--accept-change"], b"", "wait", 3),
     (changed_while_waiting, [*I, "--accept-change", "--input", "true"], b"", "answer", 0),
     (lacking, [*I, "--accept-change"], b"", "refuse", 1),
-    (lost, TO_END, b"", "advance", 3),
-    (lost, [*I, "--input", "1"], b"", "refuse", 64),
+    (lost, TO_END, b"", "wait", 3),
+    (lost, TO_END, b"1\n", "wait", 3),
+    (lost, [*I, "--input", "1"], b"", "answer", 2),
+    (lost, [*TO_END, "--input", "1"], b"", "answer", 0),
+    (lost_unsafe, TO_END, b"", "refuse", 6),
+    (moved, [*I, "--id", "r1"], b"", "wait", 3),
+    (moved, [*I, "--id", "r1", "--input", "true"], b"", "answer", 0),
+    (moved, [*I, "--id", "r1", "--input", '{"requestId": "nobody:2:0:00000000", "answer": true}'], b"", "refuse", 1),
+    (moved_unsafe, [*I, "--id", "r1"], b"", "refuse", 6),
+    (moved_running, [*I, "--id", "r1", "--input", "5"], b"", "refuse", 64),
+    (changed_and_lost, [*TO_END, "--accept-change", "--input", "1"], b"", "answer", 0),
+    (changed, [*I, "--accept-change", "--input", "5"], b"", "refuse", 64),
     (damaged, I, b"", "refuse", 5),
     (damaged, [*I, "--id", "r1", "--force"], b"", "refuse", 5),
     (damaged, [*I, "--id", "r2"], b"", "start", 0),
@@ -227,6 +273,8 @@ def test_the_plan_is_what_the_real_call_then_does(
 ) -> None:
     setup(cli, task)
     words = [str(cli.home / "m.json") if word == MACHINE else word for word in words]
+    if any(REQUEST in word for word in words):
+        words = [word.replace(REQUEST, request(cli)) for word in words]
     before = cli.tree()
     planned = cli(*words, "--dry-run", "--format", "json", stdin=stdin)
     assert cli.tree() == before
@@ -247,6 +295,12 @@ def test_the_plan_is_what_the_real_call_then_does(
         assert document["warnings"] == real.document["warnings"]
         assert plan["run"] in (None, real.document["run"])
         assert (real.document["head"] == plan["head"]) == (files(cli.tree()) == files(before))
+
+
+def request(cli: Any) -> str:
+    """The id of the request that the run r1 made last."""
+    events = [row["event"] for row in cli.json("log", "run:r1")["snapshots"]]
+    return str(next(event["waiting"]["requestId"] for event in events if "waiting" in event))
 
 
 def files(tree: dict[str, Any]) -> dict[str, Any]:

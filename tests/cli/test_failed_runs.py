@@ -218,10 +218,17 @@ def test_a_lost_effect_is_settled_by_its_result(cli: Any, lost: str) -> None:
     assert cli.ran() == ["a", "b"]
 
 
-def test_a_result_given_before_the_loss_was_noticed_is_a_usage_error(cli: Any, lost: str) -> None:
-    cli.refused("exec", "resume", "r1", "--input", "1", exits=64)
-    cli.json("execute", lost, exits=3)
-    assert cli.json("exec", "resume", "r1", "--input", "1")["status"] == "complete"
+@pytest.mark.parametrize("verb", ["resume", "execute"])
+def test_a_result_given_before_the_loss_was_noticed_is_taken(cli: Any, lost: str, verb: str) -> None:
+    words = ["exec", "resume", "r1"] if verb == "resume" else ["execute", lost]
+    if verb == "execute":
+        plan = cli.json(*words, "--input", "5", "--dry-run")
+        assert (plan["plan"]["action"], plan["exit"]) == ("answer", 0)
+    document = cli.json(*words, "--input", "5")
+    assert (document["status"], document["outputs"]) == ("complete", {"a": 5, "b": 2})
+    assert [event["type"] for event in events(cli, "r1")][1:4] == ["intended", "lost", "answered"]
+    assert cli.ran() == ["a", "b"]
+    assert cli.json("verify")["findings"] == []
 
 
 def test_a_repeatable_effect_runs_again_with_the_same_key(cli: Any, task: Any) -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stateline import Store
 from stateline.errors import AnswerRefused, ConflictError
 from stateline.prestage.context import Wishes
+from stateline.service import execute as service
 from stateline.service.contexts import ContextOptions, prepare
 from stateline.service.execute import Call, Options, execute, resume
 from stateline.service.runs import clean
@@ -165,3 +167,59 @@ def test_a_run_that_was_started_again_meanwhile_is_not_cleaned_away(
     assert result.removed == []
     assert "started again" in result.kept["r1"]
     assert resume(store, "r1", Call()).status == "waiting"
+
+
+def test_an_input_that_lost_the_race_to_start_answers_nothing(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = Options(machine=machine(tmp_path, a=ASK, done=END), run="r1")
+    execute(store, options)
+    find = service.find
+    found = iter([None])
+    monkeypatch.setattr(service, "find", lambda *words: next(found, find(*words)))
+    with pytest.raises(ConflictError, match="was not used") as caught:
+        execute(store, Options(machine=options.machine, run="r1", call=Call(input="yes")))
+    assert caught.value.exit_code == 4
+    assert events(store, "r1") == ["started"]
+
+
+def test_standard_input_is_not_read_by_a_call_that_lost_the_race_to_start(
+    store: Store, backend: Raced, tmp_path: Path
+) -> None:
+    def unread() -> bytes:
+        raise AssertionError("standard input was read")
+
+    options = Options(machine=machine(tmp_path, a=ASK, done=END), call=Call(stdin=unread))
+    backend.other = lambda: execute(store, options)
+    assert execute(store, options).status == "waiting"
+    assert len(store.scope(f"run:{execute(store, replace(options, call=Call())).run}").load().event["transitions"]) == 1
+
+
+def test_a_retry_clears_only_the_failure_that_was_seen(store: Store, backend: Raced, tmp_path: Path) -> None:
+    path = machine(tmp_path, a={"task": ["sh", "-c", "echo x >> ran; false"], "repeatable": True})
+    execute(store, Options(machine=path, run="r1"))
+    backend.other = lambda: resume(store, "r1", Call(), retry=True)
+    with pytest.raises(ConflictError, match="went on") as caught:
+        resume(store, "r1", Call(), retry=True)
+    assert caught.value.exit_code == 4
+    assert (tmp_path / "ran").read_text() == "x\nx\n"
+
+
+def test_a_run_that_moved_on_since_it_was_listed_is_not_cleaned_away(
+    store: Store, backend: Raced, tmp_path: Path
+) -> None:
+    path = machine(tmp_path, a=ASK | {"default_next": "b"}, b=ASK, done=END)
+    execute(store, Options(machine=path, run="r1"))
+    backend.other = lambda: resume(store, "r1", Call(input=1))
+    result = clean(store, unfinished=True, older_than=0)
+    assert (result.removed, list(result.kept)) == ([], ["r1"])
+    assert resume(store, "r1", Call()).outputs == {"a": 1}
+
+
+def test_a_named_answer_with_another_value_at_once_is_refused(store: Store, backend: Raced, tmp_path: Path) -> None:
+    asks = machine(tmp_path, a=ASK | {"default_next": "b"}, b=ASK, done=END)
+    request = execute(store, Options(machine=asks, run="r1")).waiting["requestId"]
+    backend.other = lambda: resume(store, "r1", Call(input={"requestId": request, "answer": "one"}))
+    with pytest.raises(AnswerRefused, match="answered before"):
+        resume(store, "r1", Call(input={"requestId": request, "answer": "another"}))
+    assert events(store, "r1") == ["started", "answered"]

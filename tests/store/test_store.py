@@ -14,11 +14,13 @@ import pytest
 from stateline import Artifact, Ref, Store
 from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import JSON_TYPE, NODE_TYPE
+from stateline.bundle.redact import Redactor
 from stateline.errors import (
     ConflictError,
     IntegrityError,
     NewerVersion,
     NotFound,
+    RequestError,
     StatelineError,
     StorageError,
     UsageError,
@@ -433,6 +435,24 @@ def test_secrets_are_masked_before_hashing_and_counted(root: Path) -> None:
     assert b"tok-0123456789" not in everything
 
 
+def test_a_scope_whose_name_holds_a_secret_is_never_begun(root: Path) -> None:
+    redactor = Redactor([("SOME_API_KEY", "abcdef-123456-secret")])
+    store = Store.open(root, redactor=redactor)
+    with pytest.raises(RequestError, match="name holds a secret") as caught:
+        store.scope("notes:abcdef-123456-secret").save(1)
+    assert "abcdef" not in str(caught.value)
+    assert store.scope("notes:abcdef-123456-secret").head() is None
+    assert not [name for name in tree(root) if "state-" in name]
+
+
+def test_names_of_a_state_that_was_masked_by_its_caller_are_left_alone(root: Path) -> None:
+    store = Store.open(root, redactor=Redactor([("SOME_API_KEY", "transitions")]))
+    saved = store.scope(KEY).save({"transitions": 1}, event={"transitions": []}, masked=True)
+    assert (saved.state, saved.event["transitions"]) == ({"transitions": 1}, [])
+    assert "redactions" not in saved.event
+    assert store.scope(KEY).save({"transitions": 1}).event["redactions"] == 1
+
+
 # -- versions ----------------------------------------------------------------------------------------------------------
 
 
@@ -471,14 +491,17 @@ def plant(root: Path, bundle: dict[str, Any], pointer: dict[str, Any] | None = N
     return name
 
 
-def test_a_minor_version_is_read_with_its_unknown_fields_and_can_be_followed(root: Path) -> None:
+def test_a_minor_version_is_read_with_its_unknown_fields_and_not_written_over(root: Path) -> None:
     plant(root, document(version="1.1", signature="abc"))
     head = local(root).scope(KEY).load()
     assert head.envelope.extra == {"signature": "abc"}
     assert head.envelope.version == "1.1"
-    after = local(root).scope(KEY).save({"n": 2})
-    assert (after.seq, after.envelope.prev_sha) == (1, head.sha256)
-    assert list(local(root).scope(KEY).walk()) == [after, head]
+    before = tree(root)
+    with pytest.raises(NewerVersion, match=r"version 1\.1") as caught:
+        local(root).scope(KEY).save({"n": 2})
+    assert caught.value.exit_code == 1
+    assert tree(root) == before
+    assert list(local(root).scope(KEY).walk()) == [head]
 
 
 def test_a_newer_major_version_is_left_untouched(tmp_path: Path) -> None:

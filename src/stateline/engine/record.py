@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from stateline.bundle import canonical
+from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import VERSION, Pointer, Ref
 from stateline.bundle.objects import Artifact
 from stateline.bundle.redact import Redactor
 from stateline.engine.runevent import read_event
-from stateline.errors import IntegrityError, NotFound
+from stateline.errors import IntegrityError, NotFound, UsageError
 from stateline.machine import spec
 from stateline.machine.run import Decision, Facts, Failure, RunState
 from stateline.machine.spec import Machine
@@ -26,6 +26,17 @@ from stateline.store.store import Scope, Snapshot, Store, demand_known_version
 MEDIA_TYPES = {"yaml": "application/yaml", "json": "text/json"}
 """Media type of a machine file's exact bytes, by format. ``application/json`` would promise canonical JSON, and
 ``application/vnd.stateline.`` a meaning of format 1."""
+
+
+_STATUS = {
+    "ready": "running",
+    "started": "running",
+    "waiting": "waiting",
+    "unknown": "waiting",
+    "failed": "error",
+    "done": "complete",
+}
+"""The status that a run has in each phase. Nothing else may be gone on with: an effect would be run at a wrong time."""
 
 
 class MachineRecord(msgspec.Struct, frozen=True):
@@ -99,9 +110,13 @@ def read_run(store: Store, scope: Scope, snapshot: Snapshot) -> Run:
         state = msgspec.convert(rest, RunState)
         if state.tree.stage not in machine.stages:
             raise KeyError(state.tree.stage)
+        if state.status != _STATUS[state.tree.phase]:
+            raise KeyError(f"status {state.status!r} in phase {state.tree.phase!r}")
         if state.context is not None:
-            msgspec.convert(state.context, ContextRef)
-    except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
+            naming.checked_key(msgspec.convert(state.context, ContextRef).scope)
+            if not naming.snapshot_parts(str(snapshot.event.get("context_path"))):
+                raise KeyError("context_path")
+    except (KeyError, TypeError, AttributeError, UsageError, msgspec.ValidationError) as error:
         if snapshot.envelope.version != VERSION:
             demand_known_version(snapshot)
         raise IntegrityError(

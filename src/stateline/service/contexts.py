@@ -36,6 +36,25 @@ class Change(msgspec.Struct, frozen=True):
     state: dict[str, Json]
 
 
+class _Prompts(msgspec.Struct, frozen=True):
+    system: str | None
+    developer: list[str]
+
+
+class _Refinements(msgspec.Struct, frozen=True):
+    count: int
+
+
+class _Context(msgspec.Struct, frozen=True):
+    """What a refinement relies on in a context's state, whoever wrote it. Other fields are let be."""
+
+    model_id: str
+    base_url: str
+    prompts: _Prompts
+    settings: dict[str, Json]
+    refinements: _Refinements
+
+
 class Prepared(msgspec.Struct, frozen=True):
     """A context as it stands after the call: its scope's key, the head's ``seq``, and the outcome."""
 
@@ -77,6 +96,8 @@ def rehearse(store: Store, scope: Scope, options: ContextOptions) -> tuple[Snaps
         raise RequestError("the base URL holds a secret; nothing was saved", hint="pass keys by environment")
     wishes, masked = _masked(store, options.wishes)
     head = scope.head()
+    if head is None:
+        scope.demand_key_without_secrets()
     demand_head(scope, head, options.parent)
     before = None if head is None else _state(store, head)
     changes = _changes(before, wishes)
@@ -101,13 +122,15 @@ def _changes(before: dict[str, Json] | None, wishes: Wishes) -> list[Change]:
 
 
 def _state(store: Store, head: Snapshot) -> dict[str, Json]:
-    state = store.resolve(head.state)
-    if not isinstance(state, dict) or not {"prompts", "settings", "refinements"} <= state.keys():
+    state: dict[str, Json] = store.resolve(head.state)
+    try:
+        msgspec.convert(state, _Context)
+    except msgspec.ValidationError as error:
         raise IntegrityError(
-            f"the snapshot {head.path} does not hold a context",
+            f"the snapshot {head.path} does not hold a context: {error}",
             finding="malformed",
-            hint="nothing was changed; `stateline verify` lists all damage",
-        )
+            hint="nothing was changed; was it written by stateline?",
+        ) from None
     return state
 
 

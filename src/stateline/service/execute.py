@@ -87,11 +87,11 @@ def execute(store: Store, options: Options) -> Outcome:
         elif (changed := change_of(run, machinery)) is not None:
             if not options.accept_change:
                 raise changed
-            if call.input is not msgspec.UNSET and run.state.status != "waiting":
-                raise not_waiting(run)
+            _demand_wanted(run, call.input)
             run = _accept(store, run, machinery, call)
             call = replace(call, parent=None)
         elif run.state.status != "complete" and run.event["machine"]["path"] != machinery.path:
+            _demand_wanted(run, call.input)
             run = _move(store, run, machinery, call)
             call = replace(call, parent=None)
         return _proceed(run, call, warnings)
@@ -194,6 +194,14 @@ def warnings_of(store: Store, machinery: Machinery, options: Options, name: str 
         has = "no context" if context is None else context["scope"]
         warnings.append(f"the run {run.id} keeps {has}, with which it began; --state-scope counts for new runs")
     return warnings
+
+
+def _demand_wanted(run: Run, said: Json | msgspec.UnsetType) -> None:
+    """Raise for an input that the run cannot take, before a changed or moved machine is recorded."""
+    if said is msgspec.UNSET or run.state.tree.phase == "started":  # then it is the lost effect's result
+        return
+    if not unwrap(run, said).again and run.state.status != "waiting":
+        raise not_waiting(run)
 
 
 def _accept(store: Store, run: Run, machinery: Machinery, call: Call) -> Run:

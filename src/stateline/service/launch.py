@@ -21,7 +21,7 @@ from stateline.machine.advance import advance
 from stateline.machine.run import Facts, Started
 from stateline.machine.spec import Machine, to_json
 from stateline.service.demands import demand_head
-from stateline.store.store import WAIT, Scope, Snapshot, Store
+from stateline.store.store import WAIT, Scope, Snapshot, Store, demand_known_version
 
 _LISTED = 8
 """How many other unfinished runs a record names."""
@@ -86,8 +86,11 @@ def parse_machine(store: Store, machinery: Machinery) -> Machine:
             hint="pass it by environment: name the variable in the stage's `env`",
         )
     machine = load(machinery.data, machinery.path)
-    # Escapes and folded lines can hide in the file what its meaning holds.
-    if store.redactor.find(canonical.encode(to_json(machine))):
+    # Escapes and folded lines can hide in the file what its meaning holds. Only texts are asked about: the names of
+    # the spec's fields are ours.
+    texts: list[str] = []
+    canonical.walk(to_json(machine), lambda leaf: texts.append(leaf) if isinstance(leaf, str) else None)
+    if store.redactor.find("\n".join(texts)):
         raise RequestError(
             f"{machinery.path} holds, in other spelling, a secret that is also in the environment; nothing was stored",
             hint="pass it by environment: name the variable in the stage's `env`",
@@ -167,6 +170,8 @@ def launch(store: Store, how: Launch, machinery: Machinery) -> tuple[Run, bool]:
         with scope.locked(how.wait):
             head = scope.head()
             demand_head(scope, head, how.parent)
+            if head is not None:
+                demand_known_version(head)
             record = keep_machine(store, machinery.data, machinery.format, machine)
             remember(store, machinery, run)
             return start(scope, head, (machine, record), event, origin), True

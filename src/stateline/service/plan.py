@@ -20,13 +20,14 @@ from stateline.service.launch import (
     Machinery,
     beginning,
     demand_beginning,
+    demand_no_secret,
     machine_scope,
     parse_machine,
     read_machinery,
 )
 from stateline.store.protocol import Places
 from stateline.store.refusals import unsafe
-from stateline.store.store import Scope, Store
+from stateline.store.store import Scope, Store, demand_known_version
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +107,9 @@ def _plan_execute(store: Store, options: Options) -> Plan:
             if not options.accept_change:
                 raise changed
             machine = parse_machine(store, machinery)
+        if run.state.status != "complete" and run.event["machine"]["path"] != machinery.path:
+            # The call records that the run goes by the file where it lies now.
+            _demand_writable(store, [run.scope, machine_scope(store, machinery)], objects=False)
         warnings = warnings_of(store, machinery, options, run.id, run)
         return _plan_known(run, machine, options.call, [*store.warnings, *warnings], changed is not None)
     return _plan_launch(store, run, machinery, options)
@@ -114,6 +118,7 @@ def _plan_execute(store: Store, options: Options) -> Plan:
 def _plan_launch(store: Store, run: Run | None, machinery: Machinery, options: Options) -> Plan:
     how = how_to_launch(options)
     machine = parse_machine(store, machinery)
+    demand_no_secret(store, how, machinery)
     event, origin = beginning(store, how, machine, machinery)
     facts = Facts(context=context_facts(store, event.context, origin.context_path))
     state = advance(machine, None, event, facts).state
@@ -136,7 +141,8 @@ def _plan_known(run: Run, machine: Machine, call: Call, warnings: list[str], cha
     demand_head(run.scope, run.snapshot, call.parent)
     if changed:
         state = advance(machine, state, Replaced()).state
-    if state.tree.phase == "started":
+    lost = state.tree.phase == "started"
+    if lost:
         state = advance(machine, state, Lost(), facts_of(store, run)).state
     said = answer_of(run, call)
     answer = None if said is msgspec.UNSET else unwrap(run, said)
@@ -150,7 +156,7 @@ def _plan_known(run: Run, machine: Machine, call: Call, warnings: list[str], cha
             raise not_waiting(run)
         state = advance(machine, state, Answered(value=answer.value), facts_of(store, run)).state
         base = replace(base, action="answer")
-    if changed or base.action in ("advance", "answer"):
+    if changed or lost or base.action in ("advance", "answer"):
         _demand_writable(store, [run.scope], objects=changed)
     if base.action == "answer" and call.one_turn:
         return _standing(base, state, True)
@@ -166,6 +172,10 @@ def _demand_writable(store: Store, scopes: list[Scope], *, objects: bool) -> Non
             found = store.backend.look(name)
             if found:
                 raise unsafe(found)
+    for scope in scopes:
+        head = scope.head()
+        if head is not None:
+            demand_known_version(head)
 
 
 def _standing(base: Plan, state: RunState, one_turn: bool) -> Plan:

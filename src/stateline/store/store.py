@@ -305,7 +305,7 @@ class Scope:
                 raise self._with_way_out(error) from None
             if head is None:
                 self._demand_empty()
-                self._demand_key_without_secrets()
+                self.demand_key_without_secrets()
             else:
                 demand_known_version(head)
             said = dict(event or {})
@@ -333,7 +333,8 @@ class Scope:
             event["redactions"] = count
         return masked["state"], event
 
-    def _demand_key_without_secrets(self) -> None:
+    def demand_key_without_secrets(self) -> None:
+        """Raise ``RequestError`` for a name with a secret in it: names are kept as they are."""
         if self.store.redactor.find(self.key):
             raise RequestError(
                 "the scope's name holds a secret that is also in the environment; nothing was written",
