@@ -10,7 +10,8 @@ import pytest
 
 END: dict[str, Any] = {"end": {}}
 SECRET = "abcdef-123456-secret"
-WORDS = ["state", "event", "developer", "settings", "prompts", "started_at", "transitions", "outputs", "machine",
+WORDS = ["state", "event", "developer", "settings", "prompts", "started_at", "transitions",
+    "iterations", "outputs", "machine",
          "meters", "status", "running", "complete", "idempotency_key", "requestId", "run_started", "default",
          "refinements", "base_url", "active", "attempt", "succeeded", "answered",
          "context_path", "transition"]  # fmt: skip
