@@ -86,7 +86,8 @@ def verify(
     report = verb(store, key)
     colours = {"damage": "red", "unsafe": "red", "warning": "yellow", "residue": "dim"}
     lines = [
-        f"{coloured(found.severity, colours[found.severity])} {found.code}: {plain(found.path)}: {plain(found.message)}"
+        f"{coloured(found.severity, colours[found.severity])} {found.code}: "
+        f"{plain(found.path) + ': ' if found.path else ''}{plain(found.message)}"
         for found in report.findings
     ]
     verdict = coloured("ok", "green") if report.ok else coloured("DAMAGED", "red")
