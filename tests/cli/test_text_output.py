@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from stateline.cli.output import plain
+
 END: dict[str, Any] = {"end": {}}
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\r\x00\x08"
 HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -156,3 +158,11 @@ class TestTerminal:
 def test_a_file_or_pipe_gets_no_colour(evil: Any) -> None:
     for words in (["verify"], ["log", "run:asks"], ["exec", "list"], ["exec", "resume", "asks"]):
         assert "\x1b" not in evil(*words).out.decode()
+
+
+def test_text_that_turns_the_line_around_never_reaches_the_terminal() -> None:
+    """A prompt must not be able to show another order of words than it holds."""
+    assert (
+        plain("pay \u202e001\u202c now \u2066x\u2069\tand\n\u200f")
+        == "pay \ufffd001\ufffd now \ufffdx\ufffd\tand\n\ufffd"
+    )

@@ -9,17 +9,18 @@ from typing import Any
 import msgspec
 
 from stateline.bundle import canonical
+from stateline.bundle.terminal import HARMFUL_IN_LINES
 from stateline.cli.options import Settings
 from stateline.errors import StorageError
 
 _COLOURS = {"green": "32", "red": "31", "yellow": "33", "dim": "2", "bold": "1"}
-_HARMFUL = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)], "�")
+_REPLACED = dict.fromkeys(HARMFUL_IN_LINES, "\N{REPLACEMENT CHARACTER}")
 _ESCAPED = {code: f"\\u{code:04x}" for code in range(127, 160)}
 
 
 def plain(text: str) -> str:
-    """``text`` with control characters replaced; tab and newline stay."""
-    return text.translate(_HARMFUL)
+    """``text`` with what could act on a terminal replaced; tab and newline stay."""
+    return text.translate(_REPLACED)
 
 
 def one_line(value: Any, limit: int = 200) -> str:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 import msgspec
 
 from stateline.bundle import canonical
+from stateline.bundle.terminal import HARMFUL, HARMFUL_IN_LINES
 from stateline.engine import process
 from stateline.engine.interrupts import shield
 from stateline.engine.pipes import KEPT, TAIL
@@ -33,10 +34,6 @@ _EXCERPT = 80  # characters of bad output that are shown
 # Text of which only a part is at hand may begin or end inside a secret, and that piece of it cannot be found. So this
 # much [bytes] next to such a cut is never shown: the longest secret, in any of its spellings, that is masked for sure.
 _LONGEST_SECRET = 16 * 1024
-_HARMFUL = frozenset(
-    [*range(0x20), *range(0x7F, 0xA0), 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF]
-)
-_HARMFUL_IN_LINES = _HARMFUL - {0x09, 0x0A}
 
 
 class TaskCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -287,6 +284,6 @@ def shown(text: str, *, lines: bool = False) -> str:
     those that turn or hide text. With ``lines``, line ends and tabs stay. The result is valid Unicode."""
     if lines:
         text = text.replace("\r\n", "\n")
-    harmful = _HARMFUL_IN_LINES if lines else _HARMFUL
+    harmful = HARMFUL_IN_LINES if lines else HARMFUL
     table = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in harmful}
     return text.translate(table).encode("utf-8", "backslashreplace").decode("utf-8")
