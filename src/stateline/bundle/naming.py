@@ -19,6 +19,9 @@ TEMPORARY = ".tmp-"
 """Prefix of files being written; what a crash leaves under it is residue."""
 REMOVED = ".rm-"
 """Prefix of a scope's directory on its way out; what a crash leaves under it is residue."""
+EXTENSION = "ext-"
+"""Names that begin with this, in the state dir or a scope's directory, are kept for newer minor versions: not looked
+into, and no damage."""
 LABEL = 8
 """Hex digits of the sha in a snapshot's name: a label for people. Every link carries all 64."""
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from stateline.bundle import naming
 from stateline.bundle.canonical import Json
 from stateline.errors import IntegrityError, NewerVersion, StatelineError, UnsafePlace
 
@@ -20,10 +21,6 @@ NOTE = (
 
 SHOWN = 10
 """How many findings of one code are told one by one, where each is harmless and thousands may come together."""
-
-EXTENSION = "ext-"
-"""Names that begin with this, in the state dir or a scope's directory, are kept for newer minor versions (format 1,
-"Tree"): not looked into, and no damage."""
 
 _ORDER: tuple[Severity, ...] = ("damage", "unsafe", "warning", "residue")
 
@@ -57,7 +54,7 @@ class Finding(msgspec.Struct, frozen=True):
     @classmethod
     def stray(cls, name: str, scope: str | None, path: str) -> Finding:
         """The finding for ``path``, whose last part ``name`` this version gives no meaning."""
-        if name.startswith(EXTENSION):
+        if name.startswith(naming.EXTENSION):
             return cls("warning", "extension", scope, path, "an extension of a newer version; not looked into")
         return cls("damage", "foreign_file", scope, path, "nothing of this name belongs here")
 

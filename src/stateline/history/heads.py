@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from stateline.bundle import canonical, naming
-from stateline.errors import IntegrityError, UnsafePlace
-from stateline.store.protocol import BlobMissing
+from stateline.bundle import naming
+from stateline.errors import IntegrityError
 from stateline.store.store import Snapshot, Store
 
 
@@ -16,29 +15,13 @@ def head(store: Store, scope: str) -> Snapshot | None:
     snapshots are there that a first save cannot have left behind.
     """
     pointer = store.backend.read(scope)
-    if pointer is None and _beyond_the_first(store, scope):
+    if pointer is None and store.holds_more_than_a_first(scope):
         # A first save may have ended since the pointer was looked for; only a second look tells.
         pointer = store.backend.read(scope)
-        if pointer is None and _beyond_the_first(store, scope):
+        if pointer is None and store.holds_more_than_a_first(scope):
             raise IntegrityError(
                 f"the pointer {scope}/{naming.POINTER} is missing, its snapshots are there; nothing was changed",
                 finding="missing",
                 hint="`stateline verify` lists all damage",
             )
     return None if pointer is None else store.read_snapshot(scope, pointer)
-
-
-def _beyond_the_first(store: Store, scope: str) -> bool:
-    """Whether the scope's directory holds a snapshot that is not an intact first one."""
-    for name in store.backend.list(scope):
-        if naming.snapshot_parts(name) is None:
-            continue
-        try:
-            data = store.backend.get(f"{scope}/{name}", canonical.SNAPSHOT_LIMIT)
-            if store.parse_snapshot(scope, name, data).seq > 0:
-                return True
-        except BlobMissing:
-            continue
-        except (IntegrityError, UnsafePlace):
-            return True
-    return False

@@ -179,6 +179,22 @@ class Store:
             )
         return Snapshot(scope, path, sha, data, envelope)
 
+    def holds_more_than_a_first(self, scope: str) -> bool:
+        """Whether the scope with that hash holds a snapshot that is not an intact first one. Without a pointer, first
+        snapshots are what a crash leaves of a first save; anything else means that the pointer was lost."""
+        for name in self.backend.list(scope):
+            if naming.snapshot_parts(name) is None:
+                continue
+            try:
+                data = self.backend.get(f"{scope}/{name}", canonical.SNAPSHOT_LIMIT)
+                if self.parse_snapshot(scope, name, data).seq > 0:
+                    return True
+            except BlobMissing:
+                continue
+            except (IntegrityError, UnsafePlace):
+                return True
+        return False
+
     def _put_object(self, ref: Ref, data: bytes) -> None:
         try:
             self.backend.put(naming.object_path(ref.sha256), data)
@@ -401,19 +417,10 @@ class Scope:
         raise IntegrityError(f"the name {path} is taken by other content", finding="misplaced", hint=_DAMAGE)
 
     def _demand_empty(self) -> None:
-        """A scope without a pointer may hold crash residue (a first snapshot never acknowledged); anything else means
-        that its pointer was lost, and starting afresh would hide that."""
-        for name in self.store.backend.list(self.hash):
-            if naming.snapshot_parts(name) is None:
-                continue
-            try:
-                data = self.store.backend.get(f"{self.hash}/{name}", canonical.SNAPSHOT_LIMIT)
-                lone = self.store.parse_snapshot(self.hash, name, data).seq == 0
-            except (IntegrityError, UnsafePlace, BlobMissing):
-                lone = False
-            if not lone:
-                error = IntegrityError(f"the pointer of the scope {self.key} is missing", finding="missing")
-                raise self._with_way_out(error)
+        """Starting afresh beside the snapshots of a scope that lost its pointer would hide that it did."""
+        if self.store.holds_more_than_a_first(self.hash):
+            error = IntegrityError(f"the pointer of the scope {self.key} is missing", finding="missing")
+            raise self._with_way_out(error)
 
     def _with_way_out(self, error: IntegrityError) -> IntegrityError:
         """The same error, with the newest intact snapshot named."""
