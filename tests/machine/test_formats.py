@@ -250,11 +250,11 @@ def test_very_many_mistakes_are_cut_and_counted() -> None:
     assert problems[-1].message == "1500 more problems are not listed"
 
 
-@pytest.mark.parametrize("name", ["m.toml", "m", "", "yaml", "m.yaml.bak", "dir.yaml/m", "m.\x1b[0m", "m\x00"])
+@pytest.mark.parametrize("name", ["m.ini", "m", "", "yaml", "m.yaml.bak", "dir.yaml/m", "m.\x1b[0m", "m\x00"])
 def test_another_ending_is_refused(name: str) -> None:
     (problem,) = found("a: 1\n", name)
     assert problem.code == "unknown_format"
-    assert ".json, .yaml, .yml" in problem.message
+    assert ".json, .py, .toml, .yaml, .yml" in problem.message
     assert problem.message.isprintable()
 
 
@@ -323,7 +323,7 @@ def test_yaml_and_json_of_the_same_tree_are_read_the_same(tree: Any, style: bool
     assert same(value(text), value(json.dumps(tree), "m.json"))
 
 
-@given(st.binary(max_size=200), st.sampled_from(["m.yaml", "m.json"]))
+@given(st.binary(max_size=200), st.sampled_from(["m.yaml", "m.json", "m.toml", "m.py"]))
 def test_random_bytes_give_a_tree_or_problems(data: bytes, name: str) -> None:
     document: Document = read(data, name)
     assert document.whole or document.findings.failed
@@ -332,7 +332,7 @@ def test_random_bytes_give_a_tree_or_problems(data: bytes, name: str) -> None:
 
 @given(
     st.text(alphabet="{}[]\"':,#&*!|>%@`-?\\ \n\tab01.e<~\ud800\u2028", max_size=60),
-    st.sampled_from(["m.yaml", "m.json"]),
+    st.sampled_from(["m.yaml", "m.json", "m.toml"]),
 )
 def test_random_syntax_gives_a_tree_or_problems(text: str, name: str) -> None:
     document = read(text.encode("utf-8", "surrogatepass"), name)

@@ -126,14 +126,15 @@ def _run(call: TaskCall) -> Succeeded | Failed:
         program, problem = _find(call.argv, call.directory, call.mask)
         if problem:
             return Failed(kind="spawn", message=problem, hint="correct the stage's `task` or install the program")
-        child = process.start(program, call.argv, call.directory, _environment(call.env))
+        child = process.start(program, call.argv, call.directory, environment(call.env))
     except (OSError, ValueError) as error:
         return _not_started(call, error)
     ended = process.watch(child, call.document, timeout=call.timeout, output_limit=call.output_limit)
     return _meaning(call, ended)
 
 
-def _environment(names: list[str]) -> dict[str, str]:
+def environment(names: list[str]) -> dict[str, str]:
+    """What a program of a machine sees: the variables of ``PASSED`` and of ``names`` that are set here."""
     wanted = (*PASSED, *names) if sys.platform != "win32" else (*PASSED, *_WINDOWS_NEEDS, *names)
     return {name: os.environ[name] for name in wanted if name in os.environ}
 

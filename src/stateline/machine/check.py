@@ -5,6 +5,8 @@ The readers of ``formats`` give a tree with places; ``stages`` and ``graph`` che
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from stateline.errors import MachineInvalid
 from stateline.machine.fields import IDENTIFIER, IDENTIFIER_HINT, Fields
 from stateline.machine.formats.reader import read
@@ -13,12 +15,15 @@ from stateline.machine.problems import Findings, Problem, printable, quoted
 from stateline.machine.spec import Bounds, EdgeLimit, Json, Machine, Stage
 from stateline.machine.stages import Exists, read_stage
 
+if TYPE_CHECKING:
+    from stateline.machine.formats.python_text import Evaluate
+
 __all__ = ["Exists", "Problem", "check", "load"]
 
 FORMAT = 1
 """The newest version of machine files that is understood here."""
 
-_KEYS = (
+KEYS = (
     "stateline",
     "name",
     "start",
@@ -32,26 +37,31 @@ _KEYS = (
     "edge_limits",
     "stages",
 )
+"""What may stand in a machine file."""
+BOUNDS = ("max_iterations", "max_llm_calls", "max_agent_hops", "timeout")
+EDGE_LIMIT = ("from", "to", "max_count")
 _SHOWN = 3
 
 
-def check(data: bytes, name: str, *, exists: Exists | None = None) -> tuple[Machine | None, tuple[Problem, ...]]:
+def check(
+    data: bytes, name: str, *, exists: Exists | None = None, evaluate: Evaluate | None = None
+) -> tuple[Machine | None, tuple[Problem, ...]]:
     """Read and check a machine file. ``name`` is the file's name; its ending says the format.
 
     Gives the machine (None when there is any error) and all problems in file order, warnings included. ``exists`` is
     asked about the argv of every task and says why its program is missing, or None; without it, programs are not
-    looked for. Never raises for what the file holds, and touches no file itself.
+    looked for. ``evaluate`` runs a Python machine. Never raises for what the file holds, and touches no file itself.
     """
-    document = read(data, name)
+    document = read(data, name, evaluate)
     findings = document.findings
     machine = _read_machine(findings, document.value, exists) if document.whole else None
     return (None if findings.failed else machine), findings.problems()
 
 
-def load(data: bytes, name: str, *, exists: Exists | None = None) -> Machine:
+def load(data: bytes, name: str, *, exists: Exists | None = None, evaluate: Evaluate | None = None) -> Machine:
     """The machine in a file without errors; warnings are not told. Raises :class:`MachineInvalid`, whose ``problems``
     are those of :func:`check` and whose message has the first few."""
-    machine, problems = check(data, name, exists=exists)
+    machine, problems = check(data, name, exists=exists, evaluate=evaluate)
     if machine is not None:
         return machine
     errors = [problem for problem in problems if problem.severity == "error"]
@@ -69,7 +79,7 @@ def _read_machine(findings: Findings, value: Json, exists: Exists | None) -> Mac
     fields = Fields(findings, (), value, "the machine file")
     if not fields.known or not _version_is_known(fields):
         return None
-    fields.only(_KEYS)
+    fields.only(KEYS)
     name = _name(fields)
     stages = _stages(fields, exists)
     state, state_schema = fields.object("state"), fields.schema("state_schema")
@@ -150,7 +160,7 @@ def _bounds(fields: Fields) -> Bounds:
     if "bounds" not in fields:
         return Bounds()
     bounds = fields.below("bounds", "bounds")
-    bounds.only(("max_iterations", "max_llm_calls", "max_agent_hops", "timeout"))
+    bounds.only(BOUNDS)
     return Bounds(
         max_iterations=bounds.whole("max_iterations"),
         max_llm_calls=bounds.whole("max_llm_calls"),
@@ -162,7 +172,7 @@ def _bounds(fields: Fields) -> Bounds:
 def _edge_limits(fields: Fields, stages: dict[str, Stage]) -> list[EdgeLimit]:
     limits = []
     for limit in fields.each("edge_limits", "an edge limit"):
-        limit.only(("from", "to", "max_count"))
+        limit.only(EDGE_LIMIT)
         limit.require("max_count", "max_count: N")
         ends = []
         for key in ("from", "to"):

@@ -11,7 +11,8 @@ from stateline.machine.spec import Json
 IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Names of machines and stages (contract, section 3: ids)."""
 IDENTIFIER_HINT = "use 1 to 64 letters, digits, dots, underscores and hyphens, and begin with a letter or digit"
-_LARGEST = 2**63 - 1
+LARGEST = 2**63 - 1
+"""Of counts and of seconds."""
 
 
 def kind_of(value: Json) -> str:
@@ -102,7 +103,7 @@ class Fields:
         elif value < least:
             hint = "0 means: no limit" if least == 0 else ""
             self.error(key, "bad_value", f"{key} must be {least} or more, not {value}", hint)
-        elif value > _LARGEST:
+        elif value > LARGEST:
             self.error(key, "bad_value", f"{key} must be below 2^63")
         else:
             return value
@@ -113,7 +114,7 @@ class Fields:
         value = self.members.get(key, 0)
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.wrong((key,), "a number of seconds", value, "write the number alone, for example 90")
-        elif not 0 <= value <= _LARGEST:
+        elif not 0 <= value <= LARGEST:
             self.error(key, "bad_value", f"{key} must be 0 or more seconds, not {value!r}", "0 means: none")
         else:
             return float(value)

@@ -62,19 +62,20 @@ class Findings:
             ordered.append(Problem(severity=severity, code="too_many_problems", where="1:1", message=rest))
         return tuple(ordered)
 
+    def place(self, path: Path) -> Place:
+        """Where ``path`` begins, or what encloses it as far as that is known."""
+        while path and path not in self.places:
+            path = path[:-1]
+        return self.places.get(path, (1, 1))
+
     def _note(self, severity: Severity, path: Path, code: str, message: str, hint: str, at: Place | None) -> None:
         self._count += 1
         if len(self._found) >= _MOST:
             return
-        place = at or self._place(path)
+        place = at or self.place(path)
         where = f"{place[0]}:{place[1]} {path_text(path)}".rstrip()
         problem = Problem(severity=severity, code=code, where=where, message=printable(message), hint=printable(hint))
         self._found.append((place, problem))
-
-    def _place(self, path: Path) -> Place:
-        while path and path not in self.places:
-            path = path[:-1]
-        return self.places.get(path, (1, 1))
 
 
 def path_text(path: Path) -> str:

@@ -17,14 +17,17 @@ LATER_KINDS = ("agent", "parallel", "map")
 """Words of the format whose stages this version cannot run."""
 
 _WAYS = ("set", "routes", "default_next", "error_next")
-_KEYS: dict[Kind, tuple[str, ...]] = {
+KEYS: dict[Kind, tuple[str, ...]] = {
     "task": ("timeout", "retry", "repeatable", "env", *_WAYS, "max_visits"),
     "human": (*_WAYS, "max_visits"),
     "end": ("max_visits",),
 }
 """What may stand beside the key of each kind."""
-_ALL_KEYS = tuple(dict.fromkeys((*KINDS, *LATER_KINDS, *(key for keys in _KEYS.values() for key in keys))))
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+HUMAN = ("prompt", "schema")
+RETRY = ("max_attempts", "backoff")
+ROUTE = ("when", "to")
+_ALL_KEYS = tuple(dict.fromkeys((*KINDS, *LATER_KINDS, *(key for keys in KEYS.values() for key in keys))))
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def read_stage(name: str, fields: Fields, exists: Exists | None) -> Stage:
@@ -75,8 +78,8 @@ def _refuse_foreign_keys(fields: Fields, kind: Kind | None) -> None:
     if kind is None:
         return
     for key in fields.members:
-        if key in _ALL_KEYS and key not in _KEYS[kind] and key not in (*KINDS, *LATER_KINDS):
-            owners = " or ".join(owner for owner, keys in _KEYS.items() if key in keys)
+        if key in _ALL_KEYS and key not in KEYS[kind] and key not in (*KINDS, *LATER_KINDS):
+            owners = " or ".join(owner for owner, keys in KEYS.items() if key in keys)
             article = "an" if kind == "end" else "a"
             fields.error(
                 key, "key_not_for_kind", f"{article} {kind} stage has no {key!r}", f"remove it; it belongs to {owners}"
@@ -99,7 +102,7 @@ def _argv(fields: Fields, exists: Exists | None) -> list[str]:
 
 def _human(fields: Fields) -> tuple[str, Json]:
     human = fields.below("human", "a human stage")
-    human.only(("prompt", "schema"))
+    human.only(HUMAN)
     human.require("prompt", 'prompt: "What to ask?"')
     prompt = human.text("prompt") or ""
     if prompt:
@@ -114,7 +117,7 @@ def _retry(fields: Fields) -> Retry:
     if "retry" not in fields:
         return Retry()
     retry = fields.below("retry", "retry")
-    retry.only(("max_attempts", "backoff"))
+    retry.only(RETRY)
     return Retry(max_attempts=retry.whole("max_attempts", least=1, default=1), backoff=retry.seconds("backoff"))
 
 
@@ -122,7 +125,7 @@ def _env(fields: Fields) -> list[str]:
     names = fields.texts("env")
     raw = fields.members.get("env")
     for index, name in enumerate(raw if isinstance(raw, list) else []):
-        if isinstance(name, str) and not _ENV_NAME.fullmatch(name):
+        if isinstance(name, str) and not ENV_NAME.fullmatch(name):
             hint = "write the name alone; the value comes from the environment" if "=" in name else ""
             message = f"{quoted(name)} is not the name of an environment variable"
             fields.findings.error((*fields.path, "env", index), "bad_value", message, hint)
@@ -152,7 +155,7 @@ def _check_set(fields: Fields, changes: dict[str, Json], below: Path) -> None:
 def _routes(fields: Fields) -> list[Route]:
     found = []
     for index, route in enumerate(fields.each("routes", "a route")):
-        route.only(("when", "to"))
+        route.only(ROUTE)
         when = route.text("when") if route.require("when", "when: \"output.verdict == 'again'\"") else None
         to = route.text("to") if route.require("to", "to: STAGE") else None
         if when is not None:

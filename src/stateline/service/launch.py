@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import os
 import stat
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json, sha256
-from stateline.engine.loop import Origin, start
-from stateline.engine.record import Run, context_facts, keep_machine, load_run, read_run, run_scope
+from stateline.engine.loop import Beginning, Origin, begin, start
+from stateline.engine.record import Run, keep_machine, load_run, read_run, run_scope
 from stateline.errors import IntegrityError, NotFound, RequestError, StatelineError, StorageError
-from stateline.machine.advance import advance
-from stateline.machine.run import Facts, Started
+from stateline.machine.run import Started
 from stateline.machine.spec import Machine, to_json
 from stateline.service.demands import demand_head
 from stateline.store.store import WAIT, Scope, Snapshot, Store, demand_known_version
+
+if TYPE_CHECKING:
+    from stateline.machine.formats.python_text import Evaluated
 
 _LISTED = 8
 """How many other unfinished runs a record names."""
@@ -36,8 +39,17 @@ class Machinery(msgspec.Struct, frozen=True):
 
     @property
     def format(self) -> str:
-        """``yaml`` or ``json``, from the file's ending."""
-        return "json" if self.path.lower().endswith(".json") else "yaml"
+        """The word of the file's format; "" for an ending that is none."""
+        from stateline.machine.formats.reader import format_of
+
+        format = format_of(self.path)
+        return format.word if format else ""
+
+    def evaluate(self, source: str) -> Evaluated:
+        """Run the file, if it is a Python machine: in a process of its own."""
+        from stateline.engine.evaluate import evaluate
+
+        return evaluate(source, self.path)
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,9 +79,10 @@ def read_machinery(path: str) -> Machinery:
         raise NotFound(f"there is no machine file {path!r}", hint="check the path") from None
     except OSError as error:
         raise StorageError(f"cannot read the machine file {path!r}: {error.strerror}", hint="check the path") from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise RequestError(f"{path!r} is not a regular file", hint="name a machine file (.yaml, .json, .toml, .py)")
     with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise RequestError(f"{path!r} is not a regular file", hint="name a machine file (.yaml or .json)")
         data = file.read(canonical.TEXT_LIMIT + 1)
     if len(data) > canonical.TEXT_LIMIT:
         raise RequestError(f"{path!r} is larger than {canonical.TEXT_LIMIT} bytes", hint="is it a machine file?")
@@ -85,7 +98,7 @@ def parse_machine(store: Store, machinery: Machinery) -> Machine:
             f"{machinery.path} holds a secret that is also in the environment; nothing was stored",
             hint="pass it by environment: name the variable in the stage's `env`",
         )
-    machine = load(machinery.data, machinery.path)
+    machine = load(machinery.data, machinery.path, evaluate=machinery.evaluate)
     # Escapes and folded lines can hide in the file what its meaning holds. Only texts are asked about: the names of
     # the spec's fields are ours.
     texts: list[str] = []
@@ -156,9 +169,7 @@ def launch(store: Store, how: Launch, machinery: Machinery) -> tuple[Run, bool]:
     """
     machine = parse_machine(store, machinery)
     demand_no_secret(store, how, machinery)
-    event, origin = beginning(store, how, machine, machinery)
-    facts = Facts(context=context_facts(store, event.context, origin.context_path))
-    advance(machine, None, event, facts)  # whatever is wrong with the input is said before anything is stored
+    first = beginning(store, how, machine, machinery)  # what is wrong with the input is said before anything is stored
     demand_beginning(store, how)
     records = machine_scope(store, machinery)
     with records.locked(how.wait):
@@ -174,7 +185,7 @@ def launch(store: Store, how: Launch, machinery: Machinery) -> tuple[Run, bool]:
                 demand_known_version(head)
             record = keep_machine(store, machinery.data, machinery.format, machine)
             remember(store, machinery, run)
-            return start(scope, head, (machine, record), event, origin), True
+            return start(scope, head, record, first), True
 
 
 def remember(store: Store, machinery: Machinery, run: str) -> None:
@@ -212,13 +223,12 @@ def _meanwhile(store: Store, how: Launch, machinery: Machinery) -> Run | None:
     return None if run_scope(store, how.run).head() is None else load_run(store, how.run)
 
 
-def beginning(store: Store, how: Launch, machine: Machine, machinery: Machinery) -> tuple[Started, Origin]:
-    """The first event of a run, and where it comes from. Raises ``NotFound`` for a context that does not exist."""
+def beginning(store: Store, how: Launch, machine: Machine, machinery: Machinery) -> Beginning:
+    """How the run begins. Raises ``NotFound`` for a context that does not exist, and as ``engine.loop.begin``."""
     name = how.context or machine.context
-    # Masked before anything is said about it: what a schema makes of it may be shown.
-    given = Started(input=store.redactor.redact(how.input)[0], labels=how.labels)
+    given = Started(input=how.input, labels=how.labels)
     if name is None:
-        return given, Origin(machine_path=machinery.path)
+        return begin(store, machine, given, Origin(machine_path=machinery.path))
     key = f"context:{naming.checked_id(name, 'context name')}"
     head = store.scope(key).head()
     if head is None:
@@ -227,7 +237,8 @@ def beginning(store: Store, how: Launch, machine: Machine, machinery: Machinery)
             hint=f"derive it first: stateline run --state-scope {name} --system TEXT --set KEY=VALUE",
         )
     context = {"scope": key, "sha256": head.sha256}
-    return replace(given, context=context), Origin(machine_path=machinery.path, context_path=head.path)
+    origin = Origin(machine_path=machinery.path, context_path=head.path)
+    return begin(store, machine, replace(given, context=context), origin, head)
 
 
 def new_id(store: Store) -> str:

@@ -1,4 +1,4 @@
-"""The verb ``machine check``."""
+"""The verbs ``machine check``, ``show`` and ``draw``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import os
 
 import msgspec
 
+from stateline.bundle import naming
 from stateline.bundle.canonical import Json
+from stateline.engine.record import load_run
+from stateline.errors import UsageError
+from stateline.machine.run import RunState
+from stateline.machine.spec import Machine, to_json
 from stateline.service.launch import read_machinery
+from stateline.store.store import Store
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -27,5 +33,39 @@ def check_machine(path: str) -> Checked:
 
     machinery = read_machinery(path)
     directory = os.path.dirname(machinery.path)
-    machine, problems = check(machinery.data, machinery.path, exists=lambda argv: program_problem(argv, directory))
+    machine, problems = check(
+        machinery.data,
+        machinery.path,
+        exists=lambda argv: program_problem(argv, directory),
+        evaluate=machinery.evaluate,
+    )
     return Checked(machine is not None, [msgspec.to_builtins(problem) for problem in problems])
+
+
+def machine_of(store: Store, path: str | None, run: str | None) -> tuple[Machine, RunState | None]:
+    """The machine in the file at ``path``, or the one that ``run`` goes by, with that run's state. Reads only.
+
+    A Python machine at ``path`` is run; the one that a run keeps never is. Raises ``UsageError`` unless exactly one of
+    the two is given, ``MachineInvalid``, and as ``read_machinery`` and ``load_run`` do.
+    """
+    if (path is None) == (run is None):
+        raise UsageError("name a machine file or a run, one of the two", hint="MACHINE, or --run RUN")
+    if run is not None:
+        found = load_run(store, naming.checked_id(run, "run id"))
+        return found.machine, found.state
+    from stateline.machine.check import load
+
+    machinery = read_machinery(path or "")
+    return load(machinery.data, machinery.path, evaluate=machinery.evaluate), None
+
+
+def show_machine(store: Store, path: str | None, run: str | None) -> dict[str, Json]:
+    """The canonical spec. Raises as :func:`machine_of`."""
+    return to_json(machine_of(store, path, run)[0])
+
+
+def draw_machine(store: Store, path: str | None, run: str | None) -> str:
+    """The text of a Mermaid flowchart, with the way that ``run`` took. Raises as :func:`machine_of`."""
+    from stateline.machine.draw import flowchart
+
+    return flowchart(*machine_of(store, path, run))

@@ -12,7 +12,8 @@ DEPTH = 128
 """How deep lists and objects may nest, as in every value that format 1 holds."""
 _MOST_PLACES = 100_000
 """Places take more memory than values do; no machine that people write has as many."""
-_INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
+INT_MIN, INT_MAX = -(2**63), 2**64 - 1
+"""Integers that format 1 holds."""
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<float>\.[0-9]+)?(?P<power>[eE][+-]?[0-9]+)?")
 _WORDS: dict[str, Json] = {"null": None, "true": True, "false": False}
 
@@ -78,7 +79,7 @@ class Document:
             if math.isfinite(value):
                 return value
         # More digits than any number in range has; converting very long ones costs quadratic time.
-        elif len(text) <= 20 and _INT_MIN <= int(text) <= _INT_MAX:
+        elif len(text) <= 20 and INT_MIN <= int(text) <= INT_MAX:
             return int(text)
         self.findings.error(
             path, "number_range", f"the number {quoted(text)} is out of range", "write it as text, in quotes", at=place

@@ -3,29 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from stateline.machine.formats.document import Document
 from stateline.machine.problems import printable
+
+if TYPE_CHECKING:
+    from stateline.machine.formats.python_text import Evaluate
 
 LIMIT = 16 * 1024 * 1024
 """Largest machine file [bytes]."""
 
 
-def read(data: bytes, name: str) -> Document:
-    """Read a machine file. ``name`` is used for its ending only: .yaml, .yml or .json in any case.
+def _yaml(document: Document, evaluate: Evaluate | None) -> None:
+    from stateline.machine.formats.yaml_text import read_yaml
+
+    read_yaml(document)
+
+
+def _json(document: Document, evaluate: Evaluate | None) -> None:
+    from stateline.machine.formats.json_text import read_json
+
+    read_json(document)
+
+
+def _toml(document: Document, evaluate: Evaluate | None) -> None:
+    from stateline.machine.formats.toml_text import read_toml
+
+    read_toml(document)
+
+
+def _python(document: Document, evaluate: Evaluate | None) -> None:
+    from stateline.machine.formats.python_text import read_python
+
+    read_python(document, evaluate)
+
+
+class Format(msgspec.Struct, frozen=True):
+    """A format of machine files: its word in a run's ``state.machine.format``, the endings of its files, the media
+    type of a file's exact bytes, and what reads its text into a document.
+
+    No media type is ``application/json``, which would promise canonical JSON, or one of format 1's own.
+    """
+
+    word: str
+    endings: tuple[str, ...]
+    media_type: str
+    read: Callable[[Document, Evaluate | None], None]
+
+
+FORMATS = (
+    Format("yaml", (".yaml", ".yml"), "application/yaml", _yaml),
+    Format("json", (".json",), "text/json", _json),
+    Format("toml", (".toml",), "application/toml", _toml),
+    Format("python", (".py",), "text/x-python", _python),
+)
+ENDINGS = tuple(sorted(ending for format in FORMATS for ending in format.endings))
+
+
+def format_of(name: str) -> Format | None:
+    """The format that the ending of a file's name says, in any case; None for any other ending."""
+    ending = _ending(name)
+    return next((format for format in FORMATS if ending in format.endings), None)
+
+
+def read(data: bytes, name: str, evaluate: Evaluate | None = None) -> Document:
+    """Read a machine file. ``name`` is used for its ending only. A Python machine is run by ``evaluate``.
 
     Never raises for what ``data`` or ``name`` hold: mistakes are in the document's ``findings``. When these have
     failed, ``value`` is what could be read, for checking the rest; ``whole`` says whether the end was reached.
     """
     document = Document()
-    ending = _ending(name)
-    reader = READERS.get(ending)
-    if reader is None:
-        known = ", ".join(sorted(READERS))
+    format = format_of(name)
+    if format is None:
         document.findings.error(
             (),
             "unknown_format",
-            f"a machine file's name ends in {known}, not in {printable(ending)!r}",
+            f"a machine file's name ends in {', '.join(ENDINGS)}, not in {printable(_ending(name))!r}",
             "rename the file",
         )
     elif len(data) > LIMIT:
@@ -34,7 +90,7 @@ def read(data: bytes, name: str) -> Document:
         )
     elif (text := _decode(data, document)) is not None:
         document.text = text
-        reader(document)
+        format.read(document, evaluate)
     return document
 
 
@@ -59,19 +115,3 @@ def _decode(data: bytes, document: Document) -> str | None:
             (), "encoding", f"byte {error.start} is not UTF-8", "save the file as UTF-8", at=(line, column)
         )
         return None
-
-
-def _yaml(document: Document) -> None:
-    from stateline.machine.formats.yaml_text import read_yaml
-
-    read_yaml(document)
-
-
-def _json(document: Document) -> None:
-    from stateline.machine.formats.json_text import read_json
-
-    read_json(document)
-
-
-READERS: dict[str, Callable[[Document], None]] = {".yaml": _yaml, ".yml": _yaml, ".json": _json}
-"""From a file's ending to what reads its text into a document."""

@@ -1,0 +1,59 @@
+"""Runs a Python machine in a process of its own, and says what it binds to ``machine``.
+
+It is the user's own program, so this is no sandbox: a process keeps what the file prints, changes or never ends away
+from this one, and gives it the environment of a task, without keys. ``loader.py`` is what runs there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import msgspec
+
+from stateline.bundle import canonical
+from stateline.engine import process
+from stateline.engine.interrupts import shield
+from stateline.engine.task import environment
+from stateline.machine.formats.python_text import Evaluated
+
+TIMEOUT = 30.0
+"""How long a machine file may take [s]."""
+_LOADER = os.path.join(os.path.dirname(__file__), "loader.py")
+# -P, -s: nothing is imported from where the caller happens to stand or from the user's site; -B: no file is written.
+_FLAGS = ("-P", "-s", "-B", "-X", "utf8")
+
+
+def evaluate(source: str, path: str, timeout: float = TIMEOUT) -> Evaluated:
+    """Run ``source``, the text of the file at ``path``, in that file's directory; ``timeout`` [s].
+
+    Modules beside the file can be imported. Whatever the source does is said in the result; only a signal to this
+    process is raised, and the process that runs the source is ended then.
+    """
+    directory = os.path.dirname(path)
+    # Sets and dicts of a file that is run twice must come out in the same order.
+    variables = {**environment([]), "PYTHONHASHSEED": "0"}
+    with shield():
+        try:
+            child = process.start(sys.executable, [sys.executable, *_FLAGS, _LOADER, path], directory, variables)
+        except (OSError, ValueError) as error:
+            message = f"Python could not be started to run the file: {error}"
+            return Evaluated(code="not_evaluated", message=message, hint="try again when the system allows it")
+        data = source.encode()
+        ended = process.watch(child, data, timeout=timeout, output_limit=canonical.TEXT_LIMIT)
+    return _meaning(ended, timeout)
+
+
+def _meaning(ended: process.Exit, timeout: float) -> Evaluated:
+    if ended.how == "timeout":
+        message = f"running the file took longer than {timeout:g} s and was ended"
+        return Evaluated(code="timeout", message=message, hint="do the work in tasks; the file only says what they are")
+    if ended.how == "overflow":
+        message = f"`machine` is larger than {canonical.TEXT_LIMIT} bytes"
+        return Evaluated(code="too_large", message=message, hint="keep data in files that tasks read")
+    try:
+        return msgspec.convert(json.loads(ended.written.output), Evaluated)
+    except (ValueError, msgspec.ValidationError):
+        message = f"running the file ended its process with code {ended.code} before `machine` was known"
+        return Evaluated(code="exception", message=message)

@@ -1,0 +1,93 @@
+"""A machine as a Mermaid flowchart, with the way that a run took if there is one. Pure.
+
+Names become numbered nodes and every text a quoted label, in which all that Mermaid or a browser could take for
+syntax is written as a character's number: a machine's words must not steer whoever shows the picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stateline.bundle.terminal import HARMFUL
+from stateline.machine.run import RunState
+from stateline.machine.spec import Machine, Stage
+
+_LONGEST = 80
+_PLAIN = frozenset(" _-.,()'!?=+/|")
+_SHAPES = {"task": ('["', '"]'), "human": ('[/"', '"/]'), "end": ('(["', '"])')}
+"""A task is a box, a person's stage leans (as in manual input), an end is round."""
+
+
+def flowchart(machine: Machine, state: RunState | None = None) -> str:
+    """The text of the flowchart, with a newline at its end.
+
+    Solid arrows are ways after success: a route bears its condition, the default none. A dashed arrow is
+    ``error_next``. Limits stand on what they limit. With ``state``, a run's, what it visited and took is thick, with
+    counts, and where it stands is marked.
+    """
+    nodes = {name: f"s{index}" for index, name in enumerate(machine.order)}
+    lines = ["flowchart TD", f"    begin((start)) --> {nodes[machine.start]}"]
+    for name in machine.order:
+        lines.append(f"    {nodes[name]}{_node(machine.stages[name], state)}")
+    taken = []
+    for number, (source, target, arrow, words) in enumerate(_arrows(machine), start=1):
+        count = state.edges.get(source, {}).get(target, 0) if state else 0
+        if count:
+            taken.append(str(number))
+            words = [*words, f"taken {count}"]
+        label = f'|"{"<br/>".join(words)}"|' if words else ""
+        lines.append(f"    {nodes[source]} {arrow}{label} {nodes[target]}")
+    if state is not None:
+        lines += _way(nodes, state, taken)
+    return "\n".join(lines) + "\n"
+
+
+def _node(stage: Stage, state: RunState | None) -> str:
+    words = [escape(stage.name)]
+    if stage.max_visits:
+        words.append(f"at most {stage.max_visits} visit{'s' if stage.max_visits > 1 else ''}")
+    if state is not None and stage.name in state.visits:
+        words.append(f"visited {state.visits[stage.name]}")
+    before, after = _SHAPES[stage.kind]
+    return before + "<br/>".join(words) + after
+
+
+def _arrows(machine: Machine) -> Iterator[tuple[str, str, str, list[str]]]:
+    """(source, target, arrow, lines of its label), in the order in which a run tries them."""
+    limits = {(limit.source, limit.target): limit.max_count for limit in machine.edge_limits if limit.max_count}
+    for name in machine.order:
+        stage = machine.stages[name]
+        ways = [(route.to, "-->", [escape(route.when)]) for route in stage.routes]
+        if stage.default_next is not None:
+            ways.append((stage.default_next, "-->", []))
+        if stage.error_next is not None:
+            ways.append((stage.error_next, "-.->", ["error"]))
+        for target, arrow, words in ways:
+            limit = limits.get((name, target))
+            yield name, target, arrow, [*words, f"at most {limit}"] if limit else words
+
+
+def _way(nodes: dict[str, str], state: RunState, taken: list[str]) -> Iterator[str]:
+    visited = [nodes[name] for name in nodes if name in state.visits]
+    yield "    classDef visited stroke-width:3px"
+    yield "    classDef here stroke-width:5px,stroke-dasharray:4"
+    if visited:
+        yield f"    class {','.join(visited)} visited"
+    if state.tree.stage in nodes:
+        yield f"    class {nodes[state.tree.stage]} here"
+    # The arrow from the start is number 0; without counts of its own, a run that is there has taken it.
+    yield f"    linkStyle {','.join(['0', *taken])} stroke-width:4px"
+
+
+def escape(text: str) -> str:
+    """``text`` for a quoted label: on one line, cut when very long, only letters, digits and harmless signs as they
+    are."""
+    cut = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    line = " ".join("".join(" " if c.isspace() else c for c in cut).split())
+    return "".join(_character(c) for c in line)
+
+
+def _character(c: str) -> str:
+    if ord(c) in HARMFUL or 0xD800 <= ord(c) < 0xE000:
+        return "\N{REPLACEMENT CHARACTER}"
+    return c if c.isalnum() or c in _PLAIN else f"#{ord(c)};"

@@ -1,0 +1,134 @@
+"""Shell completion: what is offered, and that the shells really ask for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateline.cli.completion import candidates
+
+
+def offered(line: str) -> list[str]:
+    return [word for word, _ in candidates(line)]
+
+
+def test_commands_and_options_are_offered(cli: Any) -> None:
+    assert offered("stateline exec st") == ["status"]
+    assert {"execute", "machine", "verify"} <= set(offered("stateline "))
+    assert "complete" not in offered("stateline ")
+    assert offered("stateline machine ") == ["check", "draw", "schema", "show"]
+    assert offered("stateline execute --acc") == ["--accept-change"]
+    assert offered("stateline --debug exec --sta") == ["--state-dir", "--state-scope"]
+
+
+def test_words_that_an_option_takes_are_offered(cli: Any) -> None:
+    assert offered("stateline log x --format ") == ["json", "text"]
+    assert offered("stateline log x --format=j") == ["--format=json"]
+    assert offered("stateline completion ") == ["bash", "fish", "zsh"]
+
+
+def test_machine_files_and_directories_are_offered(cli: Any, tmp_path: Path) -> None:
+    for name in ("b.yaml", "a.TOML", "c d.py", "e.json", "f.yml", "g.txt", ".h.yaml"):
+        (tmp_path / name).touch()
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "x.yaml").touch()
+    cli.monkeypatch.chdir(tmp_path)
+    assert offered("stateline execute ") == ["a home/", "a.TOML", "b.yaml", "c d.py", "e.json", "f.yml", "sub/"]
+    assert offered("stateline machine check sub/") == ["sub/x.yaml"]
+    assert offered("stateline e .") == [".h.yaml"]
+    assert offered("stateline e nowhere/") == []
+
+
+def test_runs_and_scopes_of_the_state_dir_are_offered_and_none_is_made(cli: Any) -> None:
+    assert offered("stateline exec status ") == []
+    assert not cli.state.exists()
+    machine = cli.machine(a={"end": {}})
+    cli.json("execute", machine, "--id", "first")
+    cli.json("execute", machine, "--id", "second")
+    assert offered("stateline exec rm first s") == ["second"]
+    assert offered("stateline exec status ") == ["first", "second"]
+    assert offered("stateline show run:f") == ["run:first"]
+    assert offered(f"stateline --state-dir '{cli.home}/other' exec status ") == []
+
+
+@pytest.mark.parametrize("line", ["", "x", "stateline 'unclosed", "stateline nonsense --x y ", "stateline log \x00"])
+def test_a_line_that_makes_no_sense_is_no_error(cli: Any, line: str) -> None:
+    result = cli("complete", "--", line)
+    assert (result.code, result.err) == (0, "")
+
+
+def test_another_shell_is_a_mistake_of_usage(cli: Any) -> None:
+    assert cli.refused("completion", "tcsh", exits=64)["code"] == "usage"
+
+
+def shell(cli: Any, *argv: str) -> str:
+    """What a shell prints that finds the command ``stateline`` on its PATH."""
+    program = shutil.which(argv[0])
+    if program is None:
+        pytest.skip(f"{argv[0]} is not installed")
+    bin = cli.home / "bin"
+    bin.mkdir()
+    (bin / "stateline").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m stateline "$@"\n')
+    (bin / "stateline").chmod(0o755)
+    path = f"{bin}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [program, *argv[1:]],
+        env={**os.environ, "PATH": path},
+        cwd=cli.home,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+BASH = """
+eval "$(stateline completion bash)"
+complete -p stateline
+tab() {
+    COMP_LINE=$1 COMP_POINT=${#1} COMPREPLY=()
+    _stateline stateline
+    echo "${COMPREPLY[*]}"
+}
+tab 'stateline exec st'
+tab 'stateline machine check m'
+tab 'stateline show run:o'
+tab 'stateline run --prompt-file x'
+"""
+
+
+def test_bash_completes(cli: Any) -> None:
+    cli.json("execute", cli.machine(a={"end": {}}), "--id", "one")
+    assert shell(cli, "bash", "--norc", "-c", BASH).splitlines() == [
+        "complete -o default -F _stateline stateline",
+        "status",
+        "m.json",
+        "one",
+        "",
+    ]
+
+
+def test_zsh_completes(cli: Any) -> None:
+    script = """
+        compdef() { true; }
+        eval "$(stateline completion zsh)"
+        _describe() { print -r -- "${found[1]}"; }
+        _files() { print files; }
+        words=(stateline exec st) CURRENT=3; _stateline
+        words=(stateline run --prompt-file x) CURRENT=4; _stateline
+    """
+    lines = shell(cli, "zsh", "-f", "-c", script).splitlines()
+    assert lines[0].startswith("status:")
+    assert lines[1:] == ["files"]
+
+
+def test_fish_completes(cli: Any) -> None:
+    script = "stateline completion fish | source; complete --do-complete 'stateline exec st'"
+    assert shell(cli, "fish", "--no-config", "-c", script).split("\t")[0] == "status"
