@@ -59,6 +59,10 @@ def test_no_command_prints_what_acts_on_a_terminal(evil: Any) -> None:
         ["log", "run:asks"],
         ["log", "run:fails"],
         ["log", "context:c"],
+        ["log", "-p", "run:asks"],
+        ["log", "-p", "run:fails"],
+        ["log", "-p", "context:c"],
+        ["diff", "run:asks", "run:fails"],
         ["show", "run:asks", "--resolve"],
         ["show", "context:c"],
         ["verify"],
@@ -79,6 +83,7 @@ def test_errors_do_not_act_on_a_terminal_either(evil: Any) -> None:
         ["run", "--set", EVIL],
         ["exec", "clean", "--older-than", EVIL],
         ["log", EVIL],
+        ["diff", EVIL, EVIL],
         ["--" + EVIL],
         ["--format", EVIL, "exec", "list"],
         ["exec", "resume", "asks", "--input", json.dumps({"requestId": EVIL, "answer": 1})],
@@ -146,6 +151,13 @@ class TestTerminal:
         assert "\x1b[33mwarning:\x1b[0m other unfinished runs" in shown
         assert "\ufffd[" not in shown.split("Q ")[0]
 
+    def test_what_changed_is_coloured(self, evil: Any) -> None:
+        evil.json("run", "--state-scope", "c", "--set", "limit=5")
+        shown = terminal(evil, "diff", "context:c@0", "context:c")
+        assert "\x1b[31m--- context:c@0\x1b[0m" in shown
+        assert "\x1b[32m+ settings.limit\x1b[0m  5" in shown
+        assert "\x1b[33m" in terminal(evil, "log", "context:c").split("\n")[0]
+
     def test_an_error_is_coloured(self, evil: Any) -> None:
         assert "\x1b[31merror:\x1b[0m there is no run nobody" in terminal(evil, "exec", "status", "nobody")
 
@@ -156,7 +168,7 @@ class TestTerminal:
 
 
 def test_a_file_or_pipe_gets_no_colour(evil: Any) -> None:
-    for words in (["verify"], ["log", "run:asks"], ["exec", "list"], ["exec", "resume", "asks"]):
+    for words in (["verify"], ["log", "-p", "run:asks"], ["exec", "list"], ["exec", "resume", "asks"]):
         assert "\x1b" not in evil(*words).out.decode()
 
 

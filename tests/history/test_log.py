@@ -9,7 +9,7 @@ import pytest
 
 from stateline.bundle.envelope import Pointer
 from stateline.errors import IntegrityError, NewerVersion
-from stateline.history.log import rows, scopes, walk
+from stateline.history.log import rows, scopes, told, walk
 from stateline.store.store import Snapshot, Store
 
 
@@ -130,3 +130,22 @@ def test_a_store_of_a_newer_format_is_refused_each_time(store: Store, chain: lis
     for _ in range(2):
         with pytest.raises(NewerVersion):
             scopes(fresh)
+
+
+def test_patched_each_snapshot_is_given_before_the_one_it_is_compared_with_is_read(
+    store: Store, chain: list[Snapshot], place: Path
+) -> None:
+    (place / chain[0].scope / chain[3].path).unlink()
+    walking = told(store, chain[-1], None, patched=True)
+    assert next(walking) == (chain[-1], None)
+    with pytest.raises(IntegrityError):
+        next(walking)
+
+
+def test_patched_the_first_of_a_chain_is_compared_with_an_empty_state(store: Store, chain: list[Snapshot]) -> None:
+    given = [(item.seq, changes) for item, changes in told(store, chain[1], None, patched=True) if changes is not None]
+    assert [(seq, [(c.op, c.path, c.old, c.new) for c in changes]) for seq, changes in given] == [
+        (1, [("replace", ("n",), 0, 1)]),
+        (0, [("add", ("n",), None, 0)]),
+    ]
+    assert [*told(store, chain[1], 0, patched=True)] == []

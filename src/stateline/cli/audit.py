@@ -1,13 +1,13 @@
-"""``stateline scopes``, ``log``, ``show`` and ``verify``: for auditors. All of them only read."""
+"""``stateline scopes``, ``show`` and ``verify``: for auditors. All of them only read."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from stateline.cli.options import settings
-from stateline.cli.output import coloured, emit, one_line, plain, pretty, table, warn, write
+from stateline.cli.output import coloured, emit, plain, pretty, table, warn, write
 
 Revision = Annotated[
     str, typer.Argument(metavar="REV", help="KEY, KEY~N (N back), KEY@SEQ, or 4 or more hex digits of a sha.")
@@ -27,27 +27,6 @@ def scopes(ctx: typer.Context) -> int:
     return 5 if any(found.severity == "damage" for found in result.findings) else 0
 
 
-def log(
-    ctx: typer.Context,
-    revision: Revision,
-    number: Annotated[int | None, typer.Option("-n", min=0, metavar="N", help="At most N snapshots.")] = None,
-) -> int:
-    """Show the snapshots from REV back to the first, newest first: what changed, and why."""
-    from stateline.history.log import rows
-    from stateline.history.revision import find
-
-    said = settings(ctx)
-    store = said.store()
-    found = rows(store, find(store, revision), number)
-    warn(said, store.warnings)
-    lines = [
-        f"{coloured(row.sha[:8], 'yellow')} {row.seq:>4}  {row.created_at[:19].replace('T', ' ')}  {story(row.event)}"
-        for row in found
-    ]
-    emit(said, {"snapshots": [row.document() for row in found]}, lines)
-    return 0
-
-
 def show(
     ctx: typer.Context,
     revision: Revision,
@@ -55,7 +34,7 @@ def show(
     raw: Annotated[bool, typer.Option("--raw", help="The file's exact bytes (pipe them into sha256sum).")] = False,
 ) -> int:
     """Show a snapshot: the bundle itself, so that `jq .state` works."""
-    from stateline.errors import UsageError
+    from stateline.errors import IntegrityError, UsageError
     from stateline.history.revision import find
 
     said = settings(ctx)
@@ -69,7 +48,14 @@ def show(
         return 0
     document = snapshot.envelope.document()
     if resolve:
-        document["state"] = _without_refs(store.resolve(snapshot.state))
+        from stateline.history.diff import resolved
+
+        try:
+            document["state"] = resolved(store, snapshot.state)
+        except IntegrityError as error:
+            from stateline.history.losses import explained
+
+            raise explained(store, snapshot, error) from None
     emit(said, document, pretty(document))
     return 0
 
@@ -95,39 +81,8 @@ def verify(
         f"{verdict}: {report.scopes} scopes, {report.snapshots} snapshots, {report.objects} objects checked; "
         f"{len(report.findings)} findings"
     )
+    if not report.ok:
+        lines.append(f"`stateline repair{f' {plain(key)}' if key else ''}` plans how to go on; it changes nothing yet")
     lines.append(report.note)
     emit(said, report.document(), lines)
     return 0 if report.ok else 5
-
-
-def _without_refs(value: Any) -> Any:
-    """Artifacts are bytes, not JSON: at their place stays null, and ``objects`` says what belongs there."""
-    from stateline.bundle.canonical import walk
-    from stateline.bundle.envelope import Ref
-
-    return walk(value, lambda leaf: None if isinstance(leaf, Ref) else leaf)
-
-
-def _turn_story(kind: str, event: dict[str, Any]) -> str:
-    """A run's event: what happened, then the way that it led. What is not as the engine writes it is shown bare."""
-    try:
-        ways = [f"{way['from'] or ''} -> {way['to'] or 'complete'} ({way['reason']})" for way in event["transitions"]]
-        error = f"; {event['error']['kind']}: {event['error']['message']}" if event.get("error") else ""
-        return one_line(f"turn {event['turn']} {event['stage']} {kind}: {', '.join(ways)}{error}".rstrip(": "), 120)
-    except (KeyError, TypeError):
-        return one_line(event, 120)
-
-
-def story(event: dict[str, Any]) -> str:
-    """What an event says, in a few words."""
-    kind = str(event.get("type", ""))
-    if "transitions" in event:
-        return _turn_story(kind, event)
-    if kind == "run_started":
-        return one_line(f"run {event.get('run')} started", 120)
-    if kind in ("derive", "refine"):
-        settings = ", ".join(f"{name} = {one_line(value, 30)}" for name, value in (event.get("settings") or {}).items())
-        text = f"“{event['text']}”" if event.get("text") else ""
-        return one_line(f"{kind}  {'; '.join(part for part in (text, settings) if part)}", 120)
-    rest = {name: value for name, value in event.items() if name not in ("type", "durability", "started_at")}
-    return one_line(f"{kind}  {one_line(rest, 100) if rest else ''}", 120)

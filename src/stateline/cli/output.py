@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -53,6 +54,13 @@ def emit(settings: Settings, document: Any, lines: list[str]) -> None:
         write("".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
 
 
+def stream(lines: Iterable[str]) -> None:
+    """Lines for people, each as soon as it is known; none more is asked for once whoever reads them has gone."""
+    for line in lines:
+        if not write(f"{line}\n".encode("utf-8", "backslashreplace")):
+            return
+
+
 def _encoded(document: Any) -> bytes:
     try:
         return msgspec.json.encode(document)
@@ -72,16 +80,18 @@ def pretty(document: Any) -> list[str]:
     return text.translate(_ESCAPED).split("\n")
 
 
-def write(data: bytes) -> None:
-    """Bytes to stdout. That whoever read it has gone is no error. Raises ``StorageError`` if it takes nothing."""
+def write(data: bytes) -> bool:
+    """Bytes to stdout; False if whoever read it has gone, which is no error. Raises ``StorageError`` if it takes
+    nothing."""
     try:
         if sys.stdout is None:
             raise ValueError("it is closed")
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
+        return True
     except BrokenPipeError:
-        pass
+        return False
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise StorageError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,6 +13,9 @@ from stateline.errors import IntegrityError, NewerVersion, StorageError, UnsafeP
 from stateline.history.findings import Finding
 from stateline.history.heads import head
 from stateline.store.store import Snapshot, Store
+
+if TYPE_CHECKING:
+    from stateline.history.diff import Change
 
 
 class LogRow(msgspec.Struct, frozen=True):
@@ -53,19 +57,43 @@ def walk(store: Store, snapshot: Snapshot) -> Iterator[LogRow]:
         yield LogRow.of(item)
 
 
+def told(
+    store: Store, snapshot: Snapshot, limit: int | None, *, patched: bool
+) -> Iterator[tuple[Snapshot, list[Change] | None]]:
+    """At most ``limit`` snapshots from ``snapshot`` back, each with None as soon as it is read; with ``patched`` then
+    once more with the steps from the one before it (of the first of a chain: from an empty state).
+
+    Nothing older than the last one is read, with ``patched`` one more. Raises ``IntegrityError`` where the chain is
+    broken, and as ``diff.compare``.
+    """
+    if limit is not None and limit <= 0:
+        return
+    child: Snapshot | None = None
+    for number, item in enumerate(store.scope(snapshot.envelope.scope).walk(snapshot)):
+        if child is not None and patched:
+            yield child, _changes(store, item.state, child)
+        if number == limit:
+            return
+        yield item, None
+        if number + 1 == limit and not patched:
+            return
+        child = item
+    if child is not None and patched:
+        yield child, _changes(store, {}, child)
+
+
+def _changes(store: Store, before: Json, snapshot: Snapshot) -> list[Change]:
+    from stateline.history.diff import compare
+
+    return compare(store, before, snapshot.state)
+
+
 def rows(store: Store, snapshot: Snapshot, limit: int | None = None) -> list[LogRow]:
     """At most ``limit`` rows from ``snapshot`` back, newest first. Nothing older than the last row is read.
 
     Raises ``IntegrityError`` where the chain is broken before that.
     """
-    listed: list[LogRow] = []
-    if limit is not None and limit <= 0:
-        return listed
-    for row in walk(store, snapshot):
-        listed.append(row)
-        if len(listed) == limit:
-            break
-    return listed
+    return [LogRow.of(item) for item, _ in told(store, snapshot, limit, patched=False)]
 
 
 class ScopeRow(msgspec.Struct, frozen=True):

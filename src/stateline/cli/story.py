@@ -1,0 +1,173 @@
+"""A snapshot in one line for people: what happened, what came of it, and why.
+
+Everything is taken from the snapshot itself: no other file is read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stateline.bundle.envelope import LIST_TYPE, Ref
+from stateline.bundle.repairs import MEMBER
+from stateline.cli.output import coloured, one_line, plain
+from stateline.store.store import Snapshot
+
+WIDTH = 104
+"""Most characters of a story, its colours not counted."""
+
+Part = tuple[str, str]
+"""A piece of a story, and its colour ("" for none)."""
+
+_QUIET = ("default", "start", "complete")
+"""Reasons of a transition that say nothing which the stages do not say."""
+_PHASES = {
+    "waiting": "waits for an answer",
+    "unknown": "waits: nobody knows whether it was done",
+    "failed": "the run stops",
+}
+
+
+def line(snapshot: Snapshot) -> str:
+    """The line of a log: sha, number, time [UTC], story."""
+    return f"{coloured(snapshot.sha256[:8], 'yellow')} {snapshot.seq:>4}  {moment(snapshot)}  {story(snapshot)}"
+
+
+def moment(snapshot: Snapshot) -> str:
+    """When it was made [UTC], to the second."""
+    return snapshot.envelope.created_at[:19].replace("T", " ")
+
+
+def story(snapshot: Snapshot) -> str:
+    """What a snapshot's event says, in at most ``WIDTH`` characters. An event that is not as this version writes it is
+    shown bare."""
+    event = snapshot.event
+    try:
+        if event.get("type") == MEMBER and MEMBER in event:
+            parts = _repair(event[MEMBER])
+        elif "transitions" in event:
+            parts = _turn(event, snapshot.state)
+        elif event.get("type") in ("derive", "refine"):
+            parts = _refinement(event)
+        elif event.get("type") == "run_started":
+            parts = [("run ", ""), (str(event["run"]), "bold"), (" started", "")]
+        else:
+            parts = _bare(event)
+    except (AttributeError, KeyError, TypeError):
+        parts = _bare(event)
+    return _painted(parts)
+
+
+def _painted(parts: list[Part]) -> str:
+    """The parts on one line, cut where they are too long."""
+    said, room = "", WIDTH
+    for text, colour in parts:
+        shown = plain(text).replace("\n", " ").replace("\t", " ")
+        if len(shown) > room:
+            shown = shown[: max(room - 1, 0)] + "…"
+        said += coloured(shown, colour) if colour else shown
+        room -= len(shown)
+        if room <= 0:
+            break
+    return said.rstrip()
+
+
+def _bare(event: dict[str, Any]) -> list[Part]:
+    rest = {name: value for name, value in event.items() if name not in ("type", "durability", "started_at")}
+    kind = event.get("type", "")
+    words = [(kind, "bold"), (" ", "")] if kind and isinstance(kind, str) else []
+    return [*words, (one_line(rest, WIDTH) if rest else "", "")]
+
+
+def _refinement(event: dict[str, Any]) -> list[Part]:
+    settings = [f"{name} = {one_line(value, 40)}" for name, value in (event.get("settings") or {}).items()]
+    text = [f"“{one_line(event['text'], WIDTH)}”"] if event.get("text") else []
+    return [(str(event["type"]), "bold"), (f" {'; '.join([*text, *settings])}", "")]
+
+
+def _repair(record: dict[str, Any]) -> list[Part]:
+    """What a repair went back to, and what it says is lost."""
+    counts = (
+        (record["lost_count"], "newer snapshots lost"),
+        (len(record["gaps"]), "gaps in the chain"),
+        (len(record["objects"]), "objects lost"),
+        (record["set_aside_count"], "files set aside"),
+    )
+    told = ", ".join(f"{count} {what}" for count, what in counts if count)
+    return [(MEMBER, "yellow"), (f" with the state of snapshot {record['from']['seq']}", ""), (f"; {told}", "")]
+
+
+def _turn(event: dict[str, Any], state: Any) -> list[Part]:
+    """A run's event: the turn, what became of its stage, where that led, and what was put out."""
+    kind, stage, ways = str(event["type"]), str(event["stage"]), event["transitions"]
+    said: list[Part] = [(f"turn {event['turn']}  ", "dim")]
+    if kind == "started":
+        return [*said, ("run started", "bold"), *_ways(ways)]
+    said.append((stage, "bold"))
+    error = event.get("error")
+    told = {
+        "intended": [(" is about to run; it must not run twice", "")],
+        "lost": [(" was cut off", "yellow")],
+        "retried": [(" is tried again", "")],
+        "replaced": [(": the machine was replaced", "yellow")],
+    }
+    if kind in told:
+        said += told[kind]
+    elif error:
+        said.append((f" {kind}" if kind == "failed" else " failed", "red"))
+    elif kind != "succeeded":
+        said.append((f" {kind}", ""))
+    why = [(f"  {error['kind']}: {one_line(error['message'], WIDTH)}", "")] if error else _output(event, state)
+    return [*said, *_ways(ways), *_standing(event, state), *why]
+
+
+def _ways(ways: list[Any]) -> list[Part]:
+    parts: list[Part] = []
+    for way in ways:
+        if way["to"] is None:
+            parts.append(("  complete", "green"))
+        else:
+            why = "" if way["reason"] in _QUIET else f" ({way['reason']})"
+            parts.append((f" -> {way['to']}{why}", ""))
+    return parts
+
+
+def _standing(event: dict[str, Any], state: Any) -> list[Part]:
+    """What a run that does not go on by itself waits for."""
+    phase = _part(_part(state, "tree"), "phase")
+    if event["type"] == "failed" and phase == "ready" and not event["transitions"]:
+        return [("; it is tried again", "yellow")]
+    return [(f"; {_PHASES[phase]}", "yellow" if phase != "failed" else "red")] if phase in _PHASES else []
+
+
+def _output(event: dict[str, Any], state: Any) -> list[Part]:
+    """The output that this event brought: it is why the next stage is what it is."""
+    if event["type"] not in ("succeeded", "answered"):
+        return []
+    output = _part(_part(state, "outputs"), event.get("output_of"))
+    return [] if output is None else [(f"  {_brief(output)}", "dim")]
+
+
+def _part(value: Any, name: Any) -> Any:
+    """A member of a mapping; None without it, also where the whole lies in an object, which is not read."""
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def _brief(value: Any) -> str:
+    """The beginning of a value; of what lies in objects only how large it is."""
+    from stateline.bundle.canonical import walk
+
+    shown = walk(value, lambda leaf: _unread(leaf) if isinstance(leaf, Ref) else leaf)
+    return one_line(shown, 64)
+
+
+def _unread(ref: Ref) -> str:
+    # Of a long list the Ref names the last part, whose size says nothing.
+    return "(a long list)" if ref.media_type == LIST_TYPE else f"({size(ref.size)})"
+
+
+def size(number: int) -> str:
+    """A number of bytes for people, as ``4.2 KB``."""
+    if number < 1000:
+        return f"{number} B"
+    exponent = 1 if number < 999_950 else 2 if number < 999_950_000 else 3
+    return f"{number / 1000**exponent:.1f} {('KB', 'MB', 'GB')[exponent - 1]}"
