@@ -114,7 +114,7 @@ def test_the_page_has_the_words_that_the_code_has() -> None:
     assert words(STATE["status"]) == set(get_args(shapes.Status))
     assert words(INSTANCE["resume"]) == {*get_args(shapes.Resume), "failed", "set", "routes"}
     assert words(members("member of a stage")["kind"]) == set(get_args(spec.Kind))
-    assert TYPES.keys() == {kind.__struct_config__.tag for kind in get_args(shapes.Event)}
+    assert TYPES.keys() == {kind.__struct_config__.tag for kind in get_args(shapes.Event)} | {"repaired"}
 
 
 # -- a run through all kinds of events ---------------------------------------------------------------------------------
@@ -137,7 +137,8 @@ def begin(memory: Store) -> Callable[[], Run]:
         scope = memory.scope("run:r")
         with scope.locked(1.0):
             event = Started(input={"n": 1}, labels={"a": "b"})
-            return loop.start(scope, scope.head(), (machine, record), event, loop.Origin(machine_path="/m.yaml"))
+            first = loop.begin(memory, machine, event, loop.Origin(machine_path="/m.yaml"))
+            return loop.start(scope, scope.head(), record, first)
 
     return start
 
@@ -171,8 +172,19 @@ def states(chain: list[Snapshot]) -> Iterator[tuple[dict[str, Any], dict[str, An
 
 
 def test_every_type_of_event_is_met(chain: list[Snapshot]) -> None:
-    assert {snapshot.event["type"] for snapshot in chain} == TYPES.keys()
+    assert {snapshot.event["type"] for snapshot in chain} == TYPES.keys() - {"repaired"}
     assert {snapshot.envelope.version for snapshot in chain} == {VERSION}
+
+
+def test_after_a_repair_an_event_has_the_members_of_the_page_and_no_other(chain: list[Snapshot]) -> None:
+    given = {"type", "durability", "redactions"}
+    for snapshot in chain:
+        event = runevent.after_repair(snapshot, newer_lost=True)
+        assert EVENT.keys() - OPTIONAL - given <= event.keys() <= EVENT.keys()
+        assert event["transitions"] == []
+        assert event["birth"] != snapshot.event["birth"]
+        assert ("effect" in event) == ("effect" in snapshot.event)
+        assert ("waiting" in event) == ("waiting" in snapshot.event)
 
 
 def test_a_runs_state_has_the_members_of_the_page_and_no_other(chain: list[Snapshot]) -> None:

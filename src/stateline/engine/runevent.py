@@ -6,6 +6,7 @@ the next one is made from the last, and from what was decided.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -60,10 +61,12 @@ class Way(msgspec.Struct, frozen=True, rename={"source": "from", "target": "to"}
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """The pending effect: its idempotency key, and how often it has been attempted."""
+    """The pending effect: its idempotency key, and how often it has been attempted. ``doubtful``: it may have been
+    performed, in snapshots that are lost."""
 
     key: str
     attempt: int
+    doubtful: bool = False
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -153,6 +156,9 @@ def describe(run: Run, event: Event, decision: Decision, document: dict[str, Jso
             document["effect"] = {"key": name}
         if "effect" in document:  # a person's stage that failed has none
             document["effect"] = {**document["effect"], "attempt": after.tree.attempt}
+            if isinstance(event, Intended | Succeeded | Failed):
+                # Whoever performs it, or asks a person what became of it, has heeded the doubt.
+                document["effect"].pop("doubtful", None)
     else:
         document.pop("effect", None)
     if after.status == "waiting":
@@ -162,6 +168,27 @@ def describe(run: Run, event: Event, decision: Decision, document: dict[str, Jso
     retrying = isinstance(event, Failed) and after.tree.phase == "ready" and not decision.transitions
     if isinstance(event, Intended | Lost) or retrying:
         document["open"] = True
+    return document
+
+
+def after_repair(content: Snapshot, newer_lost: bool) -> dict[str, Json]:
+    """What the event of a repair's snapshot says of a run that goes on from ``content``: all that the next call needs.
+
+    ``newer_lost``: the run had gone on from there. Then its pending effect may have been performed, and a new draw sees
+    to it that no key is made twice, since the numbers of the lost snapshots are given again.
+    """
+    last = content.event
+    document = {name: last[name] for name in _CARRIED if name in last}
+    document |= {name: last[name] for name in ("meters", "turn", "open", "waiting") if name in last}
+    state = content.envelope.state if isinstance(content.envelope.state, dict) else {}
+    if state.get("status") == "error" and "error" in last:
+        document["error"] = last["error"]
+    tree = state.get("tree")
+    document["stage"] = tree["stage"] if isinstance(tree, dict) else last.get("stage")
+    document["transitions"] = []
+    document["birth"] = os.urandom(4).hex()
+    if newer_lost and isinstance(document.get("effect"), dict):
+        document["effect"] = {**document["effect"], "doubtful": True}
     return document
 
 

@@ -14,9 +14,12 @@ import msgspec
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import Envelope, Link, Pointer
-from stateline.errors import NewerVersion, StatelineError
+from stateline.bundle.repairs import Losses
+from stateline.errors import IntegrityError, NewerVersion, StatelineError
 from stateline.history.findings import Finding, Severity
 from stateline.history.inventory import Inventory, unsafe
+from stateline.history.origins import origin_problem
+from stateline.store.intact import out_of_kind
 from stateline.store.protocol import BlobMissing
 from stateline.store.store import Snapshot, Store
 
@@ -49,6 +52,8 @@ class ChainCheck:
         self._chain: dict[bytes, int] = {}
         self._complete = False
         self._newer = False
+        self._losses = Losses()
+        self._resumed_at: int | None = None
 
     def run(self) -> ChainCheck:
         """Check the scope; findings are complete afterwards. Never raises for what lies there."""
@@ -77,8 +82,10 @@ class ChainCheck:
         self._look("")
         for name in sorted(self.store.backend.list(self.scope)):
             if naming.snapshot_parts(name) is not None:
+                # Looked at when it is read: what was opened tells both.
                 self._names.add(name)
-            elif name.startswith(naming.TEMPORARY):
+                continue
+            if name.startswith(naming.TEMPORARY):
                 self._found(
                     "residue", "temporary", name, "a file that was being written; safe to remove when nobody writes"
                 )
@@ -86,6 +93,8 @@ class ChainCheck:
             elif name not in (naming.POINTER, naming.LOCK):
                 self.findings.append(Finding.stray(name, self.key, f"{self.scope}/{name}"))
                 continue
+            elif name == naming.LOCK and out_of_kind(self.store.backend, f"{self.scope}/{name}"):
+                self._found("damage", "not_regular", name, "the lock is not a regular file; nobody can hold it")
             self._look(name)
 
     def _pointer(self) -> tuple[Pointer | None, bool]:
@@ -102,28 +111,64 @@ class ChainCheck:
         while pointer is not None:
             if bytes.fromhex(pointer.sha256) in self._chain:
                 return
+            listed = pointer.path in self._names
             self._names.discard(pointer.path)
             known = loose is not None and loose.pop(pointer.sha256, None) is not None
+            if child is not None and not listed and self._is_lost(pointer):
+                pointer = self._over_the_gap(child, pointer)
+                continue
             snapshot = self._snapshot(pointer.path, partial(self.store.read_snapshot, self.scope, pointer), known)
             if snapshot is None:
                 return
             self._chain[bytes.fromhex(snapshot.sha256)] = snapshot.seq
-            if child is not None and _misordered(snapshot.envelope, child.envelope):
+            if child is not None and self._misordered(snapshot.envelope, child.envelope):
                 self._found(
                     "damage", "misordered", child.path, f"seq or created_at do not follow those of {snapshot.path}"
                 )
+            self._losses.heed(snapshot.event)
             envelope = snapshot.envelope
             if envelope.prev is None or envelope.prev_sha is None:
                 self._complete = True
                 return
             pointer, child = Pointer(envelope.prev, envelope.prev_sha), snapshot
 
+    def _is_lost(self, pointer: Pointer) -> bool:
+        """Whether a snapshot is not there, and a newer one says so."""
+        if pointer.sha256 not in self._losses.gaps:
+            return False
+        try:
+            self.store.read_snapshot(self.scope, pointer)
+        except IntegrityError as error:
+            return error.finding == "missing"
+        except StatelineError:
+            pass
+        return False
+
+    def _over_the_gap(self, child: Snapshot, pointer: Pointer) -> Pointer | None:
+        """Where the chain resumes below a snapshot that was declared lost."""
+        gap = self._losses.gap(pointer.sha256)
+        message = f"lost, as a repair of this scope has recorded; {child.path} rests on it"
+        self._found("warning", "lost", pointer.path, message)
+        if gap is None or gap.resumes is None:
+            self._complete = True
+            return None
+        self._resumed_at = gap.resumes.seq
+        return gap.resumes.pointer
+
+    def _misordered(self, parent: Envelope, child: Envelope) -> bool:
+        """Whether two neighbours on the chain do not follow each other. Below a gap ``seq`` is as declared."""
+        expected, self._resumed_at = self._resumed_at, None
+        wrong = parent.seq + 1 != child.seq if expected is None else not parent.seq == expected < child.seq
+        return wrong or parent.created_at >= child.created_at
+
     def _rest(self) -> dict[str, Loose]:
         """Read what was listed and is not on the chain: sha -> Loose."""
         loose: dict[str, Loose] = {}
         for path in sorted(self._names):
             snapshot = self._snapshot(path, partial(self._by_name, path), False)
-            if snapshot is not None:
+            if snapshot is not None and (snapshot.sha256 in loose or bytes.fromhex(snapshot.sha256) in self._chain):
+                self._found("damage", "misplaced", path, "the same snapshot lies here under another name too")
+            elif snapshot is not None:
                 e = snapshot.envelope
                 loose[snapshot.sha256] = Loose(path, e.seq, e.created_at, e.prev_sha, e.prev)
         return loose
@@ -142,12 +187,14 @@ class ChainCheck:
             snapshot = read()
         except StatelineError as error:
             self.certain = False
+            self._look(path)
             self._error(error, path)
             return None
         if snapshot is not None and not known:
+            self._look(path)
             self.key = snapshot.envelope.scope
             self.snapshots += 1
-            self.inventory.check(snapshot)
+            self.inventory.check(snapshot, self._losses.objects)
             if snapshot.envelope.origin is not None:
                 self._origin(snapshot.path, snapshot.envelope.origin)
         return snapshot
@@ -164,23 +211,12 @@ class ChainCheck:
         return now
 
     def _origin(self, path: str, origin: Link) -> None:
-        """The snapshot that a fork began from must be there: ``exec rm`` refuses to remove it."""
-        scope = naming.scope_hash(origin.scope)
-        try:
-            for name in self.store.backend.list(scope):
-                parts = naming.snapshot_parts(name)
-                if parts is None or not origin.sha256.startswith(parts[1]):
-                    continue
-                data = self.store.backend.get(f"{scope}/{name}", canonical.SNAPSHOT_LIMIT)
-                if canonical.sha256(data) == origin.sha256:
-                    found = self.store.parse_snapshot(scope, name, data)
-                    if found.seq != origin.seq:
-                        self._found("damage", "misordered", path, f"its origin has seq {found.seq}, not {origin.seq}")
-                    return
-        except (StatelineError, BlobMissing):
-            # Whatever is wrong there is that scope's finding; here it only matters that the origin was not found.
-            pass
-        self._found("damage", "missing", path, f"its origin {origin.sha256} is not in the scope {origin.scope}")
+        """The snapshot that a fork began from must be there, or be declared lost."""
+        problem = origin_problem(self.store, origin)
+        if problem is not None and problem[0] == "missing" and self._losses.gap(origin.sha256) is not None:
+            self._found("warning", "lost", path, f"{problem[1]}, as a repair of this scope has recorded")
+        elif problem is not None:
+            self._found("damage", problem[0], path, problem[1])
 
     # -- judging ---------------------------------------------------------------------------------------------------
 
@@ -255,7 +291,3 @@ class ChainCheck:
 
     def _found(self, severity: Severity, code: str, name: str, message: str) -> None:
         self.findings.append(Finding(severity, code, self.key, f"{self.scope}/{name}".rstrip("/"), message))
-
-
-def _misordered(parent: Envelope, child: Envelope) -> bool:
-    return parent.seq + 1 != child.seq or parent.created_at >= child.created_at

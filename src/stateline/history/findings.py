@@ -54,6 +54,8 @@ class Finding(msgspec.Struct, frozen=True):
     @classmethod
     def stray(cls, name: str, scope: str | None, path: str) -> Finding:
         """The finding for ``path``, whose last part ``name`` this version gives no meaning."""
+        if name.startswith(f"{naming.EXTENSION}repair-"):
+            return cls("warning", "extension", scope, path, "what a repair set aside; not looked into")
         if name.startswith(naming.EXTENSION):
             return cls("warning", "extension", scope, path, "an extension of a newer version; not looked into")
         return cls("damage", "foreign_file", scope, path, "nothing of this name belongs here")

@@ -22,6 +22,6 @@ def head(store: Store, scope: str) -> Snapshot | None:
             raise IntegrityError(
                 f"the pointer {scope}/{naming.POINTER} is missing, its snapshots are there; nothing was changed",
                 finding="missing",
-                hint="`stateline verify` lists all damage",
+                hint="`stateline verify` lists all damage, `stateline repair` plans how to go on",
             )
     return None if pointer is None else store.read_snapshot(scope, pointer)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from stateline.bundle import canonical, naming
-from stateline.bundle.envelope import JSON_TYPE, NODE_TYPE, Ref
+from stateline.bundle.envelope import JSON_TYPE, LIST_TYPE, NODE_TYPE, Ref
 from stateline.bundle.objects import references
 from stateline.errors import NewerVersion, StatelineError
 from stateline.history.findings import Finding, Severity
+from stateline.store.intact import digest_of
 from stateline.store.protocol import BlobMissing, Places
 from stateline.store.store import Snapshot, Store
 
@@ -23,6 +26,9 @@ class Inventory:
         # Digests as bytes: a store may hold millions, and a set of these is all that grows with it.
         self._named: set[bytes] = set()
         self._done: set[bytes] = set()
+        self._excusing: dict[str, set[bytes]] = {}
+        self._reached = self._done
+        self._lost: Collection[str] = ()
 
     def take_stock(self) -> None:
         """List the objects. Before any snapshot is read: what is written afterwards is nobody's leftover."""
@@ -43,20 +49,23 @@ class Inventory:
 
     def _stock(self, place: str, name: str) -> None:
         path = f"{place}/{name}"
-        if place == naming.OBJECTS:
-            if not naming.is_shelf(name):
-                self._found("damage", "foreign_file", path, "nothing of this name belongs here")
-        elif naming.is_sha256(name) and naming.object_path(name) == path:
+        if naming.is_sha256(name) and naming.object_path(name) == path:
             self._listed.add(bytes.fromhex(name))
         elif name.startswith(naming.TEMPORARY):
             self._found(
                 "residue", "temporary", path, "a file that was being written; safe to remove when nobody writes"
             )
-        else:
+        elif place != naming.OBJECTS or not naming.is_shelf(name):
             self._found("damage", "foreign_file", path, "nothing of this name belongs here")
 
-    def check(self, snapshot: Snapshot) -> None:
-        """Check the objects that a snapshot names, and those that they name in turn; each once."""
+    def check(self, snapshot: Snapshot, lost: Collection[str] = ()) -> None:
+        """Check the objects that a snapshot names, and those that they name in turn; each once. Of those in ``lost``
+        (digests), newer snapshots of its scope say that they are not there any more."""
+        if snapshot.scope not in self._excusing and lost:
+            # What is excused here may be damage in another scope, so this one is looked through by itself.
+            self._excusing[snapshot.scope] = set()
+        self._reached = self._excusing.get(snapshot.scope, self._done)
+        self._lost = lost
         waiting = [ref for ref in snapshot.envelope.objects.values() if self._is_new(ref)]
         while waiting:
             ref = waiting.pop()
@@ -66,11 +75,11 @@ class Inventory:
         """Whether this digest was not yet read as this type. Remembers that it will be."""
         digest = bytes.fromhex(ref.sha256)
         # One digest may be a value here and an artifact there; the size is part of what is claimed.
-        kind = b"n" if ref.media_type == NODE_TYPE else b"v" if ref.media_type == JSON_TYPE else b"a"
+        kind = {NODE_TYPE: b"n", LIST_TYPE: b"l", JSON_TYPE: b"v"}.get(ref.media_type, b"a")
         claim = digest + kind + str(ref.size).encode()
-        if claim in self._done:
+        if claim in self._reached:
             return False
-        self._done.add(claim)
+        self._reached.add(claim)
         return True
 
     def _read(self, ref: Ref, snapshot: Snapshot) -> list[Ref]:
@@ -88,6 +97,11 @@ class Inventory:
         except StatelineError as error:
             if self._is_there(snapshot):
                 found = Finding.of(error, owner, path)
+                if found.code == "missing" and ref.sha256 in self._lost:
+                    by = f"{snapshot.scope}/{snapshot.path}"
+                    message = f"lost, as a repair of this scope has recorded (named by {by})"
+                    self._found("warning", "lost", path, message, owner)
+                    return []
                 message = f"{found.message} (named by {snapshot.scope}/{snapshot.path})"
                 self._found(found.severity, found.code, path, message, owner)
             return []
@@ -114,13 +128,13 @@ class Inventory:
             path = naming.object_path(sha)
             self._look(path)
             try:
-                data = self.store.backend.get(path, canonical.OBJECT_LIMIT)
+                found = digest_of(self.store.backend, path)
             except BlobMissing:
                 continue
             except StatelineError as error:
                 self.findings.append(Finding.of(error, None, path))
                 continue
-            if canonical.sha256(data) != sha:
+            if found != sha:
                 self._found("damage", "altered", path, "its bytes are not those of its name; no snapshot names it")
             elif certain:
                 message = "no snapshot names it: left by a crash or a removed scope, or a save is under way"

@@ -69,17 +69,14 @@ def _steps_back(store: Store, snapshot: Snapshot, steps: int) -> Snapshot:
             f"{key} has {newest + 1} snapshots; there is none {steps} before its head",
             hint=f"{key}~{newest} is the first, {key} the head",
         )
-    scope = store.scope(key)
-    for _ in range(steps):
-        before = scope.parent(snapshot)
-        if before is None:
-            raise IntegrityError(
-                f"the chain of {key} ends at seq {snapshot.seq}; nothing was changed",
-                finding="misordered",
-                hint="`stateline verify` lists all damage",
-            )
-        snapshot = before
-    return snapshot
+    wanted = newest - steps
+    below = next((item for item in store.scope(key).walk(snapshot) if item.seq <= wanted), None)
+    if below is None or below.seq != wanted:
+        raise NotFound(
+            f"the snapshot {wanted} of {key} is lost, as a repair of it has recorded",
+            hint=f"`stateline log {key}` lists what there is",
+        )
+    return below
 
 
 def _by_seq(store: Store, snapshot: Snapshot, seq: int) -> Snapshot:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from stateline.bundle import naming
-from stateline.errors import NewerVersion, NotFound
+from stateline.errors import NewerVersion, NotFound, StatelineError
 from stateline.history.chain import ChainCheck
 from stateline.history.findings import Finding, Report, gathered, has_damage
 from stateline.history.inventory import Inventory, unsafe
 from stateline.store.protocol import Places
+from stateline.store.reading import reading_all
 from stateline.store.store import Store
 
 _TOLERATED = "lost+found"
 """What the file system itself keeps in the root of a disk of its own."""
+_NO_DIRECTORY = ("symlink", "not_regular")
+"""Codes of a state dir that is no directory."""
 
 
 def verify(store: Store, key: str | None = None) -> Report:
@@ -23,16 +28,22 @@ def verify(store: Store, key: str | None = None) -> Report:
 
     Raises ``NotFound`` for a ``key`` whose scope does not exist, ``StorageError`` when the state dir cannot be opened.
     """
+    store = reading_all(store)
     places = store.backend if isinstance(store.backend, Places) else None
     scopes = sorted(store.backend.scopes()) if places is None else []
     findings: list[Finding] = []
     if places is not None:
+        findings += [*unsafe(places, "", None), *_above(places)]
+        blocked = [finding for finding in findings if finding.code in _NO_DIRECTORY]
+        if blocked:
+            # Not opened, by readers neither. That nothing was checked must not look like a store in order.
+            others = [finding for finding in findings if finding.code not in _NO_DIRECTORY]
+            return _report([*(replace(finding, severity="damage") for finding in blocked), *others], [], 0)
         names = sorted(places.top())
         if not names and isinstance(places.examine(), NotFound):
             message = "there is no store here; an absent store is an empty one"
             findings.append(Finding("warning", "no_store", None, "", message))
         scopes = [name for name in names if naming.is_sha256(name)]
-        findings += unsafe(places, "", None)
         newer = _store_file(places, names, findings)
         if newer:
             return _report(findings, [], 0)
@@ -49,6 +60,16 @@ def verify(store: Store, key: str | None = None) -> Report:
     for check in checks:
         findings += check.findings
     return _report(findings + inventory.findings, checks, inventory.intact)
+
+
+def _above(places: Places) -> list[Finding]:
+    """One finding for each directory in which others may put something else in the state dir's place."""
+    try:
+        above = places.above()
+    except StatelineError:
+        # What cannot be looked at cannot be passed either; opening the state dir tells why.
+        return []
+    return [Finding("unsafe", found.code, None, "", f"{found.reason}; to mend it: {found.fix}") for found in above]
 
 
 def _report(findings: list[Finding], checks: list[ChainCheck], objects: int) -> Report:

@@ -1,0 +1,89 @@
+"""``stateline repair``: a plan first, and its execution on request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stateline.cli.options import settings
+from stateline.cli.output import coloured, emit, plain, warn
+
+if TYPE_CHECKING:
+    from stateline.history.mend import Repair
+    from stateline.history.repair import Action, LostSnapshot
+
+_SHOWN = 20
+"""How many lost snapshots are told one by one to people; JSON has them all."""
+
+_WORDS = {
+    "set_aside": ("would set aside", "set aside"),
+    "renew": ("would make anew", "made anew"),
+    "publish": ("would save", "saved"),
+    "move_head": ("would move the head", "moved the head"),
+    "remove_scope": ("would set the whole scope aside", "set the whole scope aside"),
+}
+
+
+def repair(
+    ctx: typer.Context,
+    key: Annotated[str | None, typer.Argument(metavar="[KEY]", help="One scope (default: the whole store).")] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Do it. Without this, only the plan is printed.")] = False,
+) -> int:
+    """Plan how to go on after damage; with --apply, do it. Nothing is deleted.
+
+    What is damaged is set aside into a directory ext-repair-... of the state dir, and each scope goes on from its
+    newest snapshot of which nothing is lost. What is lost is said here, and recorded in the scope's new head.
+
+    A plan for damage exits 5; so does --apply if damage remains. 0: nothing is damaged (any more).
+    """
+    from stateline.service.repair import apply_repair, plan_repair
+
+    said = settings(ctx)
+    store = said.store()
+    result = apply_repair(store, key, wait=said.wait) if apply else plan_repair(store, key)
+    warn(said, [*store.warnings, *result.warnings])
+    document = result.document()
+    document["warnings"] = [*store.warnings, *result.warnings]
+    emit(said, document, _lines(result))
+    return result.exit_code
+
+
+def _lines(result: Repair) -> list[str]:
+    lines = [_action(action, result.applied) for action in result.actions]
+    lines += [_lost(lost) for lost in result.lost[:_SHOWN]]
+    if len(result.lost) > _SHOWN:
+        lines.append(f"and {len(result.lost) - _SHOWN} more that are lost (--format json lists all)")
+    for blocked in result.blocked:
+        where = plain(blocked.scope or blocked.path or "the state dir")
+        lines.append(f"{coloured('left alone', 'yellow')} {where}: {blocked.code}: {plain(blocked.message)}")
+    return [*lines, _verdict(result)]
+
+
+def _action(action: Action, applied: bool) -> str:
+    words = _WORDS[action.action][applied]
+    where = f" {plain(action.path)}" if action.action in ("set_aside", "renew", "remove_scope") else ""
+    scope = f" in {plain(action.scope)}" if action.scope else ""
+    to = f" -> {plain(action.to)}" if action.to else ""
+    return f"{words}{where}{scope}: {plain(action.why)}{to}"
+
+
+def _lost(lost: LostSnapshot) -> str:
+    what = "object" if lost.why == "object" else "snapshot"
+    number = f" {lost.seq}" if lost.seq is not None else ""
+    name = lost.sha256 or lost.path or "of unknown name"
+    why = "" if lost.why == "object" else f": {plain(lost.why)}"
+    scope = f" of {plain(lost.scope)}" if lost.scope else ""
+    return f"{coloured('lost', 'red')} {what}{number} {plain(name)}{scope}{why}"
+
+
+def _verdict(result: Repair) -> str:
+    if result.ok:
+        done = "repaired" if result.applied and result.actions else "nothing is damaged"
+        return f"{coloured('ok', 'green')}: {done}"
+    if result.applied:
+        return f"{coloured('DAMAGED', 'red')}: {len(result.findings)} findings remain; `stateline verify` lists them"
+    way = (
+        "`stateline repair --apply` does this" if result.actions else "what is left alone keeps it from being repaired"
+    )
+    return f"{coloured('DAMAGED', 'red')}: nothing was changed; {way}"
