@@ -1,0 +1,1 @@
+"""Measurements of what Stateline costs: ``scripts/bench`` runs them, one module a subject."""
