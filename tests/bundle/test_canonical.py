@@ -417,3 +417,60 @@ def test_how_deep_a_text_nests_is_counted_right(value: Any) -> None:
     data = canonical.encode(value)
     for limit in range(4):
         assert canonical.deeper_than(data, limit) == (depth(value) > limit)
+
+
+# -- the quick looks at the bytes, against the slow rules that they stand for ------------------------------------------
+
+TRICKY = st.text(st.sampled_from('[]{}"\\\n,:-0189 x\u20ac'), max_size=12)
+EDGES = [2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 10**18, 10**19, -(10**18), -(10**19), 10**25, -(10**25)]
+NUMBERS = st.sampled_from(EDGES) | st.integers(-(2**66), 2**66) | st.floats(allow_nan=False, allow_infinity=False)
+HOSTILE = st.recursive(
+    NUMBERS | TRICKY | st.sampled_from(["9" * 20, ":" + "9" * 20, "[-" + "9" * 19, '"' * 3]),
+    lambda v: st.lists(v, max_size=4) | st.dictionaries(TRICKY, v, max_size=4),
+    max_leaves=12,
+)
+
+
+def slowly_counted(data: bytes) -> int:
+    """How deep JSON text nests, one byte after the other."""
+    deepest = level = 0
+    inside = escaped = False
+    for byte in data:
+        if inside:
+            inside = escaped or byte != 0x22
+            escaped = not escaped and byte == 0x5C
+        elif byte == 0x22:
+            inside = True
+        elif byte in b"[{":
+            level += 1
+            deepest = max(deepest, level)
+        elif byte in b"]}":
+            level -= 1
+    return deepest
+
+
+@given(HOSTILE)
+def test_how_deep_a_text_nests_is_what_a_reader_of_single_bytes_counts(value: Any) -> None:
+    for data in (json.dumps(value).encode(), json.dumps(value, indent=1, ensure_ascii=False).encode()):
+        depth = slowly_counted(data)
+        assert [canonical.deeper_than(data, limit) for limit in range(depth + 2)] == [True] * depth + [False] * 2
+
+
+@given(HOSTILE)
+def test_an_integer_out_of_range_is_found_wherever_it_stands_and_nothing_else_is(value: Any) -> None:
+    fits = all(type(leaf) is not int or -(2**63) <= leaf < 2**64 for leaf in leaves(value))
+    # Doubles have another spelling in the standard library, which alone would be refused.
+    plain = json.loads(json.dumps(value), parse_float=lambda text: text)
+    data = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    for spelled in (json.dumps(value), json.dumps(value, indent=2), json.dumps(value, indent="\t")):
+        assert is_taken(canonical.parse, spelled.encode(), ValueRefused) == fits
+    assert is_taken(canonical.decode, data, IntegrityError) == fits
+    assert is_taken(canonical.encode, value, ValueRefused) == fits
+
+
+def is_taken(read: Any, given: Any, refused: type[Exception]) -> bool:
+    try:
+        read(given)
+    except refused:
+        return False
+    return True

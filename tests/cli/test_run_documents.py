@@ -121,6 +121,8 @@ def test_reading_commands_leave_no_trace(three: Any) -> None:
         ["exec", "history"],
         ["scopes"],
         ["log", "run:done"],
+        ["log", "-p", "run:done"],
+        ["diff", "run:done@0", "run:done"],
         ["show", "run:done"],
         ["verify"],
     ):

@@ -34,6 +34,8 @@ READING = [
     "scopes",
     "log run:done",
     "log run:done -n 2 --format json",
+    "log run:done -p",
+    "diff run:done~1 run:done",
     "show run:done",
     "show run:done~2 --resolve",
     "show run:done --raw",
@@ -69,9 +71,9 @@ SYNCS = {
     # each). What is made for them: the state dir (1), stateline.json (2), two scopes (1 each), objects/ (1) and two
     # directories in it (1 each).
     "the first turn of a store": 24,
-    # The same three saves and the run's scope (1). The machine's objects are there: their directories are synced all
-    # the same (1 each), since whoever made them may not have done so yet.
-    "the first turn of a run": 15,
+    # The same three saves and the run's scope (1). The machine's objects are there: they and their directories are
+    # synced all the same (2 each), since whoever put them may not have done so.
+    "the first turn of a run": 17,
     # A save: the snapshot, its directory, the pointer, its directory again.
     "repeatable": 4,
     # The intent is saved before.

@@ -18,6 +18,7 @@ from stateline.bundle.objects import Artifact
 from stateline.errors import NotFound
 from stateline.history.findings import NOTE, SHOWN, Finding, Report
 from stateline.history.verify import verify
+from stateline.store.local import LocalBackend
 from stateline.store.store import Snapshot, Store
 
 KEY = "notes:x"
@@ -647,16 +648,16 @@ def test_a_store_in_memory_can_be_verified(open_store: Callable[..., Store]) -> 
 def test_a_scope_removed_while_it_is_read_is_no_damage(
     store: Store, chain: list[Snapshot], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_snapshot = store.read_snapshot
+    read_snapshot = Store.read_snapshot
     calls: list[str] = []
 
-    def remove_first(scope: str, pointer: Pointer) -> Snapshot:
+    def remove_first(reader: Store, scope: str, pointer: Pointer) -> Snapshot:
         calls.append(pointer.path)
         if len(calls) == 3:
             store.backend.remove(scope)
-        return read_snapshot(scope, pointer)
+        return read_snapshot(reader, scope, pointer)
 
-    monkeypatch.setattr(store, "read_snapshot", remove_first)
+    monkeypatch.setattr(Store, "read_snapshot", remove_first)
     report = verify(store)
     assert report.ok
     assert report.scopes == 0
@@ -671,11 +672,11 @@ def test_a_save_that_ends_while_the_chain_is_walked_leaves_no_finding(
     pending = publish(
         store, KEY, head=False, seq=5, created_at=moment, prev=head.path, prev_sha=head.sha256, state={"n": 5}
     )
-    read = store.backend.read
-    monkeypatch.setattr(store.backend, "read", lambda scope: _then(read(scope), finish))
+    read = LocalBackend.read
+    monkeypatch.setattr(LocalBackend, "read", lambda backend, scope: _then(read(backend, scope), finish))
 
     def finish() -> None:
-        monkeypatch.setattr(store.backend, "read", read)
+        monkeypatch.setattr(LocalBackend, "read", read)
         store.backend.swap(head.scope, head.pointer, pending)
 
     report = verify(store)

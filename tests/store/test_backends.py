@@ -1,4 +1,4 @@
-"""The three backends of the package against the contract suite for backends."""
+"""The backends of the package against the contract suite for backends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from stateline.store.fs import HandleFs, PathFs
 from stateline.store.local import LocalBackend
 from stateline.store.memory import MemoryBackend
-from stateline.store.protocol import Backend
+from stateline.store.protocol import Backend, Durability
 from stateline.testing.backends import BackendContract
 
 
@@ -28,11 +28,12 @@ class TestMemory(BackendContract):
 
 class TestLocal(BackendContract):
     fs = HandleFs
+    durability: Durability = "full"
 
     @pytest.fixture
     def backend(self, tmp_path: Path) -> Backend:
         (tmp_path / "beside").write_bytes(b"not to be touched")
-        return LocalBackend(str(tmp_path / "a state dir"), self.fs())
+        return LocalBackend(str(tmp_path / "a state dir"), self.fs(), durability=self.durability)
 
     def raw_get(self, backend: Backend, name: str) -> bytes | None:
         path = Path(backend.describe(), name)
@@ -44,7 +45,7 @@ class TestLocal(BackendContract):
         path.write_bytes(data)
 
     def another(self, backend: Backend) -> Backend:
-        return LocalBackend(backend.describe(), self.fs())
+        return LocalBackend(backend.describe(), self.fs(), durability=self.durability)
 
     def outside(self, backend: Backend) -> object:
         parent = Path(backend.describe()).parent
@@ -55,3 +56,9 @@ class TestLocalByPath(TestLocal):
     """The way of platforms without directory descriptors."""
 
     fs = PathFs
+
+
+class TestLocalFast(TestLocal):
+    """Without the syncs."""
+
+    durability = "fast"

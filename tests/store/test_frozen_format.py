@@ -1,4 +1,4 @@
-"""The frozen store of format 1: every later version must read it, byte for byte as it lies there."""
+"""The frozen stores of format 1: every later version must read it, byte for byte as it lies there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from stateline import Store
 from stateline.bundle import canonical
-from stateline.bundle.envelope import NODE_TYPE, Link
+from stateline.bundle.envelope import LIST_TYPE, NODE_TYPE, Link
 from stateline.history.verify import verify
 from stateline.store.local import LocalBackend
 
@@ -27,17 +27,24 @@ HEADS = {
     "run:exec-20261120-092659-1a2b": (2, "c47eff90b39a65109f53f270994ae371367e961df820cd5bc583aac347c0f9dd"),
     "run:exec-20261120-093000-3c4d": (1, "c4fb70e005c5bf80636ce705e2dc6b389c9cd20d1c64e4748762bf8eae3169c8"),
 }
+LISTS = FROZEN.with_name("format-1-lists")
+LISTS_KEY = "session:lists-demo"
+LISTS_HEAD = "b368f33d2dd32e6b59d7e957df769a5a71b8d3a4e80dee2970ac06f2ca6a50b4"
 RUN = "run:exec-20261120-092659-1a2b"
 FORK = "run:exec-20261120-093000-3c4d"
 
 
+def thawed(frozen: Path, place: Path) -> Path:
+    """A copy with the modes of a state dir: git does not keep them."""
+    shutil.copytree(frozen, place)
+    for path in [place, *place.rglob("*")]:
+        os.chmod(path, 0o700 if path.is_dir() else 0o600)
+    return place
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A copy with the modes of a state dir: git does not keep them."""
-    shutil.copytree(FROZEN, tmp_path / "s")
-    for path in [tmp_path / "s", *(tmp_path / "s").rglob("*")]:
-        os.chmod(path, 0o700 if path.is_dir() else 0o600)
-    return tmp_path / "s"
+    return thawed(FROZEN, tmp_path / "s")
 
 
 @pytest.fixture
@@ -114,3 +121,35 @@ def test_every_chain_can_be_gone_on_with(store: Store) -> None:
         saved = store.scope(key).save(store.scope(key).load().state)
         assert (saved.seq, saved.envelope.prev_sha) == (seq + 1, sha)
     assert verify(store).ok
+
+
+# -- lists -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lists(tmp_path: Path) -> Store:
+    return Store(LocalBackend(str(thawed(LISTS, tmp_path / "lists"))))
+
+
+def test_lists_kept_as_chains_are_intact_and_have_the_items_they_always_had(lists: Store) -> None:
+    assert (verify(lists).ok, verify(lists).findings, verify(lists).objects) == (True, (), 26)
+    last, middle, first = lists.scope(LISTS_KEY).walk()
+    assert last.sha256 == LISTS_HEAD
+    assert {name: ref.media_type for name, ref in last.envelope.objects.items()} == dict.fromkeys(
+        ("/as it was", "/chat", "/numbers", "/table"), LIST_TYPE
+    )
+    state = lists.resolve(last.state)
+    assert state["as it was"] == lists.resolve(first.state)["chat"] == state["chat"][:60]
+    assert lists.resolve(middle.state)["chat"] == state["chat"][:90]
+    assert [message["text"].split(":")[0] for message in state["chat"][:90]] == [str(number) for number in range(90)]
+    assert state["chat"][90:] == [{"see": state["table"]}]
+    assert lists.get(state["chat"][36]["files"][0]) == b"\0" * 36
+    assert state["numbers"] == list(range(3000))
+    assert state["table"] == [[f"cell {row},{column}" for column in range(50)] for row in range(40)]
+
+
+def test_saving_the_whole_lists_anew_gives_the_same_chunks(lists: Store) -> None:
+    last = lists.scope(LISTS_KEY).load()
+    saved = lists.scope(LISTS_KEY).save(lists.resolve(last.state))
+    assert saved.envelope.objects == last.envelope.objects
+    assert verify(lists).findings == ()

@@ -481,7 +481,7 @@ def plant(root: Path, bundle: dict[str, Any], pointer: dict[str, Any] | None = N
     name = f"state-{bundle['created_at'].replace(':', '')}-{sha[:8]}.json"
     head = {"version": "1", "path": name, "sha256": sha} | (pointer or {})
     files = {
-        "stateline.json": b'{"format":"stateline/1","store_id":"00"}',
+        "stateline.json": b'{"format":"stateline/1","store_id":"' + b"0" * 32 + b'"}',
         f"{HASH}/{name}": data,
         f"{HASH}/latest.json": json.dumps(head, sort_keys=True, separators=(",", ":")).encode(),
     }

@@ -1,4 +1,4 @@
-"""How often one durable save waits for the disk. Counted by strace where it can run, and always at the seam.
+"""How often one save waits for the disk. Counted by strace where it can run, and always at the seam.
 
 ``SYNCS`` are the numbers that ``docs/format.md`` states.
 """
@@ -16,12 +16,15 @@ import pytest
 from stateline import Store
 from stateline.store.fs import Directory, HandleFs
 from stateline.store.local import LocalBackend
+from stateline.store.protocol import Durability
 
 SYNCS = {
     # snapshot, its directory, pointer, its directory again
     "a save": 4,
     # the object, its directory (which is there and in use)
     "each new object": 2,
+    # the same, whoever put it: that one may have synced nothing
+    "each object that is there": 2,
     # objects/, where objects/1a is made
     "the first object under its first two digits": 1,
     # the state dir, where the scope's directory is made
@@ -31,13 +34,15 @@ SYNCS = {
     # the state dir, where objects/ is made
     "the first object of a store": 1,
 }
+FAST = {**SYNCS, "a save": 0, "each new object": 0, "each object that is there": 0}
+"""What is made once is synced whatever the durability."""
 
 WORK = """
 import os, sys
 from stateline import Store
 from stateline.store.local import LocalBackend
-store = Store(LocalBackend(sys.argv[1]))
-for number, (key, text) in enumerate(zip(sys.argv[2::2], sys.argv[3::2])):
+store = Store(LocalBackend(sys.argv[1], durability=sys.argv[2]))
+for number, (key, text) in enumerate(zip(sys.argv[3::2], sys.argv[4::2])):
     os.access(f"/save-{number}", os.F_OK)
     store.scope(key).save({"n": number, "text": text * 5000})
 """
@@ -69,10 +74,15 @@ STEPS = [
     ("notes:a", ONE, ["a save"]),
     ("notes:a", TWIN, ["a save", "each new object"]),
 ]
-EXPECTED = [sum(SYNCS[part] for part in parts) for _, _, parts in STEPS]
+EXPECTED: dict[Durability, list[int]] = {
+    "full": [sum(SYNCS[part] for part in parts) for _, _, parts in STEPS],
+    "fast": [sum(FAST[part] for part in parts) for _, _, parts in STEPS],
+}
+both = pytest.mark.parametrize("durability", ["full", "fast"])
 
 
-def test_the_seam_counts_the_documented_syncs(tmp_path: Path) -> None:
+@both
+def test_the_seam_counts_the_documented_syncs(tmp_path: Path, durability: Durability) -> None:
     class Counting(HandleFs):
         count = 0
 
@@ -82,17 +92,22 @@ def test_the_seam_counts_the_documented_syncs(tmp_path: Path) -> None:
         def sync_directory(self, directory: Directory) -> None:
             Counting.count += 1
 
-    store = Store(LocalBackend(str(tmp_path / "s"), Counting()))
+    store = Store(LocalBackend(str(tmp_path / "s"), Counting(), durability=durability))
     counted = []
     for number, (key, text, _) in enumerate(STEPS):
         Counting.count = 0
         store.scope(key).save({"n": number, "text": text * 5000})
         counted.append(Counting.count)
-    assert counted == EXPECTED
+    assert counted == EXPECTED[durability]
+    Counting.count = 0
+    again = Store(LocalBackend(str(tmp_path / "s"), Counting(), durability=durability))
+    again.put_value(ONE * 5000)
+    assert Counting.count == (SYNCS if durability == "full" else FAST)["each object that is there"]
 
 
+@both
 @pytest.mark.skipif(sys.platform != "linux", reason="strace is Linux's")
-def test_strace_counts_the_documented_syncs(tmp_path: Path) -> None:
+def test_strace_counts_the_documented_syncs(tmp_path: Path, durability: Durability) -> None:
     strace = shutil.which("strace")
     if strace is None:
         pytest.skip("strace is not installed")
@@ -100,7 +115,7 @@ def test_strace_counts_the_documented_syncs(tmp_path: Path) -> None:
     if probe.returncode:
         pytest.skip(f"strace cannot run here: {probe.stderr.decode()[:100]}")
     trace = tmp_path / "trace"
-    args = [word for key, text, _ in STEPS for word in (key, text)]
+    args = [durability, *(word for key, text, _ in STEPS for word in (key, text))]
     calls = "trace=fsync,fdatasync,sync,syncfs,msync,sync_file_range,access,faccessat,faccessat2"
     command = [strace, "-f", "-o", str(trace), "-e", calls, sys.executable, "-c", WORK, str(tmp_path / "s"), *args]
     subprocess.run(command, check=True, timeout=60)
@@ -110,4 +125,4 @@ def test_strace_counts_the_documented_syncs(tmp_path: Path) -> None:
             counted.append(0)
         elif "sync" in line and counted:
             counted[-1] += 1
-    assert counted == EXPECTED
+    assert counted == EXPECTED[durability]

@@ -8,9 +8,8 @@ msgspec writes them. Everything here is pure; sizes are in [bytes].
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -18,6 +17,7 @@ from stateline.errors import IntegrityError, ValueRefused
 
 Json = Any
 """A JSON value: None, bool, int, float, str, list of Json, dict of str to Json; nothing else."""
+Typed = TypeVar("Typed")
 
 DEPTH = 128
 """How deep containers may nest in a value: every reader's stack is bounded, and jq stops at 256."""
@@ -36,12 +36,13 @@ INT_MAX = 2**64 - 1
 
 _encoder = msgspec.json.Encoder(order="sorted")
 _decoder = msgspec.json.Decoder()
-# Nineteen digits is where an integer can first leave the range; only then is each integer looked at.
-_wide_number = re.compile(rb"\d{19}")
-_not_brackets = bytes(sorted(set(range(256)) - set(b"[]{}")))
+# What is left of a text when only brackets, quotes and numbers are asked about; it is short where the text is long.
+_not_skeleton = bytes(sorted(set(range(256)) - set(b'[]{}",:-.0123456789')))
+_not_brackets = bytes(sorted(set(range(256)) - set(b'[]{}"')))
+# Of an integer in text: what stands before it, and its sign and digits.
+_to_digits = bytes.maketrans(b"123456789-[,", b"0000000000::")
+_twenty = b"0" * 20
 _round_brackets = bytes.maketrans(b"[]{}", b"()()")
-# Possessive, and the closing quote optional: an unterminated string must not be tried again from each quote in it.
-_string = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 
 
 def sha256(data: bytes) -> str:
@@ -56,16 +57,26 @@ def encode(value: Json, *, depth: int = DEPTH) -> bytes:
     integers out of range, lone surrogates, keys that are not strings, tuples, bytes and other types, and nesting
     over ``depth``.
     """
+    return encode_and_read(value, depth=depth)[0]
+
+
+def encode_and_read(value: Json, *, depth: int = DEPTH) -> tuple[bytes, Json]:
+    """The canonical bytes of ``value``, and what a reader makes of them: it shares nothing with ``value``. Raises as
+    :func:`encode`, which reads its own bytes back in any case."""
     try:
         data = _encoder.encode(value)
         # msgspec writes NaN as null and takes types that JSON does not have. Reading back and comparing finds all of
         # that at the speed of C; the slow walk is left for telling the place.
-        if not _wide_number.search(data) and not deeper_than(data, depth) and _decoder.decode(data) == value:
-            return data
+        skeleton = _skeleton(data)
+        if not _may_be_wide(skeleton) and not _nests_deeper(skeleton, depth):
+            back = _decoder.decode(data)
+            if back == value:
+                return data, back
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
         pass
     check(value, depth=depth)
-    return _encoder.encode(value)
+    data = _encoder.encode(value)
+    return data, _decoder.decode(data)
 
 
 def check(value: Json, *, depth: int = DEPTH) -> None:
@@ -130,10 +141,28 @@ def deeper_than(data: bytes, depth: int) -> bool:
 
     Text that is not JSON gets some answer; the decoder refuses it afterwards.
     """
-    if data.count(b"[") + data.count(b"{") <= depth:
+    return _nests_deeper(_skeleton(data), depth)
+
+
+def _skeleton(data: bytes) -> bytes:
+    """JSON text without all that neither nests nor belongs to a number; strings keep such characters, but no quotes."""
+    if b"\\" in data:
+        # From the left, as a reader takes them: what is left of a string then ends at its next quote.
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    return data.translate(None, _not_skeleton)
+
+
+def _nests_deeper(skeleton: bytes, depth: int) -> bool:
+    if skeleton.count(b"[") + skeleton.count(b"{") <= depth:
         return False
-    # Only brackets outside strings count. Each replacement peels exactly one level, from the inside.
-    rest = _string.sub(b"", data).translate(_round_brackets, _not_brackets)
+    rest = skeleton.translate(None, _not_brackets)
+    # Two quotes side by side change nothing for what is around them. If any are left, strings hold brackets: every
+    # other piece is outside.
+    rest = rest.replace(b'""', b"")
+    if b'"' in rest:
+        rest = b"".join(rest.split(b'"')[::2])
+    # Each replacement peels exactly one level, from the inside.
+    rest = rest.translate(_round_brackets)
     too_many = b"(" * (depth + 1)
     for _ in range(depth):
         # The plain bomb is known at once; peeling it would scan it as often as it is allowed to be deep.
@@ -152,16 +181,39 @@ def decode(data: bytes, *, depth: int = FILE_DEPTH) -> Json:
     Raises :class:`IntegrityError` for anything else: not JSON, duplicate keys, white space, another spelling of a
     number, a key order that is not sorted, nesting over ``depth``.
     """
-    if deeper_than(data, depth):
+    skeleton = _skeleton(data)
+    if _nests_deeper(skeleton, depth):
         raise IntegrityError(f"the file nests deeper than {depth} levels", finding="not_canonical")
     try:
         value = _decoder.decode(data)
         again = _encoder.encode(value)
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise IntegrityError(f"the file is not JSON: {error}", finding="not_json") from None
-    if again != data or (_wide_number.search(data) and not _integers_fit(value)):
+    if again != data or (_may_be_wide(skeleton) and not _integers_fit(value)):
         raise IntegrityError("the file is JSON but not in canonical form", finding="not_canonical")
     return value
+
+
+def decode_as(decoder: msgspec.json.Decoder[Typed], data: bytes) -> Typed | None:
+    """The value of the decoder's type whose canonical form is exactly ``data``, or None if there is none for whatever
+    reason: :func:`decode` tells it. A typed decoder spares the detour over a dict where nearly every file fits."""
+    skeleton = _skeleton(data)
+    if _nests_deeper(skeleton, FILE_DEPTH) or _may_be_wide(skeleton):
+        return None
+    try:
+        value = decoder.decode(data)
+        # What the type does not know, and what stands there twice, is not written again.
+        return value if _encoder.encode(value) == data else None
+    except (ValueError, RecursionError, msgspec.MsgspecError):
+        return None
+
+
+def _may_be_wide(skeleton: bytes) -> bool:
+    """Whether an integer in JSON text may be out of range: never False if one is. True is rare (a double in canonical
+    form has at most 16 digits before its point), and then each integer is looked at."""
+    # Nineteen digits and a sign, or twenty digits, are where an integer can first leave the range.
+    text = skeleton.translate(_to_digits)
+    return b":" + _twenty in text or text.startswith(_twenty)
 
 
 def _integers_fit(value: Json) -> bool:
@@ -181,7 +233,8 @@ def parse(data: bytes, *, limit: int = TEXT_LIMIT, what: str = "the text") -> Js
     """
     if len(data) > limit:
         raise ValueRefused(f"{what} is larger than {limit} bytes", hint="write large data to a file and name it")
-    if deeper_than(data, OUTSIDE_DEPTH):
+    skeleton = _skeleton(data)
+    if _nests_deeper(skeleton, OUTSIDE_DEPTH):
         raise ValueRefused(f"{what} nests deeper than {OUTSIDE_DEPTH} levels", hint="flatten the value")
     try:
         value = _decoder.decode(data)
@@ -189,7 +242,7 @@ def parse(data: bytes, *, limit: int = TEXT_LIMIT, what: str = "the text") -> Js
         # msgspec calls several mistakes "truncated"; the slow reader knows the place.
         _parse_slowly(data, what, str(error))
     # A repeated key vanishes in the decoded value, and with it a colon. An escaped colon could hide that.
-    if _wide_number.search(data) or b"\\u003" in data or data.count(b":") != _encoder.encode(value).count(b":"):
+    if _may_be_wide(skeleton) or b"\\u003" in data or data.count(b":") != _encoder.encode(value).count(b":"):
         _parse_slowly(data, what, "")
     return value
 

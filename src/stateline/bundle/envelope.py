@@ -1,4 +1,4 @@
-"""What every snapshot, pointer and node file holds. Pure: bytes in, typed data out.
+"""What every snapshot, pointer, node and chunk file holds. Pure: bytes in, typed data out.
 
 ``docs/format.md`` is the rule; this is its only reader and writer. Order is ``seq`` and ``prev_sha``; ``created_at`` is
 for people.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -20,6 +20,7 @@ VERSION = "1"
 FORMAT = "stateline/1"
 JSON_TYPE = "application/json"
 NODE_TYPE = "application/vnd.stateline.node+json"
+LIST_TYPE = "application/vnd.stateline.list+json"
 OWN_TYPES = "application/vnd.stateline."
 """Prefix of the media types that this format gives a meaning. A reader refuses one that it does not know."""
 
@@ -56,6 +57,29 @@ class Pointer(msgspec.Struct, frozen=True):
     def encode(self) -> bytes:
         """The bytes of ``latest.json``."""
         return canonical.encode({"version": VERSION, "path": self.path, "sha256": self.sha256})
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """A piece of a long list: ``items`` with null at each pointer of ``objects`` (relative to ``items``), which follow
+    those of the chunk ``before``; None for the first."""
+
+    before: Ref | None
+    items: list[Json]
+    objects: dict[str, Ref]
+
+    def encode(self) -> bytes:
+        """The chunk as an object's bytes. Raises ``ValueRefused`` for items that format 1 cannot hold."""
+        document = {
+            "before": self.before and self.before.document(),
+            "items": self.items,
+            "objects": {pointer: ref.document() for pointer, ref in self.objects.items()},
+        }
+        return canonical.encode(document, depth=canonical.FILE_DEPTH)
+
+    @property
+    def names(self) -> tuple[Ref, ...]:
+        """The objects that the chunk names: those of its table, then the chunk before it."""
+        return (*self.objects.values(), self.before) if self.before else tuple(self.objects.values())
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +125,42 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         return {**self.extra, **document}
 
 
+class _File(msgspec.Struct, kw_only=True):
+    """A snapshot's file as nearly all are: of this version, with no field but these."""
+
+    version: Literal["1"]
+    seq: int
+    created_at: str
+    tool_version: str
+    scope: str
+    prev_sha: str | None
+    prev: str | None
+    kind: str
+    event: dict[str, Json]
+    state: Json
+    objects: dict[str, Ref]
+    origin: Link | msgspec.UnsetType = msgspec.UNSET
+    merged: Link | msgspec.UnsetType = msgspec.UNSET
+
+    def envelope(self) -> Envelope:
+        """The same as what :func:`read_envelope` gives."""
+        return Envelope(
+            seq=self.seq,
+            created_at=self.created_at,
+            tool_version=self.tool_version,
+            scope=self.scope,
+            prev_sha=self.prev_sha,
+            prev=self.prev,
+            kind=self.kind,
+            event=self.event,
+            state=self.state,
+            objects=self.objects,
+            origin=self.origin or None,
+            merged=self.merged or None,
+        )
+
+
+_file = msgspec.json.Decoder(_File)
 _FIELDS = frozenset(Envelope.__struct_fields__) - {"extra"}
 
 
@@ -119,6 +179,32 @@ def check_version(version: Json, what: str) -> None:
 def read_envelope(data: bytes, what: str = "the snapshot") -> Envelope:
     """Read a snapshot's bytes. Raises :class:`IntegrityError` (``finding`` tells the damage) or
     :class:`NewerVersion`. Links to other files are not checked here; the store and ``verify`` do that."""
+    file = canonical.decode_as(_file, data)
+    if file is not None:
+        envelope = file.envelope()
+        if not _problem(envelope):
+            return envelope
+    return _read_envelope(data, what)
+
+
+def write_envelope(envelope: Envelope) -> tuple[bytes, Envelope]:
+    """A snapshot's bytes, and the snapshot as their reader sees it, which shares nothing with ``envelope``.
+
+    Raises :class:`ValueRefused` for what format 1 cannot hold, and as :func:`read_envelope`.
+    """
+    data, document = canonical.encode_and_read(envelope.document(), depth=canonical.FILE_DEPTH)
+    if not envelope.extra:
+        try:
+            seen = msgspec.convert(document, _File).envelope()
+            if not _problem(seen):
+                return data, seen
+        except msgspec.ValidationError:
+            pass
+    return data, read_envelope(data)
+
+
+def _read_envelope(data: bytes, what: str) -> Envelope:
+    """Any snapshot, field by field: one of a newer minor version, or one with a mistake, which is told."""
     document = _object(data, what)
     check_version(document.get("version"), what)
     known = {name: value for name, value in document.items() if name in _FIELDS}
@@ -128,16 +214,14 @@ def read_envelope(data: bytes, what: str = "the snapshot") -> Envelope:
         )
     except msgspec.ValidationError as error:
         raise IntegrityError(f"{what} is not a bundle: {error}", finding="malformed") from None
-    problem = _problem(envelope, document)
+    problem = _problem(envelope) if "objects" in document else "`objects` is missing"
     if problem:
         raise IntegrityError(f"{what} is not a bundle: {problem}", finding="malformed")
     return envelope
 
 
-def _problem(envelope: Envelope, document: Mapping[str, Any]) -> str:
+def _problem(envelope: Envelope) -> str:
     """What a well-typed envelope still has wrong, or ""."""
-    if "objects" not in document:
-        return "`objects` is missing"
     if not 0 <= envelope.seq < 2**63:
         return "`seq` is out of range"
     if not naming.is_created_at(envelope.created_at):
@@ -208,6 +292,9 @@ def put_at(value: Json, pointer: str, item: Json) -> None:
         container[canonical.unescape(token)] = item
 
 
+_POINTER = ("path", "sha256", "version")
+
+
 def read_pointer(data: bytes, what: str = "the pointer") -> Pointer:
     """Read ``latest.json``. Raises :class:`IntegrityError` or :class:`NewerVersion`."""
     document = _object(data, what)
@@ -215,6 +302,8 @@ def read_pointer(data: bytes, what: str = "the pointer") -> Pointer:
     path, sha = document.get("path"), document.get("sha256")
     if not isinstance(path, str) or naming.snapshot_parts(path) is None or not naming.is_sha256(sha):
         raise IntegrityError(f"{what} does not name a snapshot", finding="malformed")
+    if document["version"] == VERSION and len(document) != len(_POINTER):
+        raise IntegrityError(f"{what} holds more than version {VERSION} knows", finding="malformed")
     return Pointer(path=path, sha256=str(sha))
 
 
@@ -230,6 +319,34 @@ def read_node(data: bytes, what: str = "the node") -> tuple[Json, dict[str, Ref]
     if problem:
         raise IntegrityError(f"{what} is not a node: {problem}", finding="malformed")
     return value, objects
+
+
+def read_chunk(data: bytes, what: str = "the chunk") -> Chunk:
+    """A chunk from its bytes. Raises :class:`IntegrityError`, also for one without items."""
+    document = _object(data, what)
+    try:
+        chunk = msgspec.convert(document, Chunk)
+    except msgspec.ValidationError as error:
+        raise IntegrityError(f"{what} is not a chunk of a list: {error}", finding="malformed") from None
+    problem = _chunk_problem(chunk, document)
+    if problem:
+        raise IntegrityError(f"{what} is not a chunk of a list: {problem}", finding="malformed")
+    return chunk
+
+
+def _chunk_problem(chunk: Chunk, document: Mapping[str, Any]) -> str:
+    """What a well-typed chunk still has wrong, or ""."""
+    if document.keys() != {"before", "items", "objects"}:
+        return "unknown fields"
+    if not chunk.items:
+        return "it has no items"
+    if chunk.before is not None:
+        if document["before"].keys() != {"sha256", "size", "media_type"} or chunk.before.media_type != LIST_TYPE:
+            return "`before` does not name a chunk"
+        problem = ref_problem(chunk.before)
+        if problem:
+            return f"in `before` {problem}"
+    return table_problem(chunk.items, chunk.objects)
 
 
 def _object(data: bytes, what: str) -> dict[str, Json]:

@@ -7,6 +7,7 @@ id or pointer ever becomes a path unhashed or unchecked.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from stateline.bundle.canonical import sha256
 from stateline.errors import UsageError
@@ -17,6 +18,8 @@ LOCK = "scope.lock"
 OBJECTS = "objects"
 TEMPORARY = ".tmp-"
 """Prefix of files being written; what a crash leaves under it is residue."""
+HELD = ".tmp-held"
+"""The mark in a scope's directory while its lock is held; where nobody holds it, the last holder died."""
 REMOVED = ".rm-"
 """Prefix of a scope's directory on its way out; what a crash leaves under it is residue."""
 EXTENSION = "ext-"
@@ -32,6 +35,8 @@ _hash = re.compile(r"[0-9a-f]{64}")
 _place = re.compile(r"[0-9a-f]{64}|objects(?:/[0-9a-f]{2})?")
 _shelf = re.compile(r"[0-9a-f]{2}")
 _id = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_store_id = re.compile(r"[0-9a-f]{32}")
+_format = re.compile(r"stateline/[0-9]+")
 _kind = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _snapshot = re.compile(
     r"state-(\d{4}-\d{2}-\d{2}T\d{6}\.\d{6}Z)-([0-9a-f]{8}|[0-9a-f]{16}|[0-9a-f]{64})\.json", re.ASCII
@@ -42,6 +47,16 @@ _created = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-
 def is_sha256(text: object) -> bool:
     """Whether ``text`` is a full SHA-256 in lower-case hex."""
     return isinstance(text, str) and _hash.fullmatch(text) is not None
+
+
+def is_store_id(text: object) -> bool:
+    """Whether ``text`` can be the random id of a store: 32 digits in lower-case hex."""
+    return isinstance(text, str) and _store_id.fullmatch(text) is not None
+
+
+def is_format(text: str) -> bool:
+    """Whether ``text`` names a format of state dirs, ours or a newer one: ``stateline/`` and a number."""
+    return _format.fullmatch(text) is not None
 
 
 def is_id(text: str) -> bool:
@@ -76,6 +91,7 @@ def checked_key(key: str) -> str:
     return key
 
 
+@lru_cache(16)
 def scope_hash(key: str) -> str:
     """The directory name of a scope: the SHA-256 of its key."""
     return sha256(key.encode("utf-8"))
@@ -99,6 +115,8 @@ def snapshot_parts(name: str) -> tuple[str, str] | None:
 
 def name_fits(name: str, created_at: str, sha: str) -> bool:
     """Whether ``name`` is a name that this snapshot may have."""
+    if name == snapshot_name(created_at, sha):
+        return True
     parts = snapshot_parts(name)
     return parts is not None and parts[0] == created_at.replace(":", "") and sha.startswith(parts[1])
 

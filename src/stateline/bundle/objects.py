@@ -1,24 +1,38 @@
 """Taking large subtrees out of a value, and putting them back. Pure.
 
 Any subtree of 4 KiB or more, measured bottom-up after its own parts have been taken out, becomes an object: its
-canonical JSON, or a *node* (``{"value", "objects"}``) where parts were taken out of it. What did not change keeps its
-digest, so it is not written again.
+canonical JSON, or a *node* (``{"value", "objects"}``) where parts were taken out of it; a list that needs more than one
+becomes a chain of *chunks* (``bundle/chunks.py``). What did not change keeps its digest, so it is not written again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json, sha256
-from stateline.bundle.envelope import JSON_TYPE, NODE_TYPE, OWN_TYPES, Ref, put_at, read_node, ref_problem
+from stateline.bundle.chunks import Filling, resumed
+from stateline.bundle.envelope import (
+    JSON_TYPE,
+    LIST_TYPE,
+    NODE_TYPE,
+    OWN_TYPES,
+    Ref,
+    put_at,
+    read_chunk,
+    read_node,
+    ref_problem,
+)
 from stateline.errors import IntegrityError, NewerVersion, ValueRefused
 
 THRESHOLD = 4096
 """Size at which a subtree becomes an object [bytes]: one page, below which a file costs more than it saves."""
+
+WHOLES = (NODE_TYPE, LIST_TYPE)
+"""Media types of objects that name others."""
 
 _encoder = msgspec.json.Encoder(order="sorted")
 
@@ -35,11 +49,22 @@ class Artifact(msgspec.Struct, frozen=True):
 
 class Split(msgspec.Struct, frozen=True):
     """A value taken apart: ``value`` with null at each pointer of ``objects``; ``contents`` are the new objects'
-    bytes by Ref, parts before the wholes that name them."""
+    bytes by Ref, parts before the wholes that name them, and ``names`` what each whole names itself."""
 
     value: Json
     objects: dict[str, Ref]
     contents: dict[Ref, bytes]
+    names: dict[Ref, tuple[Ref, ...]] = {}
+
+    def named(self) -> set[Ref]:
+        """All objects that must be there before the value is acknowledged."""
+        return {*self.contents, *self.objects.values(), *(ref for refs in self.names.values() for ref in refs)}
+
+
+_NONE: dict[str, Ref] = {}
+"""The table of what nothing was taken out of."""
+_Part = tuple[Json, dict[str, Ref]]
+"""A part as it stands inline, and the table of what was taken out of it (pointer "" for all of it)."""
 
 
 def split(value: Json, *, threshold: int = THRESHOLD) -> Split:
@@ -48,60 +73,120 @@ def split(value: Json, *, threshold: int = THRESHOLD) -> Split:
 
     Raises :class:`ValueRefused` for what format 1 cannot hold.
     """
-    contents: dict[Ref, bytes] = {}
-    packed, objects = _split(value, threshold, contents, 0)
-    return Split(packed, objects, contents)
+    taking = _Taking(threshold)
+    packed, objects = taking.inside(value, 0)
+    return Split(packed, objects, taking.contents, taking.names)
 
 
-def _split(value: Json, threshold: int, contents: dict[Ref, bytes], level: int) -> tuple[Json, dict[str, Ref]]:
-    """``value``, which stands inside ``level`` containers, without its large parts, and the table of them."""
-    if level >= canonical.DEPTH and isinstance(value, dict | list):
-        raise _too_deep()
-    children: list[tuple[Any, Json]]
-    if isinstance(value, dict):
-        children = list(value.items())
-    elif isinstance(value, list):
-        children = list(enumerate(value))
+def extend(ref: Ref, data: bytes, items: list[Json], *, threshold: int = THRESHOLD) -> Split:
+    """The stored list whose last object is ``ref`` (``data`` its bytes), with ``items`` behind it, as an object:
+    ``objects[""]`` of what is returned. Of a chain only the last chunk is needed, and taken up again.
+
+    Raises :class:`ValueRefused` if the object is not a list, or for items that format 1 cannot hold.
+    """
+    taking = _Taking(threshold)
+    if ref.media_type == LIST_TYPE:
+        filling = resumed(read_chunk(data, f"the object {ref.sha256}"), threshold)
+        whole = taking.chunk(taking.filled(filling, (taking.part(item, 1) for item in items)))
     else:
+        value = _opened(ref, data) if is_json(ref) else None
+        if not isinstance(value, list):
+            raise ValueRefused(f"the object {ref.sha256} is not a list; nothing was written", hint="append to a list")
+        packed, table = taking.part(value + items, 0)
+        whole = table[""] if "" in table else taking.whole(packed, table)
+    return Split(None, {"": whole}, taking.contents, taking.names)
+
+
+class _Taking:
+    """One walk through a value, and the objects taken out so far. A ``level`` is how many containers are around."""
+
+    def __init__(self, threshold: int) -> None:
+        self.threshold = threshold
+        self.contents: dict[Ref, bytes] = {}
+        self.names: dict[Ref, tuple[Ref, ...]] = {}
+
+    def inside(self, value: Json, level: int) -> _Part:
+        """``value`` without its large parts."""
+        return _joined(value, self.parts(value, level)) if isinstance(value, dict | list) else (value, {})
+
+    def parts(self, value: dict[Any, Json] | list[Json], level: int) -> list[_Part]:
+        """The children of a container, in its order."""
+        if level >= canonical.DEPTH:
+            raise _too_deep()
+        children = value.values() if isinstance(value, dict) else value
+        return [self.part(child, level + 1) for child in children]
+
+    def part(self, child: Json, level: int) -> _Part:
+        """One child, itself taken out if it is large."""
+        if isinstance(child, Ref):
+            return None, {"": _checked(child)}
+        if isinstance(child, Artifact):
+            ref = artifact_ref(child)
+            self.contents[ref] = child.data
+            return None, {"": ref}
+        # A tuple of types is asked in a third of the time of a union, and this is asked for each number.
+        if not isinstance(child, (dict, list, str)):
+            return child, _NONE
+        if 0 <= _size(child, canonical.DEPTH - level) < self.threshold:
+            return child, {}
+        parts = [] if isinstance(child, str) else self.parts(child, level)
+        packed, table = _joined(child, parts)
+        if isinstance(child, list) and _weight(packed, table) >= self.threshold:
+            last = self.filled(Filling(None, self.threshold), parts)
+            # All in one chunk: a value or a node says the same in fewer words.
+            if last.before is not None:
+                return None, {"": self.chunk(last)}
+        if len(canonical.encode(packed)) < self.threshold:
+            return packed, table
+        return None, {"": self.whole(packed, table)}
+
+    def whole(self, packed: Json, table: dict[str, Ref]) -> Ref:
+        """A value, or a node if something was taken out of it."""
+        if not table:
+            return self.put(canonical.encode(packed), JSON_TYPE)
+        node = {"value": packed, "objects": {pointer: ref.document() for pointer, ref in table.items()}}
+        return self.put(canonical.encode(node, depth=canonical.FILE_DEPTH), NODE_TYPE, tuple(table.values()))
+
+    def filled(self, filling: Filling, parts: Iterable[_Part]) -> Filling:
+        """The last chunk, not yet taken out, of the list that goes on from ``filling`` with ``parts``."""
+        for item, table in parts:
+            if filling.full:
+                filling = Filling(self.chunk(filling), self.threshold)
+            filling.add(item, table)
+        return filling
+
+    def chunk(self, filling: Filling) -> Ref:
+        chunk = filling.chunk()
+        return self.put(chunk.encode(), LIST_TYPE, chunk.names)
+
+    def put(self, data: bytes, media_type: str, names: tuple[Ref, ...] = ()) -> Ref:
+        _demand_size(data)
+        ref = Ref(sha256(data), len(data), media_type)
+        self.contents[ref] = data
+        if names:
+            self.names[ref] = names
+        return ref
+
+
+def _joined(value: Json, parts: list[_Part]) -> _Part:
+    """A container put together from what its children are inline; a scalar has none and stays as it is."""
+    if not isinstance(value, dict | list):
         return value, {}
-    changed: dict[Any, Json] = {}
+    keys: Iterable[Any] = value if isinstance(value, dict) else range(len(value))
+    packed: list[Json] = []
     objects: dict[str, Ref] = {}
-    for key, child in children:
-        packed, table = _part(child, threshold, contents, level + 1)
-        if packed is not child:
-            changed[key] = packed
-        for pointer, ref in table.items():
-            objects[f"/{canonical.escape(str(key))}{pointer}"] = ref
-    if changed:
-        if isinstance(value, dict):
-            value = {**value, **changed}
-        else:
-            value = [changed.get(index, child) for index, child in enumerate(value)]
-    return value, objects
+    for key, (item, table) in zip(keys, parts, strict=True):
+        packed.append(item)
+        if table:
+            place = f"/{canonical.escape(str(key))}"
+            objects.update((place + pointer, ref) for pointer, ref in table.items())
+    return dict(zip(value, packed, strict=True)) if isinstance(value, dict) else packed, objects
 
 
-def _part(child: Json, threshold: int, contents: dict[Ref, bytes], level: int) -> tuple[Json, dict[str, Ref]]:
-    """One child, as it stands inline, and the table of what was taken out of it (pointer "" for the child itself)."""
-    if isinstance(child, Ref):
-        return None, {"": _checked(child)}
-    if isinstance(child, Artifact):
-        ref = artifact_ref(child)
-        contents[ref] = child.data
-        return None, {"": ref}
-    if not isinstance(child, dict | list | str):
-        return child, {}
-    size = _size(child, canonical.DEPTH - level)
-    if 0 <= size < threshold:
-        return child, {}
-    packed, table = _split(child, threshold, contents, level)
-    if not table:
-        data = canonical.encode(packed)
-        return (packed, {}) if len(data) < threshold else (None, {"": _put(data, JSON_TYPE, contents)})
-    inline = canonical.encode(packed)
-    if len(inline) < threshold:
-        return packed, table
-    node = {"value": packed, "objects": {pointer: ref.document() for pointer, ref in table.items()}}
-    return None, {"": _put(canonical.encode(node, depth=canonical.FILE_DEPTH), NODE_TYPE, contents)}
+def _weight(packed: Json, table: dict[str, Ref]) -> int:
+    """What a list costs where it stands [bytes]: its items, and its table if it has one."""
+    entries = {pointer: ref.document() for pointer, ref in table.items()}
+    return len(canonical.encode(packed)) + (len(canonical.encode(entries)) if entries else 0)
 
 
 def _too_deep() -> ValueRefused:
@@ -141,13 +226,6 @@ def _holds_reference(child: Json) -> bool:
     return False
 
 
-def _put(data: bytes, media_type: str, contents: dict[Ref, bytes]) -> Ref:
-    _demand_size(data)
-    ref = Ref(sha256(data), len(data), media_type)
-    contents[ref] = data
-    return ref
-
-
 def artifact_ref(artifact: Artifact) -> Ref:
     """The Ref of an artifact. Raises :class:`ValueRefused` for a media type that a table of objects cannot hold, and
     for one that would make a reader take raw bytes for a value."""
@@ -173,8 +251,8 @@ def _checked(ref: Ref) -> Ref:
 
 
 def is_json(ref: Ref) -> bool:
-    """Whether the object is a value (or a node of values) rather than an artifact."""
-    return ref.media_type in (JSON_TYPE, NODE_TYPE)
+    """Whether the object is a value (or a node or chunk of values) rather than an artifact."""
+    return ref.media_type in (JSON_TYPE, *WHOLES)
 
 
 def with_refs(value: Json, objects: Mapping[str, Ref]) -> Json:
@@ -211,6 +289,8 @@ class _Resolver:
     def __init__(self, fetch: Fetch) -> None:
         self.fetch = fetch
         self.done: dict[Ref, _Content] = {}
+        # Lists that share their beginning share these.
+        self.chunks: dict[Ref, tuple[Ref | None, list[Json]]] = {}
         self.expanded = 0
         self.deepest = 0
 
@@ -235,23 +315,48 @@ class _Resolver:
         if ref not in self.done:
             before, outer = self.expanded, self.deepest
             self.deepest = level
-            data = self.fetch(ref)
-            what = f"the object {ref.sha256}"
-            inner = canonical.decode(data) if ref.media_type == JSON_TYPE else with_refs(*read_node(data, what))
-            self.expanded += ref.size
-            value = self.value(inner, level)
+            if ref.media_type == LIST_TYPE:
+                self.reach(level + 1)
+                value: Json = [self.value(item, level + 1) for chunk in self.chain(ref) for item in chunk]
+            else:
+                self.count(ref.size)
+                value = self.value(_opened(ref, self.fetch(ref)), level)
             self.done[ref] = _Content(value, self.expanded - before, self.deepest - level)
             self.deepest = max(self.deepest, outer)
         else:
-            self.expanded += self.done[ref].expanded
+            self.count(self.done[ref].expanded)
             self.reach(level + self.done[ref].height)
+        return self.done[ref].value
+
+    def chain(self, ref: Ref) -> list[list[Json]]:
+        """The items of each chunk, from the first. Not by recursion: a chain may be thousands long."""
+        chain = []
+        link: Ref | None = ref
+        while link is not None:
+            self.count(link.size)
+            if link not in self.chunks:
+                chunk = read_chunk(self.fetch(link), f"the object {link.sha256}")
+                self.chunks[link] = chunk.before, with_refs(chunk.items, chunk.objects)
+            link, items = self.chunks[link]
+            chain.append(items)
+        return chain[::-1]
+
+    def count(self, size: int) -> None:
+        """Take ``size`` [bytes] into account, before they are read."""
+        self.expanded += size
         if self.expanded > canonical.OBJECT_LIMIT:
             raise IntegrityError(f"objects expand to more than {canonical.OBJECT_LIMIT} bytes", finding="malformed")
-        return self.done[ref].value
+
+
+def _opened(ref: Ref, data: bytes) -> Json:
+    """What a value's or a node's object holds, with Refs. Raises :class:`IntegrityError`."""
+    if ref.media_type == JSON_TYPE:
+        return canonical.decode(data)
+    return with_refs(*read_node(data, f"the object {ref.sha256}"))
 
 
 def _demand_known(ref: Ref) -> None:
-    if ref.media_type.startswith(OWN_TYPES) and ref.media_type != NODE_TYPE:
+    if ref.media_type.startswith(OWN_TYPES) and ref.media_type not in WHOLES:
         raise NewerVersion(
             f"the object {ref.sha256} is of type {ref.media_type}, which this Stateline does not know. "
             "It was left untouched.",
@@ -260,11 +365,14 @@ def _demand_known(ref: Ref) -> None:
 
 
 def references(data: bytes, ref: Ref) -> list[Ref]:
-    """The objects that an object names itself: those of a node's table. Raises :class:`IntegrityError`, or
-    :class:`NewerVersion` for a type of this format that is not known."""
+    """The objects that an object names itself: those of a node's or chunk's table, and the chunk before. Raises
+    :class:`IntegrityError`, or :class:`NewerVersion` for a type of this format that is not known."""
     _demand_known(ref)
+    what = f"the object {ref.sha256}"
     if ref.media_type == NODE_TYPE:
-        return list(read_node(data, f"the object {ref.sha256}")[1].values())
+        return list(read_node(data, what)[1].values())
+    if ref.media_type == LIST_TYPE:
+        return list(read_chunk(data, what).names)
     if ref.media_type == JSON_TYPE:
         canonical.decode(data)
     return []

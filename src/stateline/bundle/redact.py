@@ -77,7 +77,6 @@ _HARMLESS_NAMES = (
     b"masktoken",
     b"stoptoken",
 )
-_SECRET_NAMES_IN_JSON = tuple(name + b'":' for name in _SECRET_NAMES)
 # Keys of JSON Schema whose children are named by properties, and what those children are when they are schemas.
 _SCHEMA_NAMES: dict[str, type | tuple[type, ...]] = {
     "properties": dict,
@@ -290,8 +289,8 @@ def _encode(value: Json) -> bytes | None:
 def _may_name_a_secret(encoded: bytes) -> bool:
     """Whether some key in JSON text ends like a secret's name. In canonical JSON a key ends in ``":``, and a string
     cannot hold that unescaped; so the answer is exact but for the harmless names."""
-    squeezed = encoded.translate(_LOWER, _SEPARATORS)
-    return any(name in squeezed for name in _SECRET_NAMES_IN_JSON)
+    *keys, _ = encoded.translate(_LOWER, _SEPARATORS).split(b'":')
+    return any(key.endswith(_SECRET_NAMES) for key in keys)
 
 
 def _is_secret_name(key: Json) -> bool:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, MutableMapping
+
 import typer
 from typer import _click as click
 
-from stateline.cli import audit, contexts, execute, machines, runs
 from stateline.cli.options import Command, Group
+
+Maker = Callable[[str], click.Command]
+"""Makes the command of the name that it is given."""
 
 EXITS = {
     0: "done, or advanced by one turn",
@@ -25,8 +29,56 @@ def _exits(*codes: int) -> str:
     return "Exit codes: " + " · ".join(f"{code} {EXITS[code]}" for code in codes) + "."
 
 
-def _app(help: str) -> typer.Typer:
+class _Commands(MutableMapping[str, click.Command]):
+    """A group's commands by name, each built when it is first asked for: with its module that takes about a
+    millisecond, and a call runs one of them."""
+
+    def __init__(self, makers: dict[str, Maker]) -> None:
+        self._makers = makers
+        self._made: dict[str, click.Command] = {}
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in self._made:
+            self._made[name] = self._makers[name](name)
+        return self._made[name]
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._makers[name] = lambda _: command
+
+    def __delitem__(self, name: str) -> None:
+        del self._makers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+
+def _command(place: str, epilog: str, *, hidden: bool = False) -> Maker:
+    """Makes the command of the function at ``place``: a module of ``stateline.cli``, a dot, its name there."""
+
+    def make(name: str) -> click.Command:
+        import importlib
+
+        module, _, function = place.partition(".")
+        app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        register = app.command(name, cls=Command, epilog=epilog or None, hidden=hidden)
+        register(getattr(importlib.import_module(f"stateline.cli.{module}"), function))
+        return typer.main.get_command(app)
+
+    return make
+
+
+def _group(app: typer.Typer, makers: dict[str, Maker]) -> click.Command:
+    group = typer.main.get_group(app)
+    group.commands = _Commands(makers)
+    return group
+
+
+def _app(help: str, name: str | None = None) -> typer.Typer:
     return typer.Typer(
+        name=name,
         cls=Group,
         help=help,
         no_args_is_help=True,
@@ -52,26 +104,37 @@ def application() -> click.Command:
     run_exits = _exits(0, 1, 2, 3, 4, 5, 6, 64, 130)
     write_exits = _exits(0, 1, 4, 5, 6, 64, 130)
     read_exits = _exits(0, 1, 5, 64)
-    app.command("run", cls=Command, epilog=write_exits)(contexts.run)
-    app.command("execute", cls=Command, epilog=run_exits)(execute.execute)
-    app.command("e", cls=Command, epilog=run_exits, hidden=True)(execute.execute)
-    app.command("scopes", cls=Command, epilog=read_exits)(audit.scopes)
-    app.command("log", cls=Command, epilog=read_exits)(audit.log)
-    app.command("show", cls=Command, epilog=read_exits)(audit.show)
-    app.command("verify", cls=Command, epilog=read_exits)(audit.verify)
-
-    exec_app = _app("Look at runs, go on with them, remove them.")
-    exec_app.command("list", cls=Command, epilog=read_exits)(runs.list_runs)
-    exec_app.command("ls", cls=Command, epilog=read_exits, hidden=True)(runs.list_runs)
-    exec_app.command("status", cls=Command, epilog=read_exits)(runs.status)
-    exec_app.command("show", cls=Command, epilog=read_exits)(runs.show)
-    exec_app.command("history", cls=Command, epilog=read_exits)(runs.history)
-    exec_app.command("resume", cls=Command, epilog=run_exits)(execute.resume)
-    exec_app.command("clean", cls=Command, epilog=write_exits)(runs.clean)
-    exec_app.command("rm", cls=Command, epilog=write_exits)(runs.rm)
-    app.add_typer(exec_app, name="exec")
-
-    machine_app = _app("Read a machine and say what is wrong with it.")
-    machine_app.command("check", cls=Command, epilog=_exits(0, 1, 64))(machines.check)
-    app.add_typer(machine_app, name="machine")
-    return typer.main.get_command(app)
+    exec_commands = {
+        "list": _command("runs.list_runs", read_exits),
+        "ls": _command("runs.list_runs", read_exits, hidden=True),
+        "status": _command("runs.status", read_exits),
+        "show": _command("runs.show", read_exits),
+        "history": _command("runs.history", read_exits),
+        "resume": _command("execute.resume", run_exits),
+        "clean": _command("runs.clean", write_exits),
+        "rm": _command("runs.rm", write_exits),
+    }
+    machine_commands = {
+        "check": _command("machines.check", _exits(0, 1, 64)),
+        "show": _command("machines.show", read_exits),
+        "draw": _command("machines.draw", read_exits),
+        "schema": _command("machines.schema", _exits(0)),
+    }
+    exec_help = "Look at runs, go on with them, remove them."
+    machine_help = "Read a machine: say what is wrong with it, show it, draw it."
+    commands = {
+        "run": _command("contexts.run", write_exits),
+        "execute": _command("execute.execute", run_exits),
+        "e": _command("execute.execute", run_exits, hidden=True),
+        "scopes": _command("audit.scopes", read_exits),
+        "log": _command("log.log", read_exits),
+        "show": _command("audit.show", read_exits),
+        "diff": _command("diff.diff", read_exits),
+        "verify": _command("audit.verify", read_exits),
+        "repair": _command("repair.repair", write_exits),
+        "completion": _command("completion.completion", _exits(0, 64)),
+        "complete": _command("completion.complete", "", hidden=True),
+        "exec": lambda name: _group(_app(exec_help, name), exec_commands),
+        "machine": lambda name: _group(_app(machine_help, name), machine_commands),
+    }
+    return _group(app, commands)

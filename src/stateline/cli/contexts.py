@@ -63,6 +63,8 @@ def run(
 
         return show_plan(said, plan_context(said.store(), options))
     result = prepare(said.store(), options)
+    if said.ephemeral:
+        result.outcome.warnings.append("the context was not kept (--ephemeral)")
     warn(said, result.outcome.warnings)
     words = {"derive": "derived", "refine": "refined", "restore": "is there already, unchanged"}
     lines = [

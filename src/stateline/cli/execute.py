@@ -28,7 +28,7 @@ Parent = Annotated[
 
 def execute(
     ctx: typer.Context,
-    machine: Annotated[str, typer.Argument(metavar="MACHINE", help="A machine file (.yaml, .json).")],
+    machine: Annotated[str, typer.Argument(metavar="MACHINE", help="A machine file (.yaml, .json, .toml, .py).")],
     interactive: Interactive = False,
     id: Annotated[str | None, typer.Option("--id", metavar="RUN", help="This run, new or old.")] = None,
     force: Annotated[
@@ -129,6 +129,11 @@ def _watcher(said: Settings) -> Watch:
 
 
 def _finish(said: Settings, outcome: Outcome) -> int:
+    if said.ephemeral and outcome.status != "complete":
+        from msgspec.structs import replace
+
+        lost = f"nothing of the run {outcome.run} was kept (--ephemeral); no call can go on with it"
+        outcome = replace(outcome, warnings=[*outcome.warnings, lost])
     warn(said, outcome.warnings)
     emit(said, outcome.document(), outcome_lines(outcome))
     return outcome.exit_code

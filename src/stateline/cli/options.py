@@ -25,9 +25,13 @@ _PATIENCE = 1.0
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The common options. ``wait`` [s] bounds the wait for a lock. ``state_scope`` names a context."""
+    """The common options. ``wait`` [s] bounds the wait for a lock. ``state_scope`` names a context. With ``ephemeral``
+    everything is in memory, for this call."""
 
     state_dir: str | None = None
+    ephemeral: bool = False
+    trust_parent: bool = False
+    durability: Literal["full", "fast"] = "full"
     state_scope: str | None = None
     format: Literal["text", "json"] = "text"
     wait: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 10.0
@@ -41,7 +45,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.format == "json"
 
     def store(self) -> Store:
-        """The store of the state dir: the option, ``STATELINE_STATE_DIR``, or the user's state directory."""
+        """The store of the state dir: the option, ``STATELINE_STATE_DIR``, or the user's state directory. An empty one
+        in memory if that is asked for."""
+        if self.ephemeral:
+            from stateline.store.store import Store
+
+            return Store.in_memory()
         path = self.state_dir
         if path is None:
             import platformdirs
@@ -51,7 +60,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
         if not path or "\0" in path:
             raise UsageError("the state dir's name is empty or holds NUL", hint="give a path with --state-dir")
-        return Store.open(path)
+        return Store.open(path, durability=self.durability, trust_parent=self.trust_parent)
 
 
 def _common() -> list[click.Parameter]:
@@ -62,6 +71,22 @@ def _common() -> list[click.Parameter]:
             param_decls=["--state-dir"],
             metavar="DIR",
             help="Directory that holds everything [env: STATELINE_STATE_DIR; default: the user's state directory].",
+        ),
+        TyperOption(
+            param_decls=["--ephemeral"],
+            help="Keep everything in memory, for this call only [env: STATELINE_EPHEMERAL].",
+            **flag,
+        ),
+        TyperOption(
+            param_decls=["--durability"],
+            metavar="full|fast",
+            help="What a save survives: full, a power loss; fast, every crash but that "
+            "[env: STATELINE_DURABILITY; default: full].",
+        ),
+        TyperOption(
+            param_decls=["--trust-parent"],
+            help="Write although others may write in a directory above the state dir [env: STATELINE_TRUST_PARENT].",
+            **flag,
         ),
         TyperOption(param_decls=["--state-scope"], metavar="NAME", help="The context to use: the scope context:NAME."),
         TyperOption(
@@ -110,14 +135,24 @@ class Group(_Common, TyperGroup):
 
 def settings(ctx: click.Context) -> Settings:
     """What the common options come to for this call. Raises ``UsageError`` for a value that is malformed."""
+    said = ctx.meta.get(_META, {})
     environment = {name: os.environ.get(f"STATELINE_{name.upper()}") for name in _NAMES}
-    values = {**{name: value for name, value in environment.items() if value}, **ctx.meta.get(_META, {})}
+    if "state_dir" in said:
+        if said.get("ephemeral"):
+            raise UsageError(
+                "--ephemeral keeps nothing in a state dir; nothing was done",
+                hint="give either --ephemeral or --state-dir",
+            )
+        # What the command line says is nearer than a variable that was set for everything.
+        environment["ephemeral"] = None
+    values = {**{name: value for name, value in environment.items() if value}, **said}
     try:
         return msgspec.convert(values, Settings, strict=False)
     except msgspec.ValidationError as error:
         raise UsageError(
             f"a common option, or its STATELINE_ variable, is malformed: {error}",
-            hint="--format is text or json, --wait a number of seconds, the STATELINE_ switches true or false",
+            hint="--format is text or json, --durability full or fast, --wait a number of seconds, the STATELINE_ "
+            "switches true or false",
         ) from None
 
 

@@ -15,7 +15,7 @@ import msgspec
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.engine.interrupts import interruptible, shield
-from stateline.engine.record import MachineRecord, Run, context_facts, facts_of, mask_state, write_run
+from stateline.engine.record import MachineRecord, Run, facts_in, facts_of, mask_state, write_run
 from stateline.engine.runevent import carried, describe
 from stateline.engine.task import TaskCall, TaskOutcome, run_task
 from stateline.errors import DurabilityUnknown, IllegalEvent, StatelineError, StorageError, ValueRefused
@@ -53,21 +53,46 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     context_path: str | None = None
 
 
-def start(
-    scope: Scope, head: Snapshot | None, machine: tuple[Machine, MachineRecord], event: Started, origin: Origin
-) -> Run:
-    """Begin a run, or begin it anew on the chain that ends in ``head``. The lock must be held by the caller.
+class Beginning(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run begins, decided before anything is stored. ``redactions``: how many masks are in its input."""
 
-    Raises ``ValueRefused`` for an input that the machine's schema forbids; nothing is saved then.
+    machine: Machine
+    event: Started
+    facts: Facts
+    decision: Decision
+    origin: Origin
+    redactions: int
+
+
+def begin(store: Store, machine: Machine, event: Started, origin: Origin, context: Snapshot | None = None) -> Beginning:
+    """Decide how a run begins, with the context's snapshot that ``event`` names; reads only.
+
+    Raises ``ValueRefused`` for an input that the machine's schema forbids, ``IntegrityError`` for a damaged context.
     """
+    # Masked before anything is said about it: what a schema makes of it may be shown.
+    value, count = store.redactor.redact(event.input)
+    event = msgspec.structs.replace(event, input=value)
+    facts = Facts(context=None if context is None else facts_in(store, context))
+    decision = advance(machine, None, event, facts)
+    return Beginning(machine=machine, event=event, facts=facts, decision=decision, origin=origin, redactions=count)
+
+
+def start(scope: Scope, head: Snapshot | None, record: MachineRecord, beginning: Beginning) -> Run:
+    """Begin a run, or begin it anew on the chain that ends in ``head``. The lock must be held by the caller."""
     store = scope.store
-    spec, record = machine
-    event = msgspec.structs.replace(event, input=store.redactor.redact(event.input)[0])
-    facts = Facts(context=context_facts(store, event.context, origin.context_path))
-    decision = advance(spec, None, event, facts)
-    state, masked = mask_state(store.redactor, decision.state)
-    decision = msgspec.structs.replace(decision, state=state)
-    run = Run(scope=scope, snapshot=head, record=record, machine=spec, state=decision.state)
+    spec, event, origin = beginning.machine, beginning.event, beginning.origin
+    state, masked = mask_state(store.redactor, beginning.decision.state)
+    masked += beginning.redactions
+    decision = msgspec.structs.replace(beginning.decision, state=state)
+    context = beginning.facts.context
+    run = Run(
+        scope=scope,
+        snapshot=head,
+        record=record,
+        machine=spec,
+        state=decision.state,
+        context=lambda: None if context is None else dict(context),
+    )
     document: dict[str, Json] = {
         "run": run.id,
         "birth": os.urandom(4).hex(),
@@ -92,13 +117,31 @@ def turn(run: Run, watch: Watch) -> Run:
     demand_known_version(run.snapshot)
     # Between the end of an effect and its save no signal may come; `run_task` and the pause let them through.
     with shield():
-        if run.state.tree.phase == "started":
-            return apply(run, Lost())
+        if is_in_doubt(run):
+            return give_up(run)
         while True:
             run, again = _attempt(run, watch)
             if not again:
                 return run
             _pause(run)
+
+
+def is_in_doubt(run: Run) -> bool:
+    """Whether the pending effect may have been performed, and must not be again: it was started and nothing followed,
+    or what followed is lost, as a repair has recorded."""
+    tree, effect = run.state.tree, run.event.get("effect")
+    if tree.phase == "started":
+        return True
+    doubtful = tree.phase == "ready" and isinstance(effect, dict) and effect.get("doubtful") is True
+    return doubtful and not run.machine.stages[tree.stage].repeatable
+
+
+def give_up(run: Run) -> Run:
+    """The run that waits for word of its effect, if that is in doubt; else as it is. The lock must be held, so that
+    whoever performed the effect is gone."""
+    if not is_in_doubt(run):
+        return run
+    return apply(apply(run, Intended()) if run.state.tree.phase == "ready" else run, Lost())
 
 
 def apply(run: Run, event: Event, seconds: float = 0.0) -> Run:
@@ -124,7 +167,7 @@ def apply(run: Run, event: Event, seconds: float = 0.0) -> Run:
 
 
 def _decide(run: Run, event: Event, seconds: float) -> Decision:
-    facts = facts_of(run.scope.store, run, seconds)
+    facts = facts_of(run, seconds)
     try:
         return advance(run.machine, run.state, event, facts)
     except StatelineError:
@@ -198,7 +241,7 @@ def _attempt(run: Run, watch: Watch) -> tuple[Run, bool]:
 def _perform(run: Run) -> TaskOutcome:
     stage = run.machine.stages[run.state.tree.stage]
     tree, effect = run.state.tree, run.event.get("effect") or {}
-    named = names(run.state, facts_of(run.scope.store, run))
+    named = names(run.state, facts_of(run))
     document = canonical.encode(
         {
             "input": run.state.input,

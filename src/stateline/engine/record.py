@@ -6,6 +6,8 @@ forward what the next call needs (the last paragraph of section "Runs" in ``docs
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -21,12 +23,8 @@ from stateline.errors import IntegrityError, NotFound, UsageError
 from stateline.machine import spec
 from stateline.machine.run import Decision, Facts, Failure, RunState
 from stateline.machine.spec import Machine
+from stateline.store.protocol import FULL
 from stateline.store.store import Scope, Snapshot, Store, demand_known_version
-
-MEDIA_TYPES = {"yaml": "application/yaml", "json": "text/json"}
-"""Media type of a machine file's exact bytes, by format. ``application/json`` would promise canonical JSON, and
-``application/vnd.stateline.`` a meaning of format 1."""
-
 
 _STATUS = {
     "ready": "running",
@@ -59,13 +57,15 @@ class ContextRef(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A run at one snapshot. ``extra`` keeps fields of ``state`` that a newer minor version wrote."""
+    """A run at one snapshot. ``extra`` keeps fields of ``state`` that a newer minor version wrote. ``context`` gives
+    the prompts and settings that it began with (None without), and reads them when it is first called."""
 
     scope: Any  # store.Scope, which is no msgspec type
     snapshot: Any  # store.Snapshot; None for a run that is about to begin
     record: MachineRecord
     machine: Machine
     state: RunState
+    context: Callable[[], dict[str, Json] | None]
     extra: dict[str, Json] = {}
 
     @property
@@ -95,7 +95,10 @@ def run_scope(store: Store, run: str) -> Scope:
 
 def keep_machine(store: Store, data: bytes, format: str, machine: Machine) -> MachineRecord:
     """Put a machine into the store, by digest. What is there already is not written again."""
-    source = Artifact(data, MEDIA_TYPES[format])
+    from stateline.machine.formats.reader import FORMATS
+
+    media_types = {known.word: known.media_type for known in FORMATS}
+    source = Artifact(data, media_types[format])
     return MachineRecord(format, store.put(source), store.put_value(spec.to_json(machine)))
 
 
@@ -116,6 +119,8 @@ def read_run(store: Store, scope: Scope, snapshot: Snapshot) -> Run:
             naming.checked_key(msgspec.convert(state.context, ContextRef).scope)
             if not naming.snapshot_parts(str(snapshot.event.get("context_path"))):
                 raise KeyError("context_path")
+    except IntegrityError as error:
+        raise scope.with_way_out(error) from None
     except (KeyError, TypeError, AttributeError, UsageError, msgspec.ValidationError) as error:
         if snapshot.envelope.version != VERSION:
             demand_known_version(snapshot)
@@ -131,6 +136,8 @@ def read_run(store: Store, scope: Scope, snapshot: Snapshot) -> Run:
         record=record,
         machine=machine,
         state=state,
+        # It stays the same for the whole chain, so it is read once in a call, however many turns that has.
+        context=cache(partial(context_facts, store, state.context, snapshot.event.get("context_path"))),
         extra={name: value for name, value in rest.items() if name not in known},
     )
 
@@ -150,8 +157,20 @@ def write_run(run: Run, decision: Decision, event: dict[str, Json]) -> Run:
     Raises as ``Scope.save``; ``ConflictError`` when the run is no longer the head.
     """
     state = {**run.extra, **msgspec.to_builtins(decision.state), "machine": run.record.document()}
+    _settle_context(run, decision.state.context, event.get("context_path"))
     snapshot = run.scope.save(state, kind="run", event=event, parent=run.snapshot, masked=True)
     return replace(run, snapshot=snapshot, state=decision.state)
+
+
+def _settle_context(run: Run, context: Json, path: Json) -> None:
+    """What survives a power loss must not name a context that does not. What the run's last full snapshot names was
+    settled then."""
+    store, before = run.scope.store, run.snapshot
+    if not isinstance(context, dict) or store.backend.durability != FULL:
+        return
+    if before is None or before.event.get("durability") != FULL or before.event.get("context_path") != path:
+        scope = store.scope(str(context["scope"]))
+        scope.settle(store.read_snapshot(scope.hash, Pointer(str(path), str(context["sha256"]))))
 
 
 def mask_state(redactor: Redactor, state: RunState) -> tuple[RunState, int]:
@@ -190,22 +209,29 @@ def context_facts(store: Store, context: Json, path: Json) -> dict[str, Json] | 
     if not isinstance(context, dict):
         return None
     scope = store.scope(str(context["scope"]))
-    snapshot = store.read_snapshot(scope.hash, Pointer(str(path), str(context["sha256"])))
-    state = store.resolve(snapshot.state)
+    try:
+        return facts_in(store, store.read_snapshot(scope.hash, Pointer(str(path), str(context["sha256"]))))
+    except IntegrityError as error:
+        raise scope.with_way_out(error) from None
+
+
+def facts_in(store: Store, context: Snapshot) -> dict[str, Json]:
+    """The prompts and settings in a context's snapshot. Raises ``IntegrityError`` when it holds none."""
+    state = store.resolve(context.state)
     if not isinstance(state, dict) or not {"prompts", "settings"} <= state.keys():
         raise IntegrityError(
-            f"the snapshot {snapshot.path} of {scope.key} does not hold a context",
+            f"the snapshot {context.path} of {context.envelope.scope} does not hold a context",
             finding="malformed",
             hint="nothing was changed; `stateline verify` lists all damage",
         )
     return {"prompts": state["prompts"], "settings": state["settings"]}
 
 
-def facts_of(store: Store, run: Run, seconds: float = 0.0) -> Facts:
+def facts_of(run: Run, seconds: float = 0.0) -> Facts:
     """What ``advance`` may know: meters so far plus ``seconds`` [s] of activity just past, and the context."""
     meters = run.event.get("meters") or {}
     return Facts(
         active=float(meters.get("active", 0.0)) + seconds,
         llm_calls=int(meters.get("llm_calls", 0)),
-        context=context_facts(store, run.state.context, run.event.get("context_path")),
+        context=run.context(),
     )

@@ -36,23 +36,27 @@ class Change(msgspec.Struct, frozen=True):
     state: dict[str, Json]
 
 
-class _Prompts(msgspec.Struct, frozen=True):
+class Prompts(msgspec.Struct, frozen=True):
+    """The prompts of a context."""
+
     system: str | None
     developer: list[str]
 
 
-class _Refinements(msgspec.Struct, frozen=True):
+class Refinements(msgspec.Struct, frozen=True):
+    """How often a context was refined."""
+
     count: int
 
 
-class _Context(msgspec.Struct, frozen=True):
+class ContextState(msgspec.Struct, frozen=True):
     """What a refinement relies on in a context's state, whoever wrote it. Other fields are let be."""
 
     model_id: str
     base_url: str
-    prompts: _Prompts
+    prompts: Prompts
     settings: dict[str, Json]
-    refinements: _Refinements
+    refinements: Refinements
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -75,7 +79,8 @@ def prepare(store: Store, options: ContextOptions) -> Prepared:
                 for change in changes:
                     event = {**change.event, "started_at": store.now(None)}
                     head = scope.save(change.state, kind="context", event=event, parent=head, masked=True)
-    return _prepared(head or scope.load(), str(changes[-1].event["type"]) if changes else "restore", warnings)
+    reason = str(changes[-1].event["type"]) if changes else "restore"
+    return _prepared(head or scope.load(), reason, [*store.warnings, *warnings])
 
 
 def context_scope(store: Store, options: ContextOptions) -> Scope:
@@ -122,9 +127,12 @@ def _changes(before: dict[str, Json] | None, wishes: Wishes) -> list[Change]:
 
 
 def _state(store: Store, head: Snapshot) -> dict[str, Json]:
-    state: dict[str, Json] = store.resolve(head.state)
     try:
-        msgspec.convert(state, _Context)
+        state: dict[str, Json] = store.resolve(head.state)
+    except IntegrityError as error:
+        raise store.scope(head.envelope.scope).with_way_out(error) from None
+    try:
+        msgspec.convert(state, ContextState)
     except msgspec.ValidationError as error:
         raise IntegrityError(
             f"the snapshot {head.path} does not hold a context: {error}",

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
 from stateline.engine.interrupts import Signals, interruptible, shield
-from stateline.engine.loop import Watch, apply, replace_machine, turn
+from stateline.engine.loop import Watch, apply, give_up, is_in_doubt, replace_machine, turn
 from stateline.engine.record import Run, keep_machine, load_run, read_run, run_scope
 from stateline.errors import ConflictError, IllegalEvent, MachineChanged
 from stateline.machine.advance import advance
-from stateline.machine.run import Answered, Lost, Replaced, Retried
+from stateline.machine.run import Answered, Replaced, Retried
 from stateline.service.answers import Reader, answered_run, not_waiting, parse_answer, unwrap
 from stateline.service.demands import demand_head
 from stateline.service.launch import (
@@ -115,10 +115,8 @@ def resume(store: Store, run: str, call: Call, *, retry: bool = False) -> Outcom
                     f"the run {run} went on while this retry waited; nothing was changed",
                     hint=f"`stateline exec status {run}` shows where it stands now",
                 )
-            if found.state.tree.phase == "started":
-                # The lock is ours, so whoever performed the effect is gone; nobody has called since.
-                found = apply(found, Lost())
-            found = apply(found, Retried())
+            # The lock is ours, so whoever performed a started effect is gone; nobody has called since.
+            found = apply(give_up(found), Retried())
         call = replace(call, parent=None)
         if call.one_turn and found.event["transitions"]:
             # A kept output was routed again: that was the turn.
@@ -198,7 +196,7 @@ def warnings_of(store: Store, machinery: Machinery, options: Options, name: str 
 
 def _demand_wanted(run: Run, said: Json | msgspec.UnsetType) -> None:
     """Raise for an input that the run cannot take, before a changed or moved machine is recorded."""
-    if said is msgspec.UNSET or run.state.tree.phase == "started":  # then it is the lost effect's result
+    if said is msgspec.UNSET or is_in_doubt(run):  # then it is the lost effect's result
         return
     if not unwrap(run, said).again and run.state.status != "waiting":
         raise not_waiting(run)
@@ -256,7 +254,7 @@ def answer_of(run: Run, call: Call) -> Json | msgspec.UnsetType:
 
 def _take(run: Run, said: Json, call: Call) -> Run:
     """The run with the answer taken, unless it is the one that was given before."""
-    if run.state.tree.phase == "started":
+    if is_in_doubt(run):
         run = _lost(run, call)
         call = replace(call, parent=None)
     answer = unwrap(run, said)
@@ -280,7 +278,7 @@ def _lost(run: Run, call: Call) -> Run:
     """A run whose effect was started: with the lock ours, whoever performed it is gone, and nobody has called since."""
     with run.scope.locked(call.wait), shield():
         now = _demanded(current(run), call.parent)
-        return apply(now, Lost()) if now.state.tree.phase == "started" else now
+        return give_up(now)
 
 
 def _turns(run: Run, call: Call) -> Run:

@@ -108,7 +108,7 @@ def prompt(run: Run, stage: Stage) -> str:
     from stateline.machine.conditions import ConditionError, render
 
     try:
-        return render(stage.prompt, names(run.state, facts_of(run.scope.store, run)))
+        return render(stage.prompt, names(run.state, facts_of(run)))
     except ConditionError as error:
         # The person can still answer; what cannot be filled in is said beside the bare text.
         return f"{stage.prompt} [not filled in: {error}]"

@@ -7,10 +7,11 @@ from msgspec.structs import replace
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
-from stateline.engine.record import Run, context_facts, facts_of, run_scope
+from stateline.engine.loop import is_in_doubt
+from stateline.engine.record import Run, facts_of, run_scope
 from stateline.errors import StatelineError
 from stateline.machine.advance import advance
-from stateline.machine.run import Answered, Facts, Lost, Replaced, RunState
+from stateline.machine.run import Answered, Intended, Lost, Replaced, RunState
 from stateline.machine.spec import Machine, Stage
 from stateline.service.answers import not_waiting, unwrap
 from stateline.service.contexts import ContextOptions, context_scope, rehearse
@@ -119,9 +120,7 @@ def _plan_launch(store: Store, run: Run | None, machinery: Machinery, options: O
     how = how_to_launch(options)
     machine = parse_machine(store, machinery)
     demand_no_secret(store, how, machinery)
-    event, origin = beginning(store, how, machine, machinery)
-    facts = Facts(context=context_facts(store, event.context, origin.context_path))
-    state = advance(machine, None, event, facts).state
+    state = beginning(store, how, machine, machinery).decision.state
     demand_beginning(store, how)
     scope = run_scope(store, options.run) if options.run else None
     _demand_writable(store, [machine_scope(store, machinery), *([scope] if scope else [])], objects=True)
@@ -141,9 +140,11 @@ def _plan_known(run: Run, machine: Machine, call: Call, warnings: list[str], cha
     demand_head(run.scope, run.snapshot, call.parent)
     if changed:
         state = advance(machine, state, Replaced()).state
-    lost = state.tree.phase == "started"
+    lost = is_in_doubt(run)
+    if lost and state.tree.phase == "ready":
+        state = advance(machine, state, Intended()).state
     if lost:
-        state = advance(machine, state, Lost(), facts_of(store, run)).state
+        state = advance(machine, state, Lost(), facts_of(run)).state
     said = answer_of(run, call)
     answer = None if said is msgspec.UNSET else unwrap(run, said)
     action = {"running": "advance", "waiting": "wait"}.get(state.status, "report")
@@ -154,7 +155,7 @@ def _plan_known(run: Run, machine: Machine, call: Call, warnings: list[str], cha
     elif answer is not None:
         if state.status != "waiting":
             raise not_waiting(run)
-        state = advance(machine, state, Answered(value=answer.value), facts_of(store, run)).state
+        state = advance(machine, state, Answered(value=answer.value), facts_of(run)).state
         base = replace(base, action="answer")
     if changed or lost or base.action in ("advance", "answer"):
         _demand_writable(store, [run.scope], objects=changed)

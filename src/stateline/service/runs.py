@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from stateline.engine.interrupts import Signals, shield
 from stateline.engine.record import Run, load_run, read_run, run_scope
 from stateline.engine.runevent import RunEvent, read_event
 from stateline.errors import ConflictError, IntegrityError, NotFound, RequestError, StatelineError
+from stateline.history.heads import head as head_of
 from stateline.service.outcome import outcome, waiting
 from stateline.store.store import WAIT, Snapshot, Store
 
@@ -28,17 +30,21 @@ class Removal(msgspec.Struct, frozen=True):
 
 def heads_of_runs(store: Store) -> tuple[list[Snapshot], list[StatelineError]]:
     """(the head of every run, newest first; what is wrong with each scope that cannot be read)."""
-    heads, errors = [], []
+    errors: list[StatelineError] = []
+    heads = sorted(_heads(store, errors), key=lambda head: head.envelope.created_at, reverse=True)
+    return heads, errors
+
+
+def _heads(store: Store, errors: list[StatelineError]) -> Iterator[Snapshot]:
+    """The head of every run, in no order; fills ``errors``. One at a time: there may be 100,000."""
     for scope in store.backend.scopes():
         try:
-            pointer = store.backend.read(scope)
-            head = None if pointer is None else store.read_snapshot(scope, pointer)
+            head = head_of(store, scope)
         except StatelineError as error:
             errors.append(error)
             continue
         if head is not None and head.envelope.kind == "run" and head.envelope.scope.startswith("run:"):
-            heads.append(head)
-    return sorted(heads, key=lambda head: head.envelope.created_at, reverse=True), errors
+            yield head
 
 
 def row(store: Store, head: Snapshot) -> dict[str, Json]:
@@ -59,9 +65,9 @@ def row(store: Store, head: Snapshot) -> dict[str, Json]:
 
 def listing(store: Store) -> tuple[list[dict[str, Json]], list[StatelineError]]:
     """(rows of ``exec list``, the run that was used last first; what is wrong with each scope that cannot be read)."""
-    heads, errors = heads_of_runs(store)
-    rows = []
-    for head in heads:
+    errors: list[StatelineError] = []
+    rows: list[dict[str, Json]] = []
+    for head in _heads(store, errors):
         try:
             rows.append(row(store, head))
         except StatelineError as error:
@@ -69,7 +75,7 @@ def listing(store: Store) -> tuple[list[dict[str, Json]], list[StatelineError]]:
         except (KeyError, TypeError):
             message = f"the snapshot {head.path} does not hold a run's state"
             errors.append(IntegrityError(message, finding="malformed"))
-    return rows, errors
+    return sorted(rows, key=lambda found: str(found["updated_at"]), reverse=True), errors
 
 
 def chosen(store: Store, run: str | None) -> Run:
@@ -79,13 +85,14 @@ def chosen(store: Store, run: str | None) -> Run:
     """
     if run is not None:
         return load_run(store, naming.checked_id(run, "run id"))
-    heads, errors = heads_of_runs(store)
+    errors: list[StatelineError] = []
+    newest = max(_heads(store, errors), key=lambda head: head.envelope.created_at, default=None)
     store.warnings.extend(error.message for error in errors)
-    if not heads and errors:
+    if newest is None and errors:
         raise errors[0]
-    if not heads:
+    if newest is None:
         raise NotFound("there are no runs", hint="start one: stateline execute MACHINE")
-    return read_run(store, store.scope(heads[0].envelope.scope), heads[0])
+    return read_run(store, store.scope(newest.envelope.scope), newest)
 
 
 def status(store: Store, run: str | None) -> dict[str, Json]:

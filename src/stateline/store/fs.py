@@ -2,7 +2,7 @@
 
 Each method that changes something is one system call, so that a recorder, a power-loss model or a fault injector can
 stand in for :class:`HandleFs` and see or break each of them. Everything is relative to a directory handle and nothing
-follows a symlink. The lock is the one exception (``filelock`` opens by path); ``local`` checks it through a handle.
+follows a symlink. The lock itself is the one exception: ``locking`` takes it on a file that was opened here.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _BINARY = getattr(os, "O_BINARY", 0)
 # O_NONBLOCK: opening a FIFO that somebody planted must not wait for a writer.
 _READ = os.O_RDONLY | _NOFOLLOW | _CLOEXEC | _BINARY | getattr(os, "O_NONBLOCK", 0)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC | _BINARY
+_LOCK = os.O_RDWR | _NOFOLLOW | _CLOEXEC | _BINARY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 _DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NOFOLLOW | _CLOEXEC
 _CHUNK = 1 << 20
 
@@ -37,31 +38,39 @@ class TooLarge(OSError):
     """A file over the limit its reader allows. It was not read."""
 
 
+_KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
+
+
 class Stat(msgspec.Struct, frozen=True):
-    """What the store asks of a file: ``kind`` is file, directory, symlink or other; ``mode`` the permission bits."""
+    """What the store asks of a file: ``kind`` is file, directory, symlink or other; ``mode`` the permission bits;
+    ``changed`` when its content last changed [s since 1970]."""
 
     kind: str
     mode: int
     uid: int
+    gid: int
     size: int
     identity: tuple[int, int]
+    changed: float
 
     @classmethod
     def of(cls, raw: os.stat_result) -> Stat:
         """From ``os.stat``."""
-        tests = (("file", stat.S_ISREG), ("directory", stat.S_ISDIR), ("symlink", stat.S_ISLNK))
-        kind = next((name for name, test in tests if test(raw.st_mode)), "other")
-        return cls(kind, stat.S_IMODE(raw.st_mode), raw.st_uid, raw.st_size, (raw.st_dev, raw.st_ino))
+        kind = _KINDS.get(stat.S_IFMT(raw.st_mode), "other")
+        mode = stat.S_IMODE(raw.st_mode)
+        return cls(kind, mode, raw.st_uid, raw.st_gid, raw.st_size, (raw.st_dev, raw.st_ino), raw.st_mtime)
 
 
 class Directory:
-    """An open directory: a descriptor where the platform has them, else a path. ``path`` is for messages and locks."""
+    """An open directory: a descriptor where the platform has them, else a path. ``path`` is for messages and locks,
+    ``identity`` what it was when a writer looked at it, or None."""
 
-    __slots__ = ("fd", "path")
+    __slots__ = ("fd", "identity", "path")
 
     def __init__(self, path: str, fd: int = -1) -> None:
         self.path = path
         self.fd = fd
+        self.identity: tuple[int, int] | None = None
 
     def __del__(self) -> None:
         # A state dir's own handle lives as long as its backend, which nobody has to close.
@@ -71,6 +80,9 @@ class Directory:
 
 class HandleFs:
     """System calls relative to directory descriptors (Linux, macOS)."""
+
+    _keeps_modes = False
+    """Whether a file that was made here had its mode, so that the umask leaves the owner's bits alone."""
 
     def open_root(self, path: str) -> Directory:
         """Open the state dir itself. A symlink as the last component is refused (OSError ELOOP or ENOTDIR)."""
@@ -98,6 +110,14 @@ class HandleFs:
             return Stat.of(os.fstat(directory.fd))
         return Stat.of(os.stat(name, dir_fd=directory.fd, follow_symlinks=False))
 
+    def stat_path(self, path: str) -> Stat:
+        """Of what lies at an absolute path, not followed if it is a symlink: for what is above the state dir."""
+        return Stat.of(os.lstat(path))
+
+    def read_link(self, path: str) -> str:
+        """Where the symlink at an absolute path leads, as it says so itself."""
+        return os.readlink(path)
+
     def names(self, directory: Directory) -> Iterator[str]:
         """Names in the directory, in no order."""
         # A descriptor of its own: the position in a listing belongs to the open file, and would be shared by everybody
@@ -113,8 +133,13 @@ class HandleFs:
     def create(self, directory: Directory, name: str) -> int:
         """A new file, 0600 whatever the umask; FileExistsError if the name is taken."""
         fd = os.open(name, _CREATE, FILE_MODE, dir_fd=directory.fd)
-        # A umask can only take bits away; one that takes the owner's would leave a file its owner cannot read.
-        os.fchmod(fd, FILE_MODE)
+        if not self._keeps_modes:
+            # A umask can only take bits away; one that takes the owner's would leave a file its owner cannot read.
+            # It is the process's, so one look tells; one that does harm is met at every file.
+            if stat.S_IMODE(os.fstat(fd).st_mode) == FILE_MODE:
+                self._keeps_modes = True
+            else:
+                os.fchmod(fd, FILE_MODE)
         return fd
 
     def write(self, fd: int, data: bytes | memoryview) -> int:
@@ -132,16 +157,16 @@ class HandleFs:
     def close_file(self, fd: int) -> None:
         os.close(fd)
 
-    def link(self, directory: Directory, source: str, target: str) -> None:
+    def link(self, source_dir: Directory, source: str, target_dir: Directory, target: str) -> None:
         """Give a file a second name; FileExistsError if that name is taken, even by a symlink."""
-        os.link(source, target, src_dir_fd=directory.fd, dst_dir_fd=directory.fd, follow_symlinks=False)
+        os.link(source, target, src_dir_fd=source_dir.fd, dst_dir_fd=target_dir.fd, follow_symlinks=False)
 
     def unlink(self, directory: Directory, name: str) -> None:
         os.unlink(name, dir_fd=directory.fd)
 
-    def rename(self, directory: Directory, source: str, target: str) -> None:
+    def rename(self, source_dir: Directory, source: str, target_dir: Directory, target: str) -> None:
         """Rename over whatever has the target's name, at once."""
-        os.rename(source, target, src_dir_fd=directory.fd, dst_dir_fd=directory.fd)
+        os.rename(source, target, src_dir_fd=source_dir.fd, dst_dir_fd=target_dir.fd)
 
     def remove_directory(self, parent: Directory, name: str) -> None:
         os.rmdir(name, dir_fd=parent.fd)
@@ -150,8 +175,55 @@ class HandleFs:
         """Open for reading; never blocks, never follows a symlink (OSError ELOOP)."""
         return os.open(name, _READ, dir_fd=directory.fd)
 
-    def read(self, directory: Directory, name: str, limit: int) -> bytes:
-        """The whole file. Raises FileNotFoundError, :class:`NotRegular`, :class:`TooLarge` or another OSError."""
+    def open_lock(self, directory: Directory, name: str) -> int:
+        """Open a file to be locked, made 0600 if it is missing; never blocks, never follows a symlink."""
+        try:
+            return os.open(name, _LOCK, dir_fd=directory.fd)
+        except FileNotFoundError:
+            fd = os.open(name, _LOCK | os.O_CREAT, FILE_MODE, dir_fd=directory.fd)
+            os.fchmod(fd, FILE_MODE)
+            return fd
+
+    def close_lock(self, fd: int) -> None:
+        os.close(fd)
+
+    def stat_file(self, fd: int) -> Stat:
+        """Of an open file."""
+        return Stat.of(os.fstat(fd))
+
+    def open_to_sync(self, directory: Directory, name: str) -> int:
+        """Open a file that is there so that :meth:`sync_file` takes it; never blocks, never follows a symlink."""
+        return self.open_file(directory, name)
+
+    def read(self, directory: Directory, name: str, limit: int) -> tuple[bytes, Stat]:
+        """The whole file, and what it was when it was read.
+
+        Raises FileNotFoundError, :class:`NotRegular`, :class:`TooLarge` or another OSError.
+        """
+        fd, raw = self._open_checked(directory, name, limit)
+        try:
+            return _read_all(fd, raw.st_size, limit, name), Stat.of(raw)
+        finally:
+            os.close(fd)
+
+    def digest(self, directory: Directory, name: str, limit: int) -> tuple[str, Stat]:
+        """The SHA-256 of the whole file in hex, whose bytes are never held together, and what it was. Raises as
+        :meth:`read`."""
+        import hashlib
+
+        fd, raw = self._open_checked(directory, name, limit)
+        try:
+            digest, total = hashlib.sha256(), 0
+            while data := os.read(fd, _CHUNK):
+                digest.update(data)
+                total += len(data)
+                if total > limit:
+                    raise TooLarge(errno.EFBIG, f"grew over the limit of {limit} bytes", name)
+            return digest.hexdigest(), Stat.of(raw)
+        finally:
+            os.close(fd)
+
+    def _open_checked(self, directory: Directory, name: str, limit: int) -> tuple[int, os.stat_result]:
         try:
             fd = self.open_file(directory, name)
         except OSError as error:
@@ -165,9 +237,10 @@ class HandleFs:
                 raise NotRegular(errno.EINVAL, "not a regular file", name)
             if raw.st_size > limit:
                 raise TooLarge(errno.EFBIG, f"{raw.st_size} bytes, over the limit of {limit}", name)
-            return _read_all(fd, raw.st_size, limit, name)
-        finally:
+        except BaseException:
             os.close(fd)
+            raise
+        return fd, raw
 
 
 class PathFs(HandleFs):
@@ -198,17 +271,23 @@ class PathFs(HandleFs):
     def create(self, directory: Directory, name: str) -> int:
         return os.open(os.path.join(directory.path, name), _CREATE, FILE_MODE)
 
+    def open_lock(self, directory: Directory, name: str) -> int:
+        path = os.path.join(directory.path, name)
+        if os.path.lexists(path) and Stat.of(os.lstat(path)).kind != "file":
+            raise NotRegular(errno.EINVAL, "not a regular file", name)
+        return os.open(path, _LOCK | os.O_CREAT, FILE_MODE)
+
     def sync_directory(self, directory: Directory) -> None:
         """Nothing to do: such platforms give no handle to sync."""
 
-    def link(self, directory: Directory, source: str, target: str) -> None:
-        os.link(os.path.join(directory.path, source), os.path.join(directory.path, target))
+    def link(self, source_dir: Directory, source: str, target_dir: Directory, target: str) -> None:
+        os.link(os.path.join(source_dir.path, source), os.path.join(target_dir.path, target))
 
     def unlink(self, directory: Directory, name: str) -> None:
         self._again(os.unlink, os.path.join(directory.path, name))
 
-    def rename(self, directory: Directory, source: str, target: str) -> None:
-        self._again(os.replace, os.path.join(directory.path, source), os.path.join(directory.path, target))
+    def rename(self, source_dir: Directory, source: str, target_dir: Directory, target: str) -> None:
+        self._again(os.replace, os.path.join(source_dir.path, source), os.path.join(target_dir.path, target))
 
     def remove_directory(self, parent: Directory, name: str) -> None:
         self._again(os.rmdir, os.path.join(parent.path, name))
@@ -218,6 +297,11 @@ class PathFs(HandleFs):
         if Stat.of(os.lstat(path)).kind != "file":
             raise NotRegular(errno.EINVAL, "not a regular file", name)
         return os.open(path, _READ)
+
+    def open_to_sync(self, directory: Directory, name: str) -> int:
+        os.close(self.open_file(directory, name))
+        # Windows syncs only what is open for writing.
+        return os.open(os.path.join(directory.path, name), os.O_RDWR | _CLOEXEC | _BINARY)
 
     def _again(self, call: Any, *paths: str) -> None:
         for attempt in range(self._ATTEMPTS):
@@ -261,9 +345,10 @@ def _full_sync(fd: int) -> None:
 
 
 def _read_all(fd: int, size: int, limit: int, name: str) -> bytes:
-    # A buffer of the right size: os.read allocates what it is asked for.
-    data = os.read(fd, min(size + 1, _CHUNK))
-    if len(data) == size and size < _CHUNK:
+    # A buffer of the right size: os.read allocates what it is asked for. In one piece, so that a large file is held
+    # once; only one that grows meanwhile, or that the system gives in pieces, is put together.
+    data = os.read(fd, size + 1)
+    if len(data) == size:
         return data
     parts = [data]
     total = len(data)

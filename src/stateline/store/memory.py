@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from stateline.bundle import naming
 from stateline.bundle.envelope import Pointer
 from stateline.errors import ConflictError, IntegrityError, LockTimeout
-from stateline.store.protocol import BlobExists, BlobMissing
+from stateline.store.protocol import FULL, BlobExists, BlobMissing, Durability
 
 
 class MemoryBackend:
@@ -18,6 +18,8 @@ class MemoryBackend:
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
+        # As full as memory can be: nothing here is less durable than the rest.
+        self.durability: Durability = FULL
         self._blobs: dict[str, bytes] = {}
         self._heads: dict[str, Pointer] = {}
         self._guard = threading.Lock()
@@ -52,6 +54,12 @@ class MemoryBackend:
         with self._guard:
             names = [name for name in self._blobs if name.rpartition("/")[0] == prefix]
         return (name.rpartition("/")[2] for name in names)
+
+    def settle(self, names: Iterable[str]) -> None:
+        for name in names:
+            naming.blob_parts(name)
+            if name not in self._blobs:
+                raise BlobMissing(name)
 
     def read(self, scope: str) -> Pointer | None:
         return self._heads.get(naming.checked_scope(scope))

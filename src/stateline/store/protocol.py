@@ -6,13 +6,19 @@ and logging are wrappers of these protocols, never options inside a backend.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from stateline.bundle.envelope import Pointer
 from stateline.errors import StatelineError
 from stateline.store.places import Danger
+
+Durability = Literal["full", "fast"]
+"""What a backend promises of what it acknowledged: ``full``, it survives a power loss; ``fast``, it survives the death
+of every process at any moment, and a power loss may take the newest of it away or leave it torn."""
+FULL: Literal["full"] = "full"
+FAST: Literal["fast"] = "fast"
 
 
 class BlobMissing(Exception):
@@ -30,11 +36,12 @@ class Blobs(Protocol):
     """
 
     def put(self, name: str, data: bytes) -> None:
-        """Keep ``data`` under ``name``. On return it survives a power loss.
+        """Keep ``data`` under ``name``. On return it is as durable as the backend's ``durability`` says.
 
-        The same bytes under the same name are fine (and durable on return). Raises :class:`BlobExists` when the
-        name holds other bytes, :class:`~stateline.errors.StorageError` when the medium refuses; then nothing is
-        visible under ``name`` that was not there before.
+        The same bytes under the same name are fine (and as durable on return, whoever put them). Raises
+        :class:`BlobExists` when the name holds other bytes, :class:`~stateline.errors.StorageError` when the medium
+        refuses; then nothing is visible under ``name`` that was not there before, but for the one case that has a type
+        of its own, :class:`~stateline.errors.DurabilityUnknown`.
         """
 
     def get(self, name: str, limit: int) -> bytes:
@@ -46,6 +53,14 @@ class Blobs(Protocol):
         Whatever lies there is listed, ours or not. Nothing there: an empty iterator. Several listings may be under
         way at once."""
 
+    def settle(self, names: Iterable[str]) -> None:
+        """Make durable what a ``fast`` writer put: on return the blobs ``names``, and the heads of the scopes they lie
+        in, survive a power loss, whoever put them. The caller has read them. A backend that is always durable has
+        nothing to do.
+
+        Raises :class:`BlobMissing`, ``StorageError``.
+        """
+
 
 class Heads(Protocol):
     """One pointer a scope, and the lock that covers a turn. ``scope`` is always a scope's hash."""
@@ -54,7 +69,8 @@ class Heads(Protocol):
         """The head, or None. Raises ``IntegrityError`` for a pointer that cannot be read as one. Never writes."""
 
     def swap(self, scope: str, expected: Pointer | None, new: Pointer) -> None:
-        """Make ``new`` the head if ``expected`` still is. Durable on return. Raises ``ConflictError`` otherwise.
+        """Make ``new`` the head if ``expected`` still is; on return as durable as the backend's ``durability`` says.
+        Raises ``ConflictError`` otherwise, ``DurabilityUnknown`` when ``new`` is the head and may not stay it.
 
         There is no default implementation: a backend that cannot compare and swap is none.
         """
@@ -72,6 +88,8 @@ class Heads(Protocol):
 class Backend(Blobs, Heads, Protocol):
     """Both protocols, and a place for people to be told about."""
 
+    durability: Durability
+    """What ``put`` and ``swap`` promise on return. It stands in every snapshot's ``event``."""
     warnings: list[str]
     """What a user should know about this place (a network file system ...)."""
 
@@ -82,7 +100,8 @@ class Backend(Blobs, Heads, Protocol):
         """
 
     def demand_writable(self) -> None:
-        """Raise what :meth:`prepare` would raise, as far as reading can tell; change nothing."""
+        """Raise what :meth:`prepare` would raise, as far as reading can tell; change nothing. From then on reading
+        raises what it would raise for a writer."""
 
     def describe(self) -> str:
         """Where this is, for messages."""
@@ -99,8 +118,16 @@ class Places(Protocol):
     def look(self, name: str) -> Danger | None:
         """Why a writer would refuse a file or directory; None if it would not, or if it is not there.
 
-        ``name`` is relative to the state dir, "" for itself; a trailing slash means that it should be a directory.
+        ``name`` is relative to the state dir, "" for itself, which is not opened for that; a trailing slash means that
+        it should be a directory.
         """
+
+    def digest(self, name: str, limit: int) -> str:
+        """The SHA-256 of a blob's bytes in hex; they are never held together, however many. Raises as ``Blobs.get``."""
+
+    def above(self) -> tuple[Danger, ...]:
+        """Why a writer would refuse what is above the state dir: directories in which others may put something else in
+        its place."""
 
     def examine(self) -> StatelineError | None:
         """What is wrong with ``stateline.json``: None, ``NotFound`` if it is not there, or the error that reading

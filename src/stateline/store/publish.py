@@ -1,6 +1,7 @@
-"""How one file comes to its name: written and synced under another name first, never over what is there.
+"""How one file comes to its name: written (and synced) under another name first, never over what is there.
 
-The order of a commit and the reason for each step are written at the step.
+The order of a commit and the reason for each step are written at the step. What is ``durable`` is synced; the caller
+syncs the directory afterwards, since only it knows what to do when that fails.
 """
 
 from __future__ import annotations
@@ -10,56 +11,66 @@ import os
 from contextlib import suppress
 
 from stateline.bundle import naming
-from stateline.store.fs import Directory, HandleFs, NotRegular, TooLarge
+from stateline.store.fs import Directory, HandleFs, Stat, TooLarge
 from stateline.store.protocol import BlobExists
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
-def holds(fs: HandleFs, directory: Directory, base: str, data: bytes) -> bool:
-    """Whether the file is there with these bytes. Raises BlobExists if it holds others."""
+def holds(fs: HandleFs, directory: Directory, base: str, data: bytes) -> Stat | None:
+    """What the file is that is there with these bytes, or None if none is. Raises BlobExists if it holds others,
+    ``NotRegular``."""
     try:
-        found = fs.read(directory, base, len(data))
+        found, seen = fs.read(directory, base, len(data))
     except FileNotFoundError:
-        return False
-    except (NotRegular, TooLarge):
+        return None
+    except TooLarge:
         raise BlobExists(base) from None
     if found != data:
         raise BlobExists(base)
-    return True
+    return seen
 
 
-def put_file(fs: HandleFs, directory: Directory, base: str, data: bytes) -> None:
-    """Make a file with ``data``; on return it survives a power loss. The same bytes under the name are fine.
+def put_file(fs: HandleFs, way: tuple[Directory, Directory], base: str, data: bytes, *, durable: bool) -> bool:
+    """Make a file with ``data``, by ``way`` of a temporary file in the first directory, in the second. False if it was
+    there with the same bytes, which somebody else may not have synced.
 
     Raises BlobExists if the name is taken by other bytes; then, and after an OSError, what was there is untouched.
     """
-    temporary = write_temporary(fs, directory, data)
+    room, directory = way
+    temporary = write_temporary(fs, room, data, durable=durable)
     try:
         try:
             # The name appears at once and whole, and never replaces anything, not even a planted symlink.
-            fs.link(directory, temporary, base)
+            fs.link(room, temporary, directory, base)
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
             # FAT and some network mounts have no hard links. The scope's lock, the microsecond and the digest in
             # the name make a clash there a matter of equal content.
-            if not holds(fs, directory, base, data):
-                fs.rename(directory, temporary, base)
+            if holds(fs, directory, base, data) is not None:
+                return False
+            fs.rename(room, temporary, directory, base)
     except FileExistsError:
-        if not holds(fs, directory, base, data):
+        if holds(fs, directory, base, data) is None:
             raise
+        return False
     finally:
         with suppress(OSError):
-            fs.unlink(directory, temporary)
-    # Without this the name, and with it the file, may be gone after a power loss.
-    fs.sync_directory(directory)
+            fs.unlink(room, temporary)
+    return True
 
 
-def write_temporary(fs: HandleFs, directory: Directory, data: bytes) -> str:
-    """A new file with ``data``, synced; its name. Nothing is left behind on failure."""
+def write_temporary(fs: HandleFs, directory: Directory, data: bytes, *, durable: bool) -> str:
+    """A new file with ``data``; its name. Nothing is left behind on failure."""
     name = f"{naming.TEMPORARY}{os.urandom(8).hex()}"
-    fd = fs.create(directory, name)
+    fill(fs, (directory, name), fs.create(directory, name), data, durable=durable)
+    return name
+
+
+def fill(fs: HandleFs, place: tuple[Directory, str], fd: int, data: bytes, *, durable: bool) -> None:
+    """Write ``data`` into the new file at ``place``, open as ``fd``, and close it. On failure it is removed."""
+    directory, name = place
     try:
         try:
             rest = memoryview(data)
@@ -67,11 +78,11 @@ def write_temporary(fs: HandleFs, directory: Directory, data: bytes) -> str:
                 rest = rest[fs.write(fd, rest) :]
             # Before the name that counts exists: a name must never lead to bytes that are not there. After a
             # failed sync the kernel may have dropped the pages, so this file is given up, never synced again.
-            fs.sync_file(fd)
+            if durable:
+                fs.sync_file(fd)
         finally:
             fs.close_file(fd)
     except BaseException:
         with suppress(OSError):
             fs.unlink(directory, name)
         raise
-    return name

@@ -7,57 +7,33 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
-import msgspec
-
 from stateline._version import __version__
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json, sha256
-from stateline.bundle.envelope import VERSION, Envelope, Link, Pointer, Ref, read_envelope
-from stateline.bundle.objects import Artifact, Split, artifact_ref, references, resolve, split, with_refs
+from stateline.bundle.envelope import Envelope, Link, Pointer, Ref, read_envelope, write_envelope
+from stateline.bundle.objects import Artifact, Split, artifact_ref, extend, references, resolve, split
 from stateline.bundle.redact import Redactor
 from stateline.errors import (
     ConflictError,
+    DurabilityUnknown,
     IntegrityError,
-    NewerVersion,
     NotFound,
     RequestError,
+    StorageError,
     UnsafePlace,
     ValueRefused,
 )
-from stateline.store.protocol import Backend, BlobExists, BlobMissing
+from stateline.store.protocol import FULL, Backend, BlobExists, BlobMissing, Durability
+from stateline.store.settling import settle_objects, settle_past
+from stateline.store.snapshot import Snapshot, demand_known_version
+from stateline.store.unchanged import held
+from stateline.store.walking import walk
 
 WAIT = 10.0
 """How long a writer waits for a scope's lock by default [s]."""
 
 LATEST: Literal["latest"] = "latest"
 """As ``parent``: whatever is the head when the lock is held."""
-
-
-class Snapshot(msgspec.Struct, frozen=True):
-    """One immutable bundle file. ``sha256`` is the digest of ``data``, the file's exact bytes."""
-
-    scope: str
-    path: str
-    sha256: str
-    data: bytes
-    envelope: Envelope
-
-    @property
-    def seq(self) -> int:
-        return self.envelope.seq
-
-    @property
-    def event(self) -> dict[str, Json]:
-        return self.envelope.event
-
-    @property
-    def pointer(self) -> Pointer:
-        return Pointer(self.path, self.sha256)
-
-    @property
-    def state(self) -> Json:
-        """The state with a :class:`Ref` where an object belongs. ``Store.resolve`` fills them in."""
-        return with_refs(self.envelope.state, self.envelope.objects)
 
 
 class Store:
@@ -88,14 +64,31 @@ class Store:
         self._clock = clock or time.time_ns
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, redactor: Redactor | None = None) -> Store:
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        redactor: Redactor | None = None,
+        durability: Durability = FULL,
+        trust_parent: bool = False,
+    ) -> Store:
         """The store in the directory ``path``, which need not exist yet.
 
-        Without ``redactor``, values of environment variables that are named like keys are masked.
+        Without ``redactor``, values of environment variables that are named like keys are masked. ``durability``
+        ``fast`` syncs nothing of a save: what is acknowledged survives the death of every process, and a power loss
+        may take the newest of it away. ``trust_parent`` writes although others may write in a directory above.
         """
         from stateline.store.local import LocalBackend
 
-        return cls(LocalBackend(os.fspath(path)), redactor=redactor or Redactor.from_environment(os.environ))
+        backend = LocalBackend(os.fspath(path), durability=durability, trust_parent=trust_parent)
+        return cls(backend, redactor=redactor or Redactor.from_environment(os.environ))
+
+    @classmethod
+    def in_memory(cls, *, redactor: Redactor | None = None) -> Store:
+        """An empty store that is gone with this process. ``redactor`` as in :meth:`open`."""
+        from stateline.store.memory import MemoryBackend
+
+        return cls(MemoryBackend(), redactor=redactor or Redactor.from_environment(os.environ))
 
     @property
     def warnings(self) -> list[str]:
@@ -126,6 +119,18 @@ class Store:
         self._put_object(ref, data)
         return ref
 
+    def append(self, ref: Ref, items: list[Json]) -> Ref:
+        """The list that is stored as ``ref``, with ``items`` behind it; as durable on return as ``ref``, which stays.
+
+        Of a long list only the last chunk is read, and that one and new ones are written. ``items`` may hold
+        :class:`Ref` and :class:`Artifact` leaves; secrets in them are masked. Raises ``ValueRefused`` if the object is
+        not a list, ``NotFound`` for a Ref to what is not there, ``IntegrityError``.
+        """
+        data = self.get(ref)
+        parts = extend(ref, data, self.redactor.redact(items)[0])
+        self._put_parts(parts, {ref, *references(data, ref)})
+        return parts.objects[""]
+
     def get(self, ref: Ref) -> bytes:
         """An object's bytes, digest and size checked. Raises ``IntegrityError`` if they are missing or altered."""
         name = naming.object_path(ref.sha256)
@@ -152,18 +157,21 @@ class Store:
             data = self.backend.get(name, canonical.SNAPSHOT_LIMIT)
         except BlobMissing:
             raise IntegrityError(f"the snapshot {name} is missing", finding="missing", hint=_DAMAGE) from None
-        if sha256(data) != pointer.sha256:
+        sha = sha256(data)
+        if sha != pointer.sha256:
             finding = "truncated" if not data.endswith(b"}") else "altered"
             raise IntegrityError(
                 f"the snapshot {name} is {finding}: its SHA-256 is not the one that leads to it",
                 finding=finding,
                 hint=_DAMAGE,
             )
-        return self.parse_snapshot(scope, pointer.path, data)
+        return self._parsed(scope, pointer.path, data, sha)
 
     def parse_snapshot(self, scope: str, path: str, data: bytes) -> Snapshot:
         """A snapshot from a file's bytes, checked against its place. Raises as :meth:`read_snapshot`."""
-        sha = sha256(data)
+        return self._parsed(scope, path, data, sha256(data))
+
+    def _parsed(self, scope: str, path: str, data: bytes, sha: str) -> Snapshot:
         try:
             envelope = read_envelope(data, f"the snapshot {scope}/{path}")
         except IntegrityError as error:
@@ -194,6 +202,35 @@ class Store:
             except (IntegrityError, UnsafePlace):
                 return True
         return False
+
+    def _put_parts(self, parts: Split, known: set[Ref]) -> None:
+        """Keep the objects of a split value, parts before wholes; those that are ``known`` are there already.
+
+        What they name must be there too, before anything is acknowledged. Raises ``NotFound``.
+        """
+        known = known | self._kept
+        others = sorted(parts.named() - known - parts.contents.keys())
+        for ref in others:
+            self._demand_object(ref)
+        settle_objects(self, others)
+        for ref, data in parts.contents.items():
+            if ref not in known:
+                self._put_object(ref, data)
+
+    def _demand_object(self, ref: Ref) -> None:
+        try:
+            self.get(ref)
+        except IntegrityError as error:
+            if error.finding != "missing":
+                raise
+            raise NotFound(
+                f"there is no object {ref.sha256} in this store; nothing was written",
+                hint="put the content into this store first (Store.put), or save the value itself",
+            ) from None
+
+    def forget_objects(self) -> None:
+        """Take no object for kept because this process kept it: a repair may have set it aside."""
+        self._kept.clear()
 
     def _put_object(self, ref: Ref, data: bytes) -> None:
         try:
@@ -229,17 +266,6 @@ class Store:
         return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def demand_known_version(head: Snapshot) -> None:
-    """Raise ``NewerVersion`` for a head of a newer minor version: it may hold what this version does not know, and a
-    snapshot on top of it would drop that. Reading goes on."""
-    if head.envelope.version != VERSION:
-        raise NewerVersion(
-            f"the head of {head.envelope.scope} is of format version {head.envelope.version}; this Stateline writes "
-            f"version {VERSION}. It was left untouched.",
-            hint="upgrade stateline",
-        )
-
-
 class Scope:
     """One named chain of snapshots. ``key`` is its name, ``hash`` where it lies."""
 
@@ -261,9 +287,14 @@ class Scope:
         """
         try:
             pointer = self.store.backend.read(self.hash)
+            if pointer is None and self.store.holds_more_than_a_first(self.hash):
+                # A first save may have ended since the pointer was looked for; only a second look tells.
+                pointer = self.store.backend.read(self.hash)
+                if pointer is None:
+                    self._demand_empty()
             return None if pointer is None else self.store.read_snapshot(self.hash, pointer)
         except IntegrityError as error:
-            raise self._with_way_out(error) from None
+            raise self.with_way_out(error) from None
 
     def load(self) -> Snapshot:
         """The head. Raises ``NotFound`` for a scope that does not exist."""
@@ -285,11 +316,9 @@ class Scope:
         return before
 
     def walk(self, start: Snapshot | None = None) -> Iterator[Snapshot]:
-        """From ``start`` (default: the head) back to the first, one read a step. Raises ``IntegrityError``."""
-        snapshot = start or self.head()
-        while snapshot is not None:
-            yield snapshot
-            snapshot = self.parent(snapshot)
+        """From ``start`` (default: the head) back to the first, one read a step. Where a snapshot is missing that a
+        newer one declares lost, it goes on where that one says; ``seq`` then skips. Raises ``IntegrityError``."""
+        return walk(self, start)
 
     def save(
         self,
@@ -307,7 +336,7 @@ class Scope:
         ``kind`` defaults to the kind in the scope's key. ``parent`` demands a head: a snapshot, or None for a scope
         that must not exist yet. ``masked`` says that the caller has masked what people and programs said; names that
         the caller made itself are then safe from a secret that happens to be spelled like one of them. On return the
-        snapshot survives a power loss.
+        snapshot is as durable as the store promises; with ``full`` durability all its past is, too.
 
         Raises ``ConflictError`` when the parent is not the head, ``LockTimeout``, ``ValueRefused``,
         ``IntegrityError`` when the head is damaged (nothing starts afresh), ``UnsafePlace``, ``StorageError``; the
@@ -317,17 +346,22 @@ class Scope:
             try:
                 pointer = self.store.backend.read(self.hash)
                 head = self._expected_head(pointer, parent)
+                if head is None:
+                    self._demand_empty()
+                    self.demand_key_without_secrets()
+                else:
+                    demand_known_version(head)
+                    self.settle(head)
             except IntegrityError as error:
-                raise self._with_way_out(error) from None
-            if head is None:
-                self._demand_empty()
-                self.demand_key_without_secrets()
-            else:
-                demand_known_version(head)
+                raise self.with_way_out(error) from None
             said = dict(event or {})
             if not masked:
                 state, said = self._masked(state, said)
-            snapshot = self._write(head, state, kind or self.key.partition(":")[0], said)
+            try:
+                snapshot = self._write(head, state, kind or self.key.partition(":")[0], said)
+            except DurabilityUnknown as error:
+                # A part of the save is visible and nothing leads to it: for the chain nothing has happened.
+                raise StorageError(f"{error.message}; the head is as it was", hint=error.hint) from error
             self.store.backend.swap(self.hash, pointer, snapshot.pointer)
             return snapshot
 
@@ -340,7 +374,25 @@ class Scope:
                 f"the scope {self.key} is {now}, not where this change began; nothing was written",
                 hint="load the head again and repeat the change",
             )
+        if parent is not None and not self._lies_there(parent):
+            self.store.read_snapshot(self.hash, parent.pointer)  # which says what is wrong with it
         return parent
+
+    def _lies_there(self, snapshot: Snapshot) -> bool:
+        """Whether the file still has the bytes that the caller read: nothing is built on a head that was damaged."""
+        try:
+            return self.store.backend.get(f"{self.hash}/{snapshot.path}", canonical.SNAPSHOT_LIMIT) == snapshot.data
+        except BlobMissing:
+            return False
+
+    def settle(self, snapshot: Snapshot) -> None:
+        """Make durable what a snapshot and its past rest on, if it was saved ``fast`` and this store is ``full``: for
+        whoever names it in something that has to last. Raises ``IntegrityError`` for a damaged past, ``StorageError``.
+        """
+        try:
+            settle_past(self, snapshot)
+        except IntegrityError as error:
+            raise self.with_way_out(error) from None
 
     def _masked(self, state: Json, event: dict[str, Json]) -> tuple[Json, dict[str, Json]]:
         masked, count = self.store.redactor.redact({"state": state, "event": event})
@@ -358,14 +410,9 @@ class Scope:
             )
 
     def _write(self, head: Snapshot | None, state: Json, kind: str, event: dict[str, Json]) -> Snapshot:
-        event["durability"] = "full"
+        event["durability"] = self.store.backend.durability
         parts = split(state)
-        known = set(head.envelope.objects.values()) if head else set()
-        self._demand_objects(parts, known)
-        for ref, data in parts.contents.items():
-            # What the parent names is durable since the parent was acknowledged.
-            if ref not in known:
-                self.store._put_object(ref, data)
+        self.store._put_parts(parts, self._held(head, parts))
         envelope = Envelope(
             seq=head.seq + 1 if head else 0,
             created_at=self.store.now(head.envelope.created_at if head else None),
@@ -378,31 +425,26 @@ class Scope:
             state=parts.value,
             objects=parts.objects,
         )
-        data = canonical.encode(envelope.document(), depth=canonical.FILE_DEPTH)
+        return self.seal(envelope)
+
+    def seal(self, envelope: Envelope) -> Snapshot:
+        """Publish a snapshot of this scope as it is, without making it the head; ``save`` is what checks it first. The
+        lock must be held. Raises ``ValueRefused`` for one that is too large."""
+        # What is published is what a reader will see, and it shares nothing with the caller's value.
+        data, seen = write_envelope(envelope)
         if len(data) > canonical.SNAPSHOT_LIMIT:
             raise ValueRefused(
                 f"the snapshot would have {len(data)} bytes, over the limit of {canonical.SNAPSHOT_LIMIT}; "
                 "nothing was written",
                 hint="keep large values inside lists or mappings, where they become objects",
             )
-        # What is published is what a reader will see, and it shares nothing with the caller's value.
-        return self._publish(read_envelope(data, "the new snapshot"), data)
+        return self._publish(seen, data)
 
-    def _demand_objects(self, parts: Split, known: set[Ref]) -> None:
-        """What a snapshot names must be there before it is acknowledged. Raises ``NotFound``."""
-        named = set(parts.objects.values())
-        for ref, data in parts.contents.items():
-            named.update(references(data, ref))
-        for ref in sorted(named - known - self.store._kept - parts.contents.keys()):
-            try:
-                self.store.get(ref)
-            except IntegrityError as error:
-                if error.finding != "missing":
-                    raise
-                raise NotFound(
-                    f"there is no object {ref.sha256} in this store; nothing was written",
-                    hint="put the content into this store first (Store.put), or save the value itself",
-                ) from None
+    def _held(self, head: Snapshot | None, parts: Split) -> set[Ref]:
+        """Objects that the parent holds: they are as durable as this save shall be, since the parent was settled."""
+        if head is None:
+            return set()
+        return held(head.envelope.objects.values(), parts, parts.named() - self.store._kept, self.store.get)
 
     def _publish(self, envelope: Envelope, data: bytes) -> Snapshot:
         sha = sha256(data)
@@ -419,31 +461,22 @@ class Scope:
     def _demand_empty(self) -> None:
         """Starting afresh beside the snapshots of a scope that lost its pointer would hide that it did."""
         if self.store.holds_more_than_a_first(self.hash):
-            error = IntegrityError(f"the pointer of the scope {self.key} is missing", finding="missing")
-            raise self._with_way_out(error)
+            raise IntegrityError(f"the pointer of the scope {self.key} is missing", finding="missing")
 
-    def _with_way_out(self, error: IntegrityError) -> IntegrityError:
-        """The same error, with the newest intact snapshot named."""
-        newest = self.newest_intact()
-        found = f"the newest intact snapshot is {newest.path}" if newest else "no snapshot of it is intact"
-        return IntegrityError(
-            f"{error.message}. Nothing was changed; {found}.",
-            finding=error.finding,
-            hint=f"`stateline verify {self.key}` lists all damage; `stateline repair` sets it aside",
-        )
+    def with_way_out(self, error: IntegrityError) -> IntegrityError:
+        """The same error, with the newest intact snapshot named, and what to do about the damage."""
+        from stateline.store.wayout import with_way_out
+
+        return with_way_out(self, error)
 
     def newest_intact(self) -> Snapshot | None:
-        """The newest snapshot file whose own bytes are in order, wherever the pointer points. Reads from the newest."""
-        names = sorted((n for n in self.store.backend.list(self.hash) if naming.snapshot_parts(n)), reverse=True)
-        for name in names:
-            try:
-                data = self.store.backend.get(f"{self.hash}/{name}", canonical.SNAPSHOT_LIMIT)
-                return self.store.parse_snapshot(self.hash, name, data)
-            except (IntegrityError, UnsafePlace, BlobMissing):
-                continue
-        return None
+        """The newest snapshot whose own bytes are in order and whose objects are too, wherever the pointer points.
+        Reads from the newest, and no further than it must."""
+        from stateline.store.wayout import newest_intact
+
+        return newest_intact(self)
 
 
-_DAMAGE = "nothing was changed; `stateline verify` lists all damage"
+_DAMAGE = "nothing was changed; `stateline verify` lists all damage, `stateline repair` plans how to go on"
 
-__all__ = ["LATEST", "WAIT", "Artifact", "Link", "Ref", "Scope", "Snapshot", "Store"]
+__all__ = ["LATEST", "WAIT", "Artifact", "Link", "Ref", "Scope", "Snapshot", "Store", "demand_known_version"]

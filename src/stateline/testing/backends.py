@@ -191,6 +191,26 @@ class BackendContract:
         assert [type(error) for error in raised if error is not None] == [BlobExists] * (THREADS - 1)
         assert self.raw_get(backend, BLOB) == b"%d" % raised.index(None)
 
+    def test_settling_changes_nothing_that_can_be_read(self, backend: Backend) -> None:
+        backend.put(BLOB, b"blob")
+        backend.put(object_name(b"data"), b"data")
+        backend.swap(SCOPE, None, pointer(1))
+        backend.settle([BLOB, object_name(b"data")])
+        backend.settle(iter([BLOB]))
+        backend.settle([])
+        assert self.raw_get(backend, BLOB) == b"blob"
+        assert (backend.get(object_name(b"data"), LIMIT), backend.read(SCOPE)) == (b"data", pointer(1))
+
+    @pytest.mark.parametrize("name", [BLOB, object_name(b"nothing")])
+    def test_what_is_not_there_cannot_be_settled(self, backend: Backend, name: str) -> None:
+        backend.put(f"{SCOPE}/other", b"x")
+        backend.put(object_name(b"other"), b"other")
+        with pytest.raises(BlobMissing):
+            backend.settle([name])
+
+    def test_a_backend_says_how_durable_it_is(self, backend: Backend) -> None:
+        assert backend.durability in ("full", "fast")
+
     # -- heads -----------------------------------------------------------------------------------------------------
 
     def test_a_scope_has_no_head_at_first(self, backend: Backend) -> None:
@@ -349,6 +369,7 @@ class BackendContract:
         calls: tuple[Callable[[], object], ...] = (
             lambda: backend.put(f"{place}/x", b"evil"),
             lambda: backend.get(f"{place}/x", LIMIT),
+            lambda: backend.settle([f"{place}/x"]),
             lambda: list(backend.list(place)),
             lambda: backend.read(place),
             lambda: backend.swap(place, None, pointer(1)),
@@ -370,6 +391,8 @@ class BackendContract:
                 backend.put(name, b"evil")
             with pytest.raises(UsageError):
                 backend.get(name, LIMIT)
+            with pytest.raises(UsageError):
+                backend.settle([name])
         assert self.outside(backend) == before
 
     # -- the place -------------------------------------------------------------------------------------------------

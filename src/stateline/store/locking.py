@@ -1,0 +1,194 @@
+"""The lock of a scope, and what its last holder may have left behind.
+
+A holder marks the scope's directory before anything half written can lie there. Whoever finds the mark knows that the
+holder before it died: only then is the directory listed, and what was half written is removed. The mark becomes the new
+pointer in the end, so that it costs no file of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from stateline.bundle import naming
+from stateline.errors import LockTimeout
+from stateline.store.fs import Directory, HandleFs, Stat
+from stateline.store.places import danger
+from stateline.store.publish import fill, write_temporary
+from stateline.store.refusals import unsafe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+POLL = 0.005
+"""[s] between attempts at a lock that is held."""
+
+
+class Held:
+    """A scope's lock, held: the handle of its directory, and the way to let go. ``lock`` is the locked file's."""
+
+    __slots__ = ("_fs", "_lock", "_mark", "_marked", "directory", "in_use")
+
+    def __init__(self, fs: HandleFs, directory: Directory, lock: int) -> None:
+        self._fs = fs
+        self.directory = directory
+        self._lock = lock
+        self._mark = -1
+        self._marked = False
+        self.in_use = False
+        """Whether the directory is known to be durable in its parent."""
+
+    def mark(self) -> None:
+        """Mark the directory, if it is not marked: to be called before anything half written can lie in it."""
+        if self._marked:
+            return
+        try:
+            self._mark = self._fs.create(self.directory, naming.HELD)
+            self._marked = True
+        except FileExistsError:
+            self._marked = True
+            sweep(self._fs, self.directory, spare=naming.HELD)
+        except OSError as error:
+            # On a full disk a scope can still be read under its lock, and removed.
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+
+    def write(self, data: bytes, *, durable: bool) -> str:
+        """A temporary file with ``data``, to be renamed; its name. It is the mark where that is this holder's: while it
+        is there it still says the same. Nothing is left behind on failure."""
+        self.mark()
+        if self._mark < 0:
+            return write_temporary(self._fs, self.directory, data, durable=durable)
+        mark, self._mark = self._mark, -1
+        self._marked = False
+        fill(self._fs, (self.directory, naming.HELD), mark, data, durable=durable)
+        return naming.HELD
+
+    def release(self) -> None:
+        """Let go, and take the mark away: nothing half written is left by a holder that comes to this."""
+        try:
+            if self._mark >= 0:
+                with suppress(OSError):
+                    self._fs.close_file(self._mark)
+            if self._marked:
+                with suppress(OSError):
+                    self._fs.unlink(self.directory, naming.HELD)
+            self._fs.close_directory(self.directory)
+        finally:
+            _unlock(self._fs, self._lock)
+
+
+def acquire(fs: HandleFs, root: Directory, scope: str, open_scope: Callable[[], Directory], wait: float) -> Held:
+    """Take the lock of ``scope`` within ``wait`` [s]. ``open_scope`` opens its directory, made if need be.
+
+    Raises ``LockTimeout``, ``UnsafePlace`` for a lock in others' hands, OSError.
+    """
+    deadline = time.monotonic() + wait
+    while True:
+        directory = open_scope()
+        try:
+            found = _lock(fs, directory, deadline)
+        except FileNotFoundError:
+            fs.close_directory(directory)
+            # The directory went away under the lock file's feet; below it is made anew, while there is time.
+            if time.monotonic() >= deadline:
+                raise
+            continue
+        except BaseException:
+            fs.close_directory(directory)
+            raise
+        if found is None:
+            fs.close_directory(directory)
+            raise LockTimeout(
+                f"another process holds the lock of this scope; waited {wait:g} s, nothing was changed",
+                hint="call again, or wait longer with --wait SECONDS",
+            )
+        lock, seen = found
+        try:
+            if _same_place(fs, root, scope, directory, seen):
+                held = Held(fs, directory, lock)
+                held.mark()
+                return held
+        except BaseException:
+            fs.close_directory(directory)
+            _unlock(fs, lock)
+            raise
+        # The scope was removed, or its directory swapped, while we waited: what we locked is not what is there.
+        fs.close_directory(directory)
+        _unlock(fs, lock)
+
+
+def _lock(fs: HandleFs, directory: Directory, deadline: float) -> tuple[int, Stat] | None:
+    """The lock's file, open and locked, and what it is; None if somebody else still holds it at ``deadline``
+    [monotonic s]."""
+    # An OS lock that dies with its holder, never a lock file that lingers. By descriptor: a lock by path costs a look
+    # at every directory above, and could be another file's than the one that the handles lead to.
+    from filelock import lock_descriptor
+
+    lock = _open_lock(fs, directory)
+    try:
+        seen = fs.stat_file(lock)
+        _demand_safe(seen, directory)
+        while not lock_descriptor(lock, blocking=False):
+            if time.monotonic() >= deadline:
+                fs.close_lock(lock)
+                return None
+            time.sleep(POLL)
+    except BaseException:
+        fs.close_lock(lock)
+        raise
+    return lock, seen
+
+
+def _unlock(fs: HandleFs, lock: int) -> None:
+    from filelock import unlock_descriptor
+
+    with suppress(OSError):
+        # Closing alone would leave it to a child that was forked meanwhile and has the file open too.
+        unlock_descriptor(lock)
+    # Whatever closing says: what was done under the lock is done, and it is let go.
+    with suppress(OSError):
+        fs.close_lock(lock)
+
+
+def _open_lock(fs: HandleFs, directory: Directory) -> int:
+    try:
+        return fs.open_lock(directory, naming.LOCK)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        # A symlink, a directory, somebody else's file: the reason says more than that it cannot be opened.
+        with suppress(FileNotFoundError):
+            _demand_safe(fs.stat(directory, naming.LOCK), directory)
+        raise
+
+
+def _demand_safe(lock: Stat, directory: Directory) -> None:
+    found = danger(lock, f"{directory.path}/{naming.LOCK}", "file")
+    if found:
+        raise unsafe(found)
+
+
+def _same_place(fs: HandleFs, root: Directory, scope: str, directory: Directory, lock: Stat) -> bool:
+    """Whether the file that was locked is still the lock of what the scope's name leads to."""
+    try:
+        return (
+            fs.stat(root, scope).identity == (directory.identity or fs.stat(directory).identity)
+            and fs.stat(directory, naming.LOCK).identity == lock.identity
+        )
+    except FileNotFoundError:
+        return False
+
+
+def sweep(fs: HandleFs, directory: Directory, *, spare: str = "", before: float | None = None) -> None:
+    """Remove temporary files: all but ``spare``, or those whose content last changed ``before`` [s since 1970].
+
+    What cannot be removed stays; it is residue, and in nobody's way.
+    """
+    with suppress(OSError):
+        for name in [name for name in fs.names(directory) if name.startswith(naming.TEMPORARY) and name != spare]:
+            with suppress(OSError):
+                if before is None or fs.stat(directory, name).changed < before:
+                    fs.unlink(directory, name)

@@ -1,0 +1,48 @@
+"""A snapshot as it is handed around, and who may build on one."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stateline.bundle.canonical import Json
+from stateline.bundle.envelope import VERSION, Envelope, Pointer
+from stateline.bundle.objects import with_refs
+from stateline.errors import NewerVersion
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """One immutable bundle file. ``sha256`` is the digest of ``data``, the file's exact bytes."""
+
+    scope: str
+    path: str
+    sha256: str
+    data: bytes
+    envelope: Envelope
+
+    @property
+    def seq(self) -> int:
+        return self.envelope.seq
+
+    @property
+    def event(self) -> dict[str, Json]:
+        return self.envelope.event
+
+    @property
+    def pointer(self) -> Pointer:
+        return Pointer(self.path, self.sha256)
+
+    @property
+    def state(self) -> Json:
+        """The state with a :class:`Ref` where an object belongs. ``Store.resolve`` fills them in."""
+        return with_refs(self.envelope.state, self.envelope.objects)
+
+
+def demand_known_version(head: Snapshot) -> None:
+    """Raise ``NewerVersion`` for a head of a newer minor version: it may hold what this version does not know, and a
+    snapshot on top of it would drop that. Reading goes on."""
+    if head.envelope.version != VERSION:
+        raise NewerVersion(
+            f"the head of {head.envelope.scope} is of format version {head.envelope.version}; this Stateline writes "
+            f"version {VERSION}. It was left untouched.",
+            hint="upgrade stateline",
+        )

@@ -1,0 +1,93 @@
+"""What a call loads: each is a process of its own, so whatever it does not need is left where it lies."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+NEVER = {
+    "asyncio",
+    "cel_expr_python",
+    "concurrent",
+    "cryptography",
+    "http",
+    "json",
+    "jsonpatch",
+    "jsonschema_rs",
+    "markdown_it",
+    "multiprocessing",
+    "pickle",
+    "platformdirs",
+    "pydantic",
+    "pygments",
+    "rich",
+    "socket",
+    "sqlite3",
+    "ssl",
+    "tempfile",
+    "tomllib",
+    "yaml",
+}
+"""Top-level modules that none of these calls needs."""
+READERS = {"filelock", "stateline.machine", "stateline.service", "stateline.engine.process"}
+"""What only a turn needs."""
+MACHINE = """\
+stateline: 1
+name: loop
+start: a
+stages:
+  a: {task: ["/bin/echo", "{}"], default_next: b}
+  b: {task: ["/bin/echo", "{}"], default_next: a}
+"""
+
+
+def loaded(place: Path, *argv: str) -> set[str]:
+    """The modules that are loaded after a call of the command line that succeeds, in a new process."""
+    code = (
+        "import sys; from stateline.cli.main import run; sys.argv.pop(0); code = run(sys.argv);"
+        "sys.stderr.write('\\n'.join([str(code), *sys.modules]))"
+    )
+    command = [sys.executable, "-I", "-c", code, *argv]
+    done = subprocess.run(command, capture_output=True, timeout=60, text=True, cwd=place, check=True, input="")
+    exit_code, *modules = done.stderr.split("\n")
+    assert exit_code == "0", done
+    return {part for module in modules for part in (module, module.partition(".")[0])}
+
+
+def commands(modules: set[str]) -> set[str]:
+    return modules & {
+        f"stateline.cli.{name}" for name in ("audit", "contexts", "diff", "execute", "log", "machines", "runs")
+    }
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A directory with a machine file and a store ``s``, in which a run of it has done a turn; and the run's id."""
+    path = tmp_path_factory.mktemp("startup")
+    (path / "m.yaml").write_text(MACHINE)
+    call = ["-m", "stateline", "--state-dir", "s", "--format", "json", "execute", "-i", "m.yaml"]
+    done = subprocess.run([sys.executable, *call], capture_output=True, timeout=60, cwd=path, check=True, input=b"")
+    return path, json.loads(done.stdout)["run"]
+
+
+def test_the_version_is_told_without_any_library(place: tuple[Path, str]) -> None:
+    assert not loaded(place[0], "--version") & (NEVER | READERS | {"typer", "msgspec", "subprocess", "inspect"})
+
+
+@pytest.mark.parametrize("name", ["log", "show"])
+def test_reading_a_run_loads_nothing_that_only_a_turn_needs(place: tuple[Path, str], name: str) -> None:
+    modules = loaded(place[0], "--state-dir", "s", name, f"run:{place[1]}")
+    assert not modules & (NEVER | READERS)
+    assert commands(modules) <= {"stateline.cli.audit", "stateline.cli.log"}
+
+
+def test_a_turn_of_an_unchanged_machine_without_conditions_reads_no_machine_file(place: tuple[Path, str]) -> None:
+    modules = loaded(place[0], "--state-dir", "s", "execute", "-i", "m.yaml")
+    assert not modules & (
+        NEVER | {"stateline.machine.check", "stateline.machine.conditions", "stateline.machine.schemas"}
+    )
+    assert commands(modules) == {"stateline.cli.execute"}

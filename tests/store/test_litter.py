@@ -1,0 +1,215 @@
+"""Temporary files: where they lie, who removes them, and that nobody lists a directory for nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stateline import Artifact, Store
+from stateline.bundle import naming
+from stateline.bundle.canonical import sha256
+from stateline.errors import StatelineError, StorageError
+from stateline.history.verify import verify
+from stateline.store.fs import Directory, HandleFs
+from stateline.store.local import LocalBackend
+
+KEY = "notes:x"
+HASH = naming.scope_hash(KEY)
+BIG = "x" * 5000
+TEMPORARY = ".tmp-0123456789abcdef"
+
+
+class Watching(HandleFs):
+    """Writes down which directories are listed, and where temporary files are made."""
+
+    def __init__(self) -> None:
+        self.listed: list[str] = []
+        self.made: list[str] = []
+
+    def names(self, directory: Directory) -> Iterator[str]:
+        self.listed.append(os.path.basename(directory.path))
+        return super().names(directory)
+
+    def create(self, directory: Directory, name: str) -> int:
+        if name != naming.HELD:
+            self.made.append(os.path.basename(directory.path))
+        return super().create(directory, name)
+
+
+def store_on(path: Path, fs: HandleFs | None = None) -> Store:
+    return Store(LocalBackend(str(path), fs))
+
+
+def litter(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob(f"{naming.TEMPORARY}*"))
+
+
+def left_by_a_crash(root: Path, *places: str) -> None:
+    for place in places:
+        (root / place).mkdir(mode=0o700, exist_ok=True)
+        (root / place / TEMPORARY).write_bytes(b"half")
+
+
+def test_all_temporary_files_of_a_save_lie_in_the_scopes_directory(tmp_path: Path) -> None:
+    store_on(tmp_path / "s").scope(KEY).save(1)
+    fs = Watching()
+    store_on(tmp_path / "s", fs).scope(KEY).save({"big": BIG, "more": ["y" * 5000]})
+    assert set(fs.made) == {HASH}
+    assert len(fs.made) == 4
+
+
+def test_a_save_lists_neither_the_scopes_directory_nor_the_state_dir(tmp_path: Path) -> None:
+    for number in range(3):
+        store_on(tmp_path / "s").scope(KEY).save({"n": number, "big": BIG})
+    fs = Watching()
+    scope = store_on(tmp_path / "s", fs).scope(KEY)
+    scope.save({"n": 4, "big": BIG})
+    scope.load()
+    assert fs.listed == []
+    scope.save({"n": 5, "big": "y" * 5000})
+    assert set(fs.listed) <= {"objects", *(f"{number:02x}" for number in range(256))}
+
+
+def test_the_mark_is_there_while_the_lock_is_held_and_never_after(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    scope = store_on(root).scope(KEY)
+    with scope.locked():
+        assert litter(root) == [f"{HASH}/{naming.HELD}"]
+        with scope.locked():
+            scope.save(1)
+        assert litter(root) == [f"{HASH}/{naming.HELD}"]
+    assert litter(root) == []
+    with pytest.raises(KeyError), scope.locked():
+        raise KeyError
+    assert litter(root) == []
+    with scope.locked():
+        scope.store.backend.remove(HASH)
+    assert not (root / HASH).exists()
+
+
+def test_the_next_holder_sweeps_what_a_dead_one_left_and_only_then(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    store_on(root).scope(KEY).save(1)
+    store_on(root).scope("notes:other").save(1)
+    left_by_a_crash(root, HASH, naming.scope_hash("notes:other"))
+    fs = Watching()
+    store_on(root, fs).scope(KEY).save(2)
+    assert f"{HASH}/{TEMPORARY}" in litter(root), "without the mark nobody died, and nothing is listed"
+    assert fs.listed == []
+    (root / HASH / naming.HELD).write_bytes(b"")
+    before = {path.name for path in (root / HASH).iterdir()}
+    store_on(root, fs).scope(KEY).save(3)
+    assert fs.listed == [HASH]
+    assert litter(root) == [f"{naming.scope_hash('notes:other')}/{TEMPORARY}"]
+    assert before - {path.name for path in (root / HASH).iterdir()} == {TEMPORARY, naming.HELD}
+    store_on(root, fs).scope(KEY).save(4)
+    assert fs.listed == [HASH], "once"
+
+
+def test_what_cannot_be_swept_stops_nobody(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    store_on(root).scope(KEY).save(1)
+    (root / HASH / naming.HELD).write_bytes(b"")
+    (root / HASH / ".tmp-directory").mkdir()
+    left_by_a_crash(root, HASH)
+    assert store_on(root).scope(KEY).save(2).seq == 1
+    assert litter(root) == [f"{HASH}/.tmp-directory"]
+
+
+def test_a_mark_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    store_on(root).scope(KEY).save(1)
+    (root / HASH / naming.HELD).symlink_to(tmp_path / "elsewhere")
+    assert store_on(root).scope(KEY).save(2).seq == 1
+    assert not (tmp_path / "elsewhere").exists()
+    assert litter(root) == []
+
+
+def test_a_put_without_a_lock_sweeps_what_is_older_than_an_hour(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    store = store_on(root)
+    store.put(Artifact(b"first"))
+    left_by_a_crash(root, naming.OBJECTS)
+    fs = Watching()
+    store_on(root, fs).put(Artifact(b"second"))
+    assert set(fs.made) == {naming.OBJECTS}
+    assert litter(root) == [f"objects/{TEMPORARY}"], "somebody may be writing it"
+    codes = {finding.path: (finding.severity, finding.code) for finding in verify(store_on(root)).findings}
+    assert codes[f"objects/{TEMPORARY}"] == ("residue", "temporary")
+    assert {severity for severity, _ in codes.values()} == {"residue"}
+    os.utime(root / "objects" / TEMPORARY, (time.time() - 3700, time.time() - 3700))
+    kept = sha256(b"first")
+    os.utime(root / naming.object_path(kept), (0, 0))
+    store_on(root).put(Artifact(b"third"))
+    assert litter(root) == []
+    assert (root / naming.object_path(kept)).exists()
+
+
+def test_crashes_leave_no_more_than_the_last_one_did(tmp_path: Path) -> None:
+    class Dead(BaseException):
+        """As if the process had ended: nothing that comes after has an effect."""
+
+    class Dying(HandleFs):
+        alive = True
+
+        def rename(self, source_dir: Directory, source: str, target_dir: Directory, target: str) -> None:
+            self.alive = False
+            raise Dead
+
+        def unlink(self, directory: Directory, name: str) -> None:
+            if self.alive:
+                super().unlink(directory, name)
+
+    root = tmp_path / "s"
+    store_on(root).scope(KEY).save(0)
+    for number in range(50):
+        with pytest.raises(Dead):
+            store_on(root, Dying()).scope(KEY).save(number)
+        assert len(litter(root)) == 2, "the pointer's, and the mark"
+    store_on(root).scope(KEY).save(1)
+    assert litter(root) == []
+
+
+def test_a_blob_of_a_scope_that_is_put_without_its_lock_is_safe_from_the_sweep(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    store_on(root).scope(KEY).save(1)
+
+    class Interrupted(Watching):
+        """Between the temporary file and its name, the next holder of the lock sweeps."""
+
+        def link(self, source_dir: Directory, source: str, target_dir: Directory, target: str) -> None:
+            (root / HASH / naming.HELD).write_bytes(b"")
+            store_on(root).scope(KEY).save(2)
+            super().link(source_dir, source, target_dir, target)
+
+    fs = Interrupted()
+    try:
+        store_on(root, fs).backend.put(f"{HASH}/blob", b"whole")
+    except StatelineError as error:
+        pytest.fail(f"swept: {error}")
+    assert (root / HASH / "blob").read_bytes() == b"whole"
+    assert fs.made == ["s"]
+
+
+def test_a_mark_that_a_full_disk_does_not_take_is_done_without(tmp_path: Path) -> None:
+    class Full(HandleFs):
+        number = errno.ENOSPC
+
+        def create(self, directory: Directory, name: str) -> int:
+            raise OSError(self.number, os.strerror(self.number))
+
+    root = tmp_path / "s"
+    store_on(root).scope(KEY).save(1)
+    fs = Full()
+    fs.number = errno.EIO
+    with pytest.raises(StorageError, match="I/O error"), store_on(root, fs).scope(KEY).locked():
+        pytest.fail("what else goes wrong is told")
+    full = store_on(root, Full())
+    with full.scope(KEY).locked():
+        full.backend.remove(HASH)
+    assert not (root / HASH).exists()

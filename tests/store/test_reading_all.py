@@ -1,0 +1,108 @@
+"""What a check of a whole store costs in system calls, and that the quick way tells the same as the slow one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from stateline.bundle import naming
+from stateline.errors import IntegrityError, StatelineError, UsageError
+from stateline.history.verify import verify
+from stateline.store.fs import Directory, HandleFs, Stat
+from stateline.store.local import LocalBackend
+from stateline.store.protocol import BlobMissing
+from stateline.store.reading import Reading, reading_all
+from stateline.store.store import Store
+
+KEY = "notes:x"
+SAVES = 20
+
+
+class Counting(HandleFs):
+    """Counts what is done to the files of snapshots, and how often a scope's directory is opened."""
+
+    def __init__(self) -> None:
+        self.done: Counter[str] = Counter()
+
+    def open_directory(self, parent: Directory, name: str) -> Directory:
+        self.done["open_directory"] += 1
+        return super().open_directory(parent, name)
+
+    def open_file(self, directory: Directory, name: str) -> int:
+        self.done["open_file"] += name.startswith("state-")
+        return super().open_file(directory, name)
+
+    def stat(self, directory: Directory, name: str = "") -> Stat:
+        self.done["stat"] += name.startswith("state-")
+        return super().stat(directory, name)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A store with one scope of ``SAVES`` snapshots."""
+    path = tmp_path / "s"
+    scope = Store.open(path).scope(KEY)
+    for number in range(SAVES):
+        scope.save({"n": number})
+    return path
+
+
+def test_verify_opens_each_snapshot_once_and_the_directory_of_a_scope_a_few_times(place: Path) -> None:
+    fs = Counting()
+    assert verify(Store(LocalBackend(str(place), fs))).snapshots == SAVES
+    assert (fs.done["open_file"], fs.done["stat"]) == (SAVES, 0)
+    # For each of the 257 places of objects one attempt more.
+    assert fs.done["open_directory"] < 257 * 3 + 10
+
+
+def test_what_is_read_and_looked_at_is_what_the_backend_itself_says(place: Path) -> None:
+    backend = LocalBackend(str(place))
+    reading = Reading(backend)
+    scope = naming.scope_hash(KEY)
+    names = sorted(reading.list(scope))
+    assert names == sorted(backend.list(scope))
+    (place / scope / names[-1]).chmod(0o640)
+    (place / scope / names[-2]).unlink()
+    (place / scope / names[-2]).symlink_to(names[0])
+    for name in names:
+        path = f"{scope}/{name}"
+        outcomes: list[object] = []
+        for each in (backend, reading):
+            try:
+                outcomes.append(each.get(path, 4000))
+            except (StatelineError, BlobMissing) as error:
+                outcomes.append((type(error), str(error)))
+        assert outcomes[0] == outcomes[1]
+        # Twice: what was kept from reading, and a look of its own.
+        assert reading.look(path) == reading.look(path) == backend.look(path)
+
+
+def test_names_and_limits_are_checked_as_everywhere(place: Path) -> None:
+    reading = Reading(LocalBackend(str(place)))
+    scope = naming.scope_hash(KEY)
+    name = next(name for name in reading.list(scope) if name.startswith("state-"))
+    for bad in (f"{scope}/..", f"{scope}/", "../x", f"{scope}/a\\b", f"{scope}/a\0"):
+        with pytest.raises(UsageError):
+            reading.get(bad, 10)
+    with pytest.raises(IntegrityError, match="too large"):
+        reading.get(f"{scope}/{name}", 10)
+    with pytest.raises(BlobMissing):
+        reading.get(f"{scope}/nothing", 10)
+    with pytest.raises(UsageError):
+        next(reading.list("../x"))
+
+
+def test_a_directory_that_took_the_name_is_seen_after_it_was_listed(place: Path, tmp_path: Path) -> None:
+    reading = Reading(LocalBackend(str(place)))
+    scope = naming.scope_hash(KEY)
+    list(reading.list(scope))
+    (place / scope).rename(tmp_path / "aside")
+    Store.open(place).scope(KEY).save({"n": "new"})
+    assert sorted(reading.list(scope)) == sorted(path.name for path in (place / scope).iterdir())
+
+
+def test_a_store_of_another_sort_is_read_as_it_is() -> None:
+    store = Store.in_memory()
+    assert reading_all(store) is store
