@@ -164,10 +164,12 @@ class Audited:
         doc = {"body": "a" * 4094, "note": "b" * 3000, "tail": "c" * 3000}
         self.chain: list[Snapshot] = [scope.save({"n": 0})]
         self.chain.append(scope.save({"n": 2**60 + 1, "big": "x" * 5000, "doc": doc}))
-        self.chain.append(scope.save({"n": 2, "doc": doc, "raw": Artifact(b"raw bytes")}))
+        self.chain.append(scope.save({"n": 2, "doc": doc, "raw": Artifact(b"raw bytes"), "log": ["l" * 3000] * 5}))
         node: Ref = self.chain[2].envelope.objects["/doc"]
         inner = canonical.decode(self.store.get(node))["objects"]["/body"]["sha256"]
         self.inner = inner
+        last: Ref = self.chain[2].envelope.objects["/log"]
+        self.chunk = canonical.decode(self.store.get(last))["before"]["sha256"]
         self.name_files()
 
     def at(self, place: Path) -> Audited:
@@ -190,6 +192,8 @@ class Audited:
             "value": place / naming.object_path(self.chain[1].envelope.objects["/big"].sha256),
             "node": place / naming.object_path(node.sha256),
             "inner value": place / naming.object_path(self.inner),
+            "last chunk": place / naming.object_path(self.chain[2].envelope.objects["/log"].sha256),
+            "chunk before": place / naming.object_path(self.chunk),
             "artifact": place / naming.object_path(self.chain[2].envelope.objects["/raw"].sha256),
         }
 
@@ -248,7 +252,10 @@ HARM: dict[str, Callable[[Path], object]] = {
     "removed": lambda path: path.unlink(),
     "made a symlink": to_symlink,
 }
-FILES = ("store file", "pointer", "first", "middle", "head", "value", "node", "inner value", "artifact")
+FILES = (
+    *("store file", "pointer", "first", "middle", "head", "value", "node", "inner value", "artifact"),
+    *("last chunk", "chunk before"),
+)
 
 
 @needs_tools
@@ -335,6 +342,35 @@ def other_chain(audited: Audited) -> None:
     (audited.scope / foreign.path).write_bytes(foreign.data)
 
 
+def again(file: str, label: int) -> Callable[[Audited], None]:
+    """The same bytes under the name with a longer label, too."""
+
+    def change(audited: Audited) -> None:
+        data = audited.files[file].read_bytes()
+        name = audited.files[file].name.rpartition("-")[0]
+        (audited.scope / f"{name}-{canonical.sha256(data)[:label]}.json").write_bytes(data)
+
+    return change
+
+
+def made_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def elsewhere(audited: Audited, directory: Path) -> None:
+    """A symlink to its own content outside of the state dir."""
+    aside = audited.place.parent / "aside"
+    directory.rename(aside)
+    directory.symlink_to(aside)
+
+
+def only_the_first(audited: Audited) -> None:
+    """What a crash leaves of a first save."""
+    for name in ("pointer", "middle", "head"):
+        audited.files[name].unlink()
+
+
 LONG = "state-2026-11-20T092659.123456Z-00000000.json"
 CHANGES: dict[str, tuple[Callable[[Audited], None], str]] = {
     "pointer set back by one": (set_back(1), "intact"),
@@ -374,6 +410,25 @@ CHANGES: dict[str, tuple[Callable[[Audited], None], str]] = {
     "middle and head exchanged": (swap("middle", "head"), "damage"),
     "two objects exchanged": (swap("value", "artifact"), "damage"),
     "node and value exchanged": (swap("node", "inner value"), "damage"),
+    "middle twice": (again("middle", 16), "damage"),
+    "head twice": (again("head", 64), "damage"),
+    "file named by a star": (add("*"), "damage"),
+    "lock a directory": (lambda audited: made_directory(audited.scope / "scope.lock"), "damage"),
+    "pointer with a member that is not known": (
+        replace("pointer", b'"version":"1"', b'"signed":true,"version":"1"'),
+        "damage",
+    ),
+    "pointer twice in its file": (replace("pointer", b'"version":"1"}', b'"version":"1"}{}'), "damage"),
+    "pointer of 5,000 bytes": (
+        replace("pointer", b'"version":"1"', b'"version":"1.1","z":"' + b"z" * 5000 + b'"'),
+        "damage",
+    ),
+    "store file without an id": (replace("store file", b'"store_id"', b'"store_ie"'), "damage"),
+    "store file with another value behind it": (replace("store file", b'"}', b'"}{"a":1}'), "damage"),
+    "store file of a format that is no number": (replace("store file", b"stateline/1", b"stateline/x"), "damage"),
+    "objects a symlink": (lambda audited: elsewhere(audited, audited.place / "objects"), "damage"),
+    "shelf a symlink": (lambda audited: elsewhere(audited, audited.files["value"].parent), "damage"),
+    "all but the first removed": (only_the_first, "intact"),
     "middle under another time": (rename("middle", LONG), "damage"),
     "middle under a foreign name": (rename("middle", "middle.json"), "damage"),
     "number of the middle changed": (replace("middle", b'"seq":1', b'"seq":2'), "damage"),

@@ -1,0 +1,90 @@
+"""Harm of every kind, with small budgets; `scripts/torture --suite damage` (and `audits`, `repairs`) does it all."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from campaigns import audits, damage, harms
+from campaigns.mends import Mender
+from campaigns.victim import ROLES, Victim, build
+
+
+@pytest.fixture(scope="module")
+def victim(tmp_path_factory: pytest.TempPathFactory) -> Victim:
+    """One for all tests: each puts back what it harms."""
+    return build(tmp_path_factory.mktemp("harm") / "place")
+
+
+def sample(cases: list[harms.Harm], count: int, seed: str) -> list[harms.Harm]:
+    """One of each kind, and ``count`` more."""
+    rng = Random(seed)
+    rng.shuffle(cases)
+    first = {harm.kind: harm for harm in cases}
+    return [*first.values(), *cases[:count]]
+
+
+def test_the_store_that_is_harmed_has_everything_in_it(victim: Victim) -> None:
+    assert {place.role for place in victim.places} == set(ROLES)
+    assert sorted(len(chain) for chain in victim.chains.values()) == [1, 3, 4, 5]
+    types = b"".join(victim.read(place.path) for place in victim.of("snapshot", "object"))
+    for media_type in (b"stateline.node+json", b"stateline.list+json", b"image/png"):
+        assert media_type in types
+
+
+def test_no_changed_byte_goes_unnoticed(victim: Victim) -> None:
+    judge = damage.Judge(victim)
+    flips = list(harms.every_flip(victim, Random("bytes"), small=0, most=64))
+    chosen = sorted(sample(flips, 600, "bytes"), key=lambda harm: harm.done)
+    done = damage.flip_all(judge, iter(chosen), time.monotonic() + 600, 100, print)
+    judge.demand()
+    assert done == len(chosen) > 600
+
+
+def test_no_removed_added_swapped_truncated_or_replaced_file_goes_unnoticed(victim: Victim) -> None:
+    judge = damage.Judge(victim)
+    cases = list(damage.structural(victim, Random("files")))
+    damage.harm_all(judge, iter(sample(cases, 40, "files")), time.monotonic() + 600, print)
+    judge.demand()
+    assert len(judge.counts) > 90
+
+
+def test_a_judge_that_is_lied_to_notices(victim: Victim) -> None:
+    """The campaign itself can fail."""
+    judge = damage.Judge(victim)
+    place = victim.of("snapshot")[0]
+    harm = harms.flipped(place, victim.read(place.path), 5, 0)
+    judge.check(harm)
+    assert len(judge.wrong) == 1, "nothing was harmed, and damage is expected"
+    with pytest.raises(AssertionError, match="1 wrong verdicts"):
+        judge.demand()
+
+
+@pytest.mark.skipif(
+    any(shutil.which(tool) is None for tool in ("sh", "jq", "sha256sum")), reason="the script needs jq and sha256sum"
+)
+def test_the_auditors_script_and_verify_agree(victim: Victim, tmp_path: Path) -> None:
+    path = tmp_path / "audit.sh"
+    path.write_text(audits.script(), encoding="utf-8")
+    rng = Random("audits")
+    audit = audits.Audit(victim, path, rng)
+    assert audits.compare(audit, audits.drawn(victim, rng, 40), time.monotonic() + 600, print) == 40
+    assert audit.differ == []
+    assert {"damage", "intact"} <= set(audit.pairs)
+
+
+def test_what_is_repaired_is_whole_and_says_what_was_lost(victim: Victim) -> None:
+    mender = Mender(victim)
+    drawn = audits.drawn(victim, Random("repairs"), 30)
+    harmed = [harm for harm in drawn if harm.kind != "opened to others"]
+    while harmed:
+        mender.mend([harmed.pop() for _ in range(2 if len(harmed) % 5 == 0 else 1)])
+    assert mender.wrong == []
+    assert mender.counts["repaired"] > 10
