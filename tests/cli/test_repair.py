@@ -296,6 +296,19 @@ def test_a_lost_object_takes_a_run_back_and_log_and_show_name_the_repair(cli: An
 # -- contexts, and what writers say ------------------------------------------------------------------------------------
 
 
+def test_a_run_whose_context_is_lost_for_good_says_so_and_begins_anew_by_force(cli: Any, task: Any) -> None:
+    cli.json("run", "--state-scope", "demo", "--system", "one")
+    cli.json("run", "--state-scope", "demo", "--refine-text", "two")
+    path = str(cli.machine(**steps(task)))
+    cli.json("execute", "-i", path, "--id", "r1", "--state-scope", "demo")
+    alter(snapshots(cli, "context:demo")[-1])
+    cli.json("repair", "--apply")
+    error = cli.refused("execute", path, "--id", "r1", exits=5)
+    assert "began with a context that cannot be read" in error["message"]
+    assert "--force" in error["hint"]
+    assert cli.json("execute", path, "--id", "r1", "--force", "--state-scope", "demo")["status"] == "complete"
+
+
 def test_a_context_goes_on_from_its_newest_intact_refinement(cli: Any) -> None:
     cli.json("run", "--state-scope", "demo", "--system", "one")
     for text in ("two", "three"):

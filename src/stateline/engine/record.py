@@ -212,7 +212,13 @@ def context_facts(store: Store, context: Json, path: Json) -> dict[str, Json] | 
     try:
         return facts_in(store, store.read_snapshot(scope.hash, Pointer(str(path), str(context["sha256"]))))
     except IntegrityError as error:
-        raise scope.with_way_out(error) from None
+        told = scope.with_way_out(error)
+        # Once the scope is repaired, what was lost stays lost, and this run cannot do without it.
+        raise IntegrityError(
+            f"the run began with a context that cannot be read: {told.message}",
+            finding=error.finding,
+            hint=f"{told.hint}; a run whose context is lost for good can only begin anew (--force, or another --id)",
+        ) from None
 
 
 def facts_in(store: Store, context: Snapshot) -> dict[str, Json]:
