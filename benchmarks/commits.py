@@ -1,4 +1,5 @@
-"""One save against the plain system calls of its own protocol, in both durabilities."""
+"""One save against the plain system calls of its own protocol, and against all that it really makes, in both
+durabilities."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import Any
 
 from benchmarks import saver
 from benchmarks.measure import (
+    Call,
     Row,
     Spent,
     between_marks,
@@ -24,6 +26,8 @@ from benchmarks.measure import (
 )
 
 SIZES = (2048, 65536)
+_MEMORY = ("brk", "mmap", "munmap", "mremap", "madvise")
+"""Calls by which a process gets and gives back memory: when it does is no matter of a save."""
 _TRACED = 4
 """Saves under strace: the last is counted, when everything is there."""
 
@@ -46,10 +50,10 @@ def _row(place: Path, size: int, durability: str, rounds: int) -> Row:
     works = {
         "save": save,
         "plain": saver.plain(str(place / "plain"), exact, durability),
-        "reading": saver.plain(str(place / "reading"), exact, durability, reading=True),
+        "replayed": saver.replayed(str(place / "replayed"), exact, durability),
     }
     taken = interleaved({name: _timed(work) for name, work in works.items()}, rounds)
-    save_, plain, reading = (taken[name] for name in ("save", "plain", "reading"))
+    save_, plain, replayed = (taken[name] for name in ("save", "plain", "replayed"))
     return {
         "what": f"{size // 1024} KiB, {durability}",
         "size": size,
@@ -58,8 +62,8 @@ def _row(place: Path, size: int, durability: str, rounds: int) -> Row:
         "save_ms": ms(save_.wall),
         "plain_ms": ms(plain.wall),
         "ratio": ratio(save_.wall, plain.wall),
-        "plain_with_reads_ms": ms(reading.wall),
-        "ratio_with_reads": ratio(save_.wall, reading.wall),
+        "replayed_ms": ms(replayed.wall),
+        "ratio_replayed": ratio(save_.wall, replayed.wall),
         "save_cpu_ms": ms(save_.cpu),
         "plain_cpu_ms": ms(plain.cpu),
         **_counted(place / "traced", size, durability),
@@ -74,17 +78,26 @@ def _timed(save: saver.Save) -> Callable[[], Spent]:
 def _counted(place: Path, size: int, durability: str) -> Row:
     if not can_trace():
         return _counted_at_the_seam(place, size, durability)
-    who = "stateline" if durability == "full" else "stateline fast"
-    command = [sys.executable, saver.__file__, who, str(place), str(size)]
-    calls = between_marks(traced(command, said="save\n" * _TRACED))[-2]
+    calls = _traced("stateline", place, size, durability)
     names = Counter(call.name for call in calls)
     return {
         "syncs": syncs(calls),
         "bytes_written": written(calls, str(place)),
         "syscalls": len(calls),
         "syscall_names": dict(sorted(names.items(), key=lambda item: (-item[1], item[0]))),
+        "syscall_order": [call.name for call in calls],
+        "replayed_order": [call.name for call in _traced("replayed", place / "again", size, durability)],
         "counted_by": "strace",
     }
+
+
+def _traced(who: str, place: Path, size: int, durability: str) -> list[Call]:
+    """The calls of one save."""
+    who = who if durability == "full" else f"{who} fast"
+    command = [sys.executable, saver.__file__, who, str(place), str(size)]
+    # What the program prints about each save is no call of a save.
+    calls = between_marks(traced(command, said="save\n" * _TRACED))[-2]
+    return [call for call in calls if call.name not in _MEMORY]
 
 
 def _counted_at_the_seam(place: Path, size: int, durability: str) -> Row:

@@ -43,36 +43,31 @@ def stateline(place: str, size: int, durability: str = "full") -> Save:
     return lambda number: scope.save(state(number, size))
 
 
-def plain(place: str, size: int, durability: str = "full", *, reading: bool = False) -> Save:
-    """The system calls of a commit and nothing else, through ``os``: ``size`` bytes and a pointer of 163 bytes.
-
-    With ``reading`` also what comes before them: the directory opened, the lock taken, pointer and parent read.
-    """
+def plain(place: str, size: int, durability: str = "full") -> Save:
+    """The system calls of a commit and nothing else, through ``os``: ``size`` bytes and a pointer of 163 bytes."""
     os.makedirs(place, exist_ok=True)
     root = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
     data, pointer, synced = b"x" * size, b"x" * 163, durability == "full"
 
-    def commit(number: int, directory: int) -> None:
-        _write(directory, ".tmp-1", data, synced)
-        os.link(".tmp-1", f"state-{number:08}", src_dir_fd=directory, dst_dir_fd=directory)
-        os.unlink(".tmp-1", dir_fd=directory)
+    def commit(number: int) -> None:
+        _write(root, ".tmp-1", data, synced)
+        os.link(".tmp-1", f"state-{number:08}", src_dir_fd=root, dst_dir_fd=root)
+        os.unlink(".tmp-1", dir_fd=root)
         if synced:
-            os.fsync(directory)
-        _write(directory, ".tmp-2", pointer, synced)
-        os.rename(".tmp-2", "latest.json", src_dir_fd=directory, dst_dir_fd=directory)
+            os.fsync(root)
+        _write(root, ".tmp-2", pointer, synced)
+        os.rename(".tmp-2", "latest.json", src_dir_fd=root, dst_dir_fd=root)
         if synced:
-            os.fsync(directory)
+            os.fsync(root)
 
-    def whole(number: int) -> None:
-        directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
-        lock = _locked(directory)
-        _read(directory, "latest.json")
-        _read(directory, f"state-{number - 1:08}")
-        commit(number, directory)
-        os.close(lock)
-        os.close(directory)
+    return commit
 
-    return whole if reading else lambda number: commit(number, root)
+
+def replayed(place: str, size: int, durability: str = "full") -> Save:
+    """All system calls of a save, its lock and its reads included, and nothing else."""
+    from benchmarks import replay
+
+    return replay.replayed(place, size, durability)
 
 
 def _write(directory: int, name: str, data: bytes, synced: bool) -> None:
@@ -81,23 +76,6 @@ def _write(directory: int, name: str, data: bytes, synced: bool) -> None:
     if synced:
         os.fsync(fd)
     os.close(fd)
-
-
-def _read(directory: int, name: str) -> None:
-    try:
-        fd = os.open(name, os.O_RDONLY, dir_fd=directory)
-    except FileNotFoundError:
-        return
-    os.read(fd, os.fstat(fd).st_size + 1)
-    os.close(fd)
-
-
-def _locked(directory: int) -> int:
-    import fcntl
-
-    fd = os.open("scope.lock", os.O_RDWR | os.O_CREAT, 0o600, dir_fd=directory)
-    fcntl.flock(fd, fcntl.LOCK_EX)
-    return fd
 
 
 def langgraph(place: str, size: int) -> Save:
@@ -156,6 +134,8 @@ SAVERS: dict[str, Callable[[str, int], Save]] = {
     "stateline": stateline,
     "stateline fast": lambda place, size: stateline(place, size, "fast"),
     "plain": plain,
+    "replayed": replayed,
+    "replayed fast": lambda place, size: replayed(place, size, "fast"),
     "langgraph": langgraph,
     "burr": burr,
     "git": git,
@@ -176,4 +156,5 @@ def main(who: str, place: str, size: str) -> None:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     main(*sys.argv[1:])

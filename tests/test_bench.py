@@ -77,6 +77,9 @@ def test_syncs_and_bytes_are_counted_and_not_guessed(document: tables.Document) 
         assert row["bytes_written"] > row["snapshot_bytes"] > row["size"] * 0.9
         # A full save waits for the snapshot, its directory, the pointer and its directory again.
         assert row["syncs"] == (4 if row["durability"] == "full" else 0)
+        # What a save is held against is what it does.
+        assert row.get("replayed_order") == row.get("syscall_order")
+        assert "syscall_order" in row or row["counted_by"] == "the seam"
     for row in rows(document, "bytes"):
         assert row["new_files"] >= 1
         assert row["bytes_written"] >= row["snapshot_bytes"] > 0

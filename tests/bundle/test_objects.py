@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stateline.bundle import canonical
 from stateline.bundle.envelope import JSON_TYPE, LIST_TYPE, NODE_TYPE, Ref, read_chunk, read_node
-from stateline.bundle.objects import Artifact, Split, is_json, references, resolve, split, with_refs
+from stateline.bundle.objects import THRESHOLD, Artifact, Split, is_json, references, resolve, split, with_refs
 from stateline.errors import IntegrityError, ValueRefused
 
 
@@ -261,3 +261,13 @@ def test_resolving_leaves_the_given_value_alone() -> None:
     value = {"a": ref, "l": [ref]}
     assert resolve(value, store.__getitem__) == {"a": {"deep": 1}, "l": [{"deep": 1}]}
     assert value == {"a": ref, "l": [ref]}
+
+
+@pytest.mark.parametrize("size", [10, 700, 4000, 4096, 5000])
+@pytest.mark.parametrize("threshold", [64, THRESHOLD])
+def test_a_draft_makes_no_difference_to_what_is_taken_out(size: int, threshold: int) -> None:
+    texts = {"plain": "x" * size, "escaped": '"' * (size // 2), "list": ["\x00" * (size // 6), {"a": "y" * size}]}
+    holding = {**texts, "ref": Ref("ab" * 32, 5), "artifact": Artifact(b"raw"), "media_type": "text/plain"}
+    for value in (texts, {"in": [texts, texts]}, holding, [texts] * 100, {"media_type": texts}, "x" * size, size):
+        with_draft = split(value, threshold=threshold, draft=canonical.draft(value))
+        assert with_draft == split(value, threshold=threshold)

@@ -495,3 +495,13 @@ def test_the_work_grows_no_faster_than_the_number_of_known_values() -> None:
 def test_a_mebibyte_of_one_character_is_masked_whole() -> None:
     redactor = Redactor([("A", "a" * 8), *(("B", f"a{number:08d}") for number in range(200))])
     assert redactor.redact("a" * 2**20) == (PLACEHOLDER * 2**17, 2**17)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["password", "a:password", 'say "password', 'end":password', "api:key:API-Key", "\\token", "\n_secret", "é:Cookie"],
+)
+def test_a_secrets_name_is_seen_whatever_stands_before_it_in_the_key(key: str) -> None:
+    masked = {"text": "a: b", key: PLACEHOLDER}
+    assert Redactor().redact({"text": "a: b", key: "hunter22"}) == (masked, 1)
+    assert Redactor().redact([{"x": [{key: "hunter22"}]}, 'password":'])[1] == 1

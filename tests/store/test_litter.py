@@ -36,8 +36,7 @@ class Watching(HandleFs):
         return super().names(directory)
 
     def create(self, directory: Directory, name: str) -> int:
-        if name != naming.HELD:
-            self.made.append(os.path.basename(directory.path))
+        self.made.append(os.path.basename(directory.path))
         return super().create(directory, name)
 
 
@@ -75,14 +74,27 @@ def test_a_save_lists_neither_the_scopes_directory_nor_the_state_dir(tmp_path: P
     assert set(fs.listed) <= {"objects", *(f"{number:02x}" for number in range(256))}
 
 
-def test_the_mark_is_there_while_the_lock_is_held_and_never_after(tmp_path: Path) -> None:
+def test_the_mark_is_there_while_something_half_written_may_lie_there_and_never_after(tmp_path: Path) -> None:
+    seen: list[bool] = []
+
+    class Linking(HandleFs):
+        def link(self, source_dir: Directory, source: str, target_dir: Directory, target: str) -> None:
+            seen.append((root / HASH / naming.HELD).exists())
+            super().link(source_dir, source, target_dir, target)
+
     root = tmp_path / "s"
-    scope = store_on(root).scope(KEY)
+    store_on(root).scope(KEY).save(0)
+    scope = store_on(root, Linking()).scope(KEY)
     with scope.locked():
         assert litter(root) == [f"{HASH}/{naming.HELD}"]
         with scope.locked():
             scope.save(1)
-        assert litter(root) == [f"{HASH}/{naming.HELD}"]
+        assert litter(root) == [], "it became the pointer"
+        scope.save({"n": 2, "big": BIG})
+    assert seen == [True] * 3
+    assert litter(root) == []
+    with scope.locked():
+        pass
     assert litter(root) == []
     with pytest.raises(KeyError), scope.locked():
         raise KeyError
@@ -109,6 +121,21 @@ def test_the_next_holder_sweeps_what_a_dead_one_left_and_only_then(tmp_path: Pat
     assert before - {path.name for path in (root / HASH).iterdir()} == {TEMPORARY, naming.HELD}
     store_on(root, fs).scope(KEY).save(4)
     assert fs.listed == [HASH], "once"
+
+
+@pytest.mark.parametrize("made_anew", [False, True])
+def test_a_mark_that_somebody_took_away_is_done_without(tmp_path: Path, *, made_anew: bool) -> None:
+    root = tmp_path / "s"
+    scope = store_on(root).scope(KEY)
+    scope.save(1)
+    mark = root / HASH / naming.HELD
+    with scope.locked():
+        mark.rename(root / HASH / ".tmp-kept")
+        if made_anew:
+            mark.write_bytes(b"another's")
+        assert scope.save(2).seq == 1
+    assert store_on(root).scope(KEY).load().state == 2
+    assert (root / HASH / ".tmp-kept").read_bytes() == b"", "nothing is written into what has another name now"
 
 
 def test_what_cannot_be_swept_stops_nobody(tmp_path: Path) -> None:
@@ -170,7 +197,7 @@ def test_crashes_leave_no_more_than_the_last_one_did(tmp_path: Path) -> None:
     for number in range(50):
         with pytest.raises(Dead):
             store_on(root, Dying()).scope(KEY).save(number)
-        assert len(litter(root)) == 2, "the pointer's, and the mark"
+        assert len(litter(root)) == min(number, 1) + 1, "the mark that was to be the pointer; later the pointer's too"
     store_on(root).scope(KEY).save(1)
     assert litter(root) == []
 

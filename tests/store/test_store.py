@@ -666,3 +666,15 @@ def test_no_altered_byte_of_a_head_or_pointer_goes_unnoticed(root: Path) -> None
                 local(root).scope(KEY).load()
         path.write_bytes(data)
     assert local(root).scope(KEY).load() == head
+
+
+def test_what_this_process_saved_itself_is_read_again_before_it_is_built_upon(tmp_path: Path) -> None:
+    scope = Store.open(tmp_path / "s").scope("notes:x")
+    first = scope.save({"n": 1})
+    path = tmp_path / "s" / scope.hash / first.path
+    path.write_bytes(path.read_bytes().replace(b'"n":1', b'"n":7'))
+    with pytest.raises(IntegrityError, match="altered"):
+        scope.save({"n": 2})
+    path.unlink()
+    with pytest.raises(IntegrityError, match="missing"):
+        scope.save({"n": 2})

@@ -60,6 +60,30 @@ def encode(value: Json, *, depth: int = DEPTH) -> bytes:
     return encode_and_read(value, depth=depth)[0]
 
 
+def draft(value: Json) -> bytes | None:
+    """The bytes of ``value`` as :func:`encode` would give them, but for the checks, which are left for later; None for
+    what the encoder refuses itself. Types that JSON does not have are written somehow."""
+    try:
+        return _encoder.encode(value)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+        return None
+
+
+def encode_as(
+    decoder: msgspec.json.Decoder[Typed], document: dict[str, Json], *, depth: int
+) -> tuple[bytes, Typed] | None:
+    """The canonical bytes of ``document``, and what the decoder makes of them, or None for whatever may not be right:
+    the caller compares, or calls :func:`encode`, which tells what. Values may be ``msgspec.Raw``."""
+    try:
+        data = _encoder.encode(document)
+        skeleton = _skeleton(data)
+        if _nests_deeper(skeleton, depth) or _may_be_wide(skeleton):
+            return None
+        return data, decoder.decode(data)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+        return None
+
+
 def encode_and_read(value: Json, *, depth: int = DEPTH) -> tuple[bytes, Json]:
     """The canonical bytes of ``value``, and what a reader makes of them: it shares nothing with ``value``. Raises as
     :func:`encode`, which reads its own bytes back in any case."""
@@ -142,6 +166,11 @@ def deeper_than(data: bytes, depth: int) -> bool:
     Text that is not JSON gets some answer; the decoder refuses it afterwards.
     """
     return _nests_deeper(_skeleton(data), depth)
+
+
+def too_deep() -> ValueRefused:
+    """What is said of a value that nests deeper than it may."""
+    return ValueRefused(f"nested deeper than {DEPTH} levels", hint="flatten the value")
 
 
 def _skeleton(data: bytes) -> bytes:

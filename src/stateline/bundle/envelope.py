@@ -187,19 +187,27 @@ def read_envelope(data: bytes, what: str = "the snapshot") -> Envelope:
     return _read_envelope(data, what)
 
 
-def write_envelope(envelope: Envelope) -> tuple[bytes, Envelope]:
+def write_envelope(envelope: Envelope, state: bytes | None = None) -> tuple[bytes, Envelope]:
     """A snapshot's bytes, and the snapshot as their reader sees it, which shares nothing with ``envelope``.
 
+    ``state`` is ``canonical.draft(envelope.state)`` if the caller has it, and has not looked how deep that nests.
     Raises :class:`ValueRefused` for what format 1 cannot hold, and as :func:`read_envelope`.
     """
-    data, document = canonical.encode_and_read(envelope.document(), depth=canonical.FILE_DEPTH)
-    if not envelope.extra:
-        try:
-            seen = msgspec.convert(document, _File).envelope()
-            if not _problem(seen):
-                return data, seen
-        except msgspec.ValidationError:
-            pass
+    document = envelope.document()
+    if state is not None:
+        document["state"] = msgspec.Raw(state)
+    # Who gives the state's bytes leaves the look at its depth to this one, at the whole: one level is around it.
+    depth = canonical.FILE_DEPTH if state is None else canonical.DEPTH + 1
+    written = canonical.encode_as(_file, document, depth=depth)
+    if written is not None:
+        data, file = written
+        seen = file.envelope()
+        # The comparison finds whatever JSON does not have: what was written is then not what is read.
+        if seen == envelope and not _problem(seen):
+            return data, seen
+    if state is not None and canonical.deeper_than(state, canonical.DEPTH):
+        raise canonical.too_deep()
+    data = canonical.encode(envelope.document(), depth=canonical.FILE_DEPTH)
     return data, read_envelope(data)
 
 

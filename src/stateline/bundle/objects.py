@@ -34,7 +34,7 @@ THRESHOLD = 4096
 WHOLES = (NODE_TYPE, LIST_TYPE)
 """Media types of objects that name others."""
 
-_encoder = msgspec.json.Encoder(order="sorted")
+_REFERENCE = b'"media_type":'
 
 Fetch = Callable[[Ref], bytes]
 """Gives an object's bytes, their digest and size verified."""
@@ -67,14 +67,24 @@ _Part = tuple[Json, dict[str, Ref]]
 """A part as it stands inline, and the table of what was taken out of it (pointer "" for all of it)."""
 
 
-def split(value: Json, *, threshold: int = THRESHOLD) -> Split:
+def split(value: Json, *, threshold: int = THRESHOLD, draft: bytes | None = None) -> Split:
     """Take the large parts out of ``value``, which may hold :class:`Ref` (an object that is stored already) and
-    :class:`Artifact` leaves. ``value`` itself stays inline and is not changed.
+    :class:`Artifact` leaves. ``value`` itself stays inline and is not changed; if it has no large parts it comes back.
 
-    Raises :class:`ValueRefused` for what format 1 cannot hold.
+    ``draft`` is ``canonical.draft(value)`` if the caller has it. How deep a value without large parts nests is then
+    left to who writes it. Raises :class:`ValueRefused` for what format 1 cannot hold.
     """
-    taking = _Taking(threshold)
+    # A Ref or an Artifact is drafted with this name in it; where it is missing, each part is what its bytes say.
+    plain = draft is not None and _REFERENCE not in draft
+    if plain and draft is not None and len(draft) < threshold:
+        return Split(value, _NONE, {})
+    taking = _Taking(threshold, plain=plain)
     packed, objects = taking.inside(value, 0)
+    if not objects:
+        return Split(value, _NONE, {})
+    if plain and draft is not None and canonical.deeper_than(draft, canonical.DEPTH):
+        # Each object is encoded for itself, so that the whole is too deep is seen here only.
+        raise canonical.too_deep()
     return Split(packed, objects, taking.contents, taking.names)
 
 
@@ -98,10 +108,12 @@ def extend(ref: Ref, data: bytes, items: list[Json], *, threshold: int = THRESHO
 
 
 class _Taking:
-    """One walk through a value, and the objects taken out so far. A ``level`` is how many containers are around."""
+    """One walk through a value, and the objects taken out so far. A ``level`` is how many containers are around.
+    ``plain``: the value holds no references, and somebody else looks how deep it nests."""
 
-    def __init__(self, threshold: int) -> None:
+    def __init__(self, threshold: int, *, plain: bool = False) -> None:
         self.threshold = threshold
+        self.plain = plain
         self.contents: dict[Ref, bytes] = {}
         self.names: dict[Ref, tuple[Ref, ...]] = {}
 
@@ -112,7 +124,7 @@ class _Taking:
     def parts(self, value: dict[Any, Json] | list[Json], level: int) -> list[_Part]:
         """The children of a container, in its order."""
         if level >= canonical.DEPTH:
-            raise _too_deep()
+            raise canonical.too_deep()
         children = value.values() if isinstance(value, dict) else value
         return [self.part(child, level + 1) for child in children]
 
@@ -127,8 +139,8 @@ class _Taking:
         # A tuple of types is asked in a third of the time of a union, and this is asked for each number.
         if not isinstance(child, (dict, list, str)):
             return child, _NONE
-        if 0 <= _size(child, canonical.DEPTH - level) < self.threshold:
-            return child, {}
+        if 0 <= self.size(child, level) < self.threshold:
+            return child, _NONE
         parts = [] if isinstance(child, str) else self.parts(child, level)
         packed, table = _joined(child, parts)
         if isinstance(child, list) and _weight(packed, table) >= self.threshold:
@@ -136,9 +148,28 @@ class _Taking:
             # All in one chunk: a value or a node says the same in fewer words.
             if last.before is not None:
                 return None, {"": self.chunk(last)}
-        if len(canonical.encode(packed)) < self.threshold:
+        # What stays here is looked at with the whole; what goes, when it is encoded as an object.
+        data = canonical.draft(packed)
+        if data is not None and len(data) < self.threshold:
             return packed, table
         return None, {"": self.whole(packed, table)}
+
+    def size(self, child: Json, level: int) -> int:
+        """Bytes of the child's canonical form, at most; or -1 if it holds references (or what cannot be encoded).
+
+        Raises :class:`ValueRefused` if it nests too deep: that the whole value does is seen here only, since each
+        object is encoded for itself.
+        """
+        if isinstance(child, str) and len(child) * 6 + 2 < self.threshold:
+            return len(child) * 6 + 2
+        data = canonical.draft(child)
+        if data is None or self.plain:
+            return -1 if data is None else len(data)
+        if _REFERENCE in data and _holds_reference(child):
+            return -1
+        if canonical.deeper_than(data, canonical.DEPTH - level):
+            raise canonical.too_deep()
+        return len(data)
 
     def whole(self, packed: Json, table: dict[str, Ref]) -> Ref:
         """A value, or a node if something was taken out of it."""
@@ -169,9 +200,10 @@ class _Taking:
 
 
 def _joined(value: Json, parts: list[_Part]) -> _Part:
-    """A container put together from what its children are inline; a scalar has none and stays as it is."""
-    if not isinstance(value, dict | list):
-        return value, {}
+    """A container put together from what its children are inline; one that nothing was taken out of stays as it is, and
+    so does a scalar."""
+    if not any(table for _, table in parts):
+        return value, _NONE
     keys: Iterable[Any] = value if isinstance(value, dict) else range(len(value))
     packed: list[Json] = []
     objects: dict[str, Ref] = {}
@@ -187,30 +219,6 @@ def _weight(packed: Json, table: dict[str, Ref]) -> int:
     """What a list costs where it stands [bytes]: its items, and its table if it has one."""
     entries = {pointer: ref.document() for pointer, ref in table.items()}
     return len(canonical.encode(packed)) + (len(canonical.encode(entries)) if entries else 0)
-
-
-def _too_deep() -> ValueRefused:
-    return ValueRefused(f"nested deeper than {canonical.DEPTH} levels", hint="flatten the value")
-
-
-def _size(child: Json, depth: int) -> int:
-    """Bytes of the child's canonical form, or -1 if it holds references (or what cannot be encoded).
-
-    Raises :class:`ValueRefused` if it nests deeper than ``depth``: that the whole value does is seen here only, since
-    each object is encoded for itself.
-    """
-    if isinstance(child, str) and len(child) * 6 + 2 < 64:
-        return 0
-    try:
-        data = _encoder.encode(child)
-    except (TypeError, ValueError, RecursionError):
-        return -1
-    # A Ref or an Artifact encodes with this name in it; only then is the value walked to be sure.
-    if b'"media_type":' in data and _holds_reference(child):
-        return -1
-    if canonical.deeper_than(data, depth):
-        raise _too_deep()
-    return len(data)
 
 
 def _holds_reference(child: Json) -> bool:

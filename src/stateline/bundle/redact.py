@@ -289,8 +289,12 @@ def _encode(value: Json) -> bytes | None:
 def _may_name_a_secret(encoded: bytes) -> bool:
     """Whether some key in JSON text ends like a secret's name. In canonical JSON a key ends in ``":``, and a string
     cannot hold that unescaped; so the answer is exact but for the harmless names."""
-    *keys, _ = encoded.translate(_LOWER, _SEPARATORS).split(b'":')
-    return any(key.endswith(_SECRET_NAMES) for key in keys)
+    # By the colon alone, since a single character is found at the speed of memory. A piece that ends in a quote ends a
+    # key, or a string with such a text in it; of both only what follows the quote before can be a name.
+    pieces = encoded.split(b":")
+    ends = {piece[piece.rfind(b'"', 0, -1) + 1 : -1] for piece in pieces if piece.endswith(b'"')}
+    names = b'"'.join(ends).translate(_LOWER, _SEPARATORS).split(b'"')
+    return any(name.endswith(_SECRET_NAMES) for name in names)
 
 
 def _is_secret_name(key: Json) -> bool:

@@ -63,14 +63,16 @@ class Stat(msgspec.Struct, frozen=True):
 
 class Directory:
     """An open directory: a descriptor where the platform has them, else a path. ``path`` is for messages and locks,
-    ``identity`` what it was when a writer looked at it, or None."""
+    ``identity`` what it was when a writer looked at it, or None; ``durable`` whether it is known to be in its parent
+    for good."""
 
-    __slots__ = ("fd", "identity", "path")
+    __slots__ = ("durable", "fd", "identity", "path")
 
     def __init__(self, path: str, fd: int = -1) -> None:
         self.path = path
         self.fd = fd
         self.identity: tuple[int, int] | None = None
+        self.durable = False
 
     def __del__(self) -> None:
         # A state dir's own handle lives as long as its backend, which nobody has to close.

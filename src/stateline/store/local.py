@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from stateline.bundle import naming
@@ -80,16 +80,16 @@ class LocalBackend:
 
     # -- directories -----------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _directory(self, place: str) -> Iterator[Directory]:
+    def _directory(self, place: str) -> AbstractContextManager[Directory]:
         """A directory below the root: the handle that the lock holds, or one opened for the moment.
 
         Raises FileNotFoundError if it is not there.
         """
         held = self._held.get((place, threading.get_ident()))
-        if held is not None:
-            yield held.directory
-            return
+        return nullcontext(held.directory) if held is not None else self._opened(place)
+
+    @contextmanager
+    def _opened(self, place: str) -> Iterator[Directory]:
         directory = self.state_dir.demand()
         opened = []
         try:
@@ -110,14 +110,16 @@ class LocalBackend:
                 self._heeded.clear()
             self._heeded.add(directory.path)
 
-    @contextmanager
-    def _made(self, place: str) -> Iterator[Directory]:
+    def _made(self, place: str) -> AbstractContextManager[Directory]:
         """A directory below the root to write into: made if it is missing, durable in its parent, and nobody else's."""
         held = self._held.get((place, threading.get_ident()))
-        if held is not None:
-            self._demand_durable(held, place)
-            yield held.directory
-            return
+        if held is None:
+            return self._opened_or_made(place)
+        self._demand_durable(held.directory, place)
+        return nullcontext(held.directory)
+
+    @contextmanager
+    def _opened_or_made(self, place: str) -> Iterator[Directory]:
         parent, opened = self.state_dir.demand(), []
         try:
             for part in place.split("/"):
@@ -128,12 +130,12 @@ class LocalBackend:
             for directory in opened:
                 self.fs.close_directory(directory)
 
-    def _demand_durable(self, held: Held, scope: str) -> None:
+    def _demand_durable(self, directory: Directory, scope: str) -> None:
         """A scope's directory is durable in its parent before something is published in it."""
-        if not held.in_use:
-            if not self._in_use(held.directory, scope):
+        if not directory.durable:
+            if not self._in_use(directory, scope):
                 self.state_dir.sync(self.state_dir.demand())
-            held.in_use = True
+            directory.durable = True
 
     def _open_or_make(self, parent: Directory, name: str) -> Directory:
         made = False
@@ -150,6 +152,7 @@ class LocalBackend:
             # Of a scope it is asked when something is written; by then a pointer was read in most cases.
             if made or not (naming.is_sha256(name) or self._in_use(directory, name)):
                 self.state_dir.sync(parent)
+                directory.durable = True
         except BaseException:
             self.fs.close_directory(directory)
             raise
@@ -297,7 +300,7 @@ class LocalBackend:
             return None
         held = self._held.get((scope, threading.get_ident()))
         if held is not None:
-            held.in_use = True
+            held.directory.durable = True
         try:
             return read_pointer(data, what)
         except IntegrityError as error:
@@ -330,12 +333,13 @@ class LocalBackend:
             with storage(f"list {self.path}"):
                 yield from (name for name in self.fs.names(root) if naming.is_sha256(name))
 
-    @contextmanager
-    def lock(self, scope: str, wait: float) -> Iterator[None]:
+    def lock(self, scope: str, wait: float) -> AbstractContextManager[None]:
         key = (naming.checked_scope(scope), threading.get_ident())
-        if key in self._held:
-            yield
-            return
+        return nullcontext() if key in self._held else self._locked(key, wait)
+
+    @contextmanager
+    def _locked(self, key: tuple[str, int], wait: float) -> Iterator[None]:
+        scope = key[0]
         self.prepare()
         with storage(f"lock {self.path}/{scope}"):
             root = self.state_dir.demand()

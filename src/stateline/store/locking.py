@@ -29,7 +29,7 @@ POLL = 0.005
 class Held:
     """A scope's lock, held: the handle of its directory, and the way to let go. ``lock`` is the locked file's."""
 
-    __slots__ = ("_fs", "_lock", "_mark", "_marked", "directory", "in_use")
+    __slots__ = ("_fs", "_lock", "_mark", "_marked", "directory")
 
     def __init__(self, fs: HandleFs, directory: Directory, lock: int) -> None:
         self._fs = fs
@@ -37,8 +37,6 @@ class Held:
         self._lock = lock
         self._mark = -1
         self._marked = False
-        self.in_use = False
-        """Whether the directory is known to be durable in its parent."""
 
     def mark(self) -> None:
         """Mark the directory, if it is not marked: to be called before anything half written can lie in it."""
@@ -59,12 +57,20 @@ class Held:
         """A temporary file with ``data``, to be renamed; its name. It is the mark where that is this holder's: while it
         is there it still says the same. Nothing is left behind on failure."""
         self.mark()
-        if self._mark < 0:
+        if self._mark < 0 or not self._is_there(self._mark):
             return write_temporary(self._fs, self.directory, data, durable=durable)
         mark, self._mark = self._mark, -1
         self._marked = False
         fill(self._fs, (self.directory, naming.HELD), mark, data, durable=durable)
         return naming.HELD
+
+    def _is_there(self, mark: int) -> bool:
+        """Whether the open file still has its name. Where locks do not hold (a network mount), another may have taken
+        the mark away and made its own; that one must not become the pointer."""
+        try:
+            return self._fs.stat(self.directory, naming.HELD).identity == self._fs.stat_file(mark).identity
+        except FileNotFoundError:
+            return False
 
     def release(self) -> None:
         """Let go, and take the mark away: nothing half written is left by a holder that comes to this."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Literal
 
 from stateline._version import __version__
@@ -273,12 +273,11 @@ class Scope:
         self.store = store
         self.key = key
         self.hash = naming.scope_hash(key)
+        self._saved: Snapshot | None = None
 
-    @contextmanager
-    def locked(self, wait: float = WAIT) -> Iterator[None]:
+    def locked(self, wait: float = WAIT) -> AbstractContextManager[None]:
         """Hold the scope alone, for load, effects and save together. Raises ``LockTimeout`` after ``wait`` [s]."""
-        with self.store.backend.lock(self.hash, wait):
-            yield
+        return self.store.backend.lock(self.hash, wait)
 
     def head(self) -> Snapshot | None:
         """The newest acknowledged snapshot, or None for a scope that does not exist. Never writes.
@@ -354,19 +353,24 @@ class Scope:
                     self.settle(head)
             except IntegrityError as error:
                 raise self.with_way_out(error) from None
-            said = dict(event or {})
+            said, draft = dict(event or {}), canonical.draft(state)
             if not masked:
-                state, said = self._masked(state, said)
+                state, said, draft = self._masked(state, said, draft)
             try:
-                snapshot = self._write(head, state, kind or self.key.partition(":")[0], said)
+                snapshot = self._write(head, (state, draft), kind or self.key.partition(":")[0], said)
             except DurabilityUnknown as error:
                 # A part of the save is visible and nothing leads to it: for the chain nothing has happened.
                 raise StorageError(f"{error.message}; the head is as it was", hint=error.hint) from error
             self.store.backend.swap(self.hash, pointer, snapshot.pointer)
+            self._saved = snapshot
             return snapshot
 
     def _expected_head(self, pointer: Pointer | None, parent: Snapshot | Literal["latest"] | None) -> Snapshot | None:
         if isinstance(parent, str):
+            # What was saved here need not be parsed again, as long as the file has the very bytes.
+            saved = self._saved
+            if saved is not None and saved.pointer == pointer and self._lies_there(saved):
+                return saved
             return None if pointer is None else self.store.read_snapshot(self.hash, pointer)
         if (None if parent is None else parent.pointer) != pointer:
             now = "empty" if pointer is None else f"at {pointer.sha256}"
@@ -394,12 +398,17 @@ class Scope:
         except IntegrityError as error:
             raise self.with_way_out(error) from None
 
-    def _masked(self, state: Json, event: dict[str, Json]) -> tuple[Json, dict[str, Json]]:
-        masked, count = self.store.redactor.redact({"state": state, "event": event})
+    def _masked(
+        self, state: Json, event: dict[str, Json], draft: bytes | None
+    ) -> tuple[Json, dict[str, Json], bytes | None]:
+        """State and event without secrets, and the draft of the state: a new one if something was masked in it."""
+        said = canonical.draft(event)
+        encoded = None if draft is None or said is None else b'{"event":%b,"state":%b}' % (said, draft)
+        masked, count = self.store.redactor.redact({"state": state, "event": event}, encoded=encoded)
         event = dict(masked["event"])
         if count:
             event["redactions"] = count
-        return masked["state"], event
+        return masked["state"], event, draft if masked["state"] is state else canonical.draft(masked["state"])
 
     def demand_key_without_secrets(self) -> None:
         """Raise ``RequestError`` for a name with a secret in it: names are kept as they are."""
@@ -409,9 +418,12 @@ class Scope:
                 hint="choose another name, or unset the variable if its value is no secret",
             )
 
-    def _write(self, head: Snapshot | None, state: Json, kind: str, event: dict[str, Json]) -> Snapshot:
+    def _write(
+        self, head: Snapshot | None, drafted: tuple[Json, bytes | None], kind: str, event: dict[str, Json]
+    ) -> Snapshot:
         event["durability"] = self.store.backend.durability
-        parts = split(state)
+        state, draft = drafted
+        parts = split(state, draft=draft)
         self.store._put_parts(parts, self._held(head, parts))
         envelope = Envelope(
             seq=head.seq + 1 if head else 0,
@@ -425,13 +437,13 @@ class Scope:
             state=parts.value,
             objects=parts.objects,
         )
-        return self.seal(envelope)
+        return self.seal(envelope, None if parts.objects else draft)
 
-    def seal(self, envelope: Envelope) -> Snapshot:
+    def seal(self, envelope: Envelope, state: bytes | None = None) -> Snapshot:
         """Publish a snapshot of this scope as it is, without making it the head; ``save`` is what checks it first. The
-        lock must be held. Raises ``ValueRefused`` for one that is too large."""
+        lock must be held. ``state`` as in ``write_envelope``. Raises ``ValueRefused`` for one that is too large."""
         # What is published is what a reader will see, and it shares nothing with the caller's value.
-        data, seen = write_envelope(envelope)
+        data, seen = write_envelope(envelope, state)
         if len(data) > canonical.SNAPSHOT_LIMIT:
             raise ValueRefused(
                 f"the snapshot would have {len(data)} bytes, over the limit of {canonical.SNAPSHOT_LIMIT}; "
