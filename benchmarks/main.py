@@ -100,7 +100,11 @@ def _measure(arguments: argparse.Namespace) -> tables.Document:
 
 def _judged(document: tables.Document) -> tables.Document:
     results = {name: found["rows"] for name, found in document["subjects"].items()}
-    return {**document, "targets": [target.row() for target in targets.targets(results)]}
+    rows = [target.row() for target in targets.targets(results)]
+    if tables.is_quick(document):
+        for row in rows:
+            del row["verdict"]
+    return {**document, "targets": rows}
 
 
 def _write(path: Path, document: tables.Document) -> None:

@@ -26,11 +26,11 @@ def replayed(place: str, size: int, durability: str = "full") -> Callable[[int],
 
     def save(number: int) -> None:
         directory, lock = _locked(root)
-        mark = os.open(".tmp-held", _NEW, 0o600, dir_fd=directory)
+        mark = _new(directory, ".tmp-held")
         _read(directory, "latest.json")
         _read(directory, f"state-{number - 1:08}")
         temporary = f".tmp-{os.urandom(8).hex()}"
-        _write(os.open(temporary, _NEW, 0o600, dir_fd=directory), data, synced)
+        _write(_new(directory, temporary), data, synced)
         os.link(temporary, f"state-{number:08}", src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
         os.unlink(temporary, dir_fd=directory)
         if synced:
@@ -61,6 +61,13 @@ def _locked(root: int) -> tuple[int, int]:
     os.stat(_SCOPE, dir_fd=root, follow_symlinks=False)
     os.stat("scope.lock", dir_fd=directory, follow_symlinks=False)
     return directory, lock
+
+
+def _new(directory: int, name: str) -> int:
+    """A new file, with a look at the mode that the umask left it."""
+    fd = os.open(name, _NEW, 0o600, dir_fd=directory)
+    os.fstat(fd)
+    return fd
 
 
 def _read(directory: int, name: str) -> None:

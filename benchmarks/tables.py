@@ -84,7 +84,7 @@ def text(document: Document, subject: str) -> str:
 
 
 def target_table(document: Document) -> str:
-    """Target, reached, verdict; of all subjects that the document holds."""
+    """Target, reached, verdict; of all subjects that the document holds. A quick run has no verdicts."""
     results: Results = {name: found["rows"] for name, found in document["subjects"].items()}
     rows: list[Row] = []
     for target in targets(results):
@@ -96,7 +96,17 @@ def target_table(document: Document) -> str:
                 "verdict": target.verdict,
             }
         )
-    return _table([["what", "target", "reached", "verdict"]], rows, ["what", "limit", "reached", "verdict"])
+    columns = {"what": "what", "limit": "target", "reached": "reached", "verdict": "verdict"}
+    said = ""
+    if is_quick(document):
+        del columns["verdict"]
+        said = "Figures of a quick run mean nothing, and are not judged.\n\n"
+    return said + _table([list(columns.values())], rows, list(columns))
+
+
+def is_quick(document: Document) -> bool:
+    """Whether a part of it comes from a quick run, whose figures mean nothing."""
+    return any(found["quick"] for found in document["subjects"].values())
 
 
 def rewrite(path: Path, document: Document) -> list[str]:

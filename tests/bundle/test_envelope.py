@@ -71,13 +71,15 @@ def test_unknown_fields_of_a_newer_minor_version_are_kept(version: str) -> None:
     assert canonical.encode(envelope.document()) == data
 
 
-@pytest.mark.parametrize("version", ["2", "2.0", "10", "0", "0.9"])
+@pytest.mark.parametrize("version", ["2", "2.0", "10"])
 def test_another_major_version_is_said_to_be_one(version: str) -> None:
     with pytest.raises(NewerVersion, match="left untouched"):
         read(version=version, seq="in the future this may be a string")
 
 
-@pytest.mark.parametrize("version", [..., None, 1, "", "one", "1.", "1.1.1", "1 ", "\u0661", "1\n", "9" * 10, ["1"]])
+@pytest.mark.parametrize(
+    "version", [..., None, 1, "", "0", "01", "0.9", "1.", "1.1.1", "1 ", "\u0661", "1\n", "9" * 10, ["1"]]
+)
 def test_an_unreadable_version_is_damage(version: Any) -> None:
     with pytest.raises(IntegrityError, match="no readable version"):
         read(version=version)

@@ -18,6 +18,7 @@ from stateline.history.verify import verify
 from stateline.store.fs import Directory, HandleFs
 from stateline.store.local import LocalBackend
 from stateline.store.protocol import Durability
+from stateline.store.settling import _names
 
 KEY = "notes:x"
 HASH = naming.scope_hash(KEY)
@@ -71,7 +72,7 @@ def test_a_fast_save_syncs_nothing_but_what_it_makes_once(tmp_path: Path) -> Non
     scope = store_on(tmp_path / "s", "fast", fs).scope(KEY)
     first = scope.save({"big": BIG})
     shelf = first.envelope.objects["/big"].sha256[:2]
-    made = [f"{tmp_path.name}/", "s/", "s/", "s/", "objects/"]
+    made = [f"{tmp_path.name}/", f"{tmp_path.parent.name}/", "s/", "s/", "s/", "objects/"]
     assert [name for name in fs.synced if not name.startswith(naming.TEMPORARY)] == made
     assert len([name for name in fs.synced if name.startswith(naming.TEMPORARY)]) == 1, "stateline.json"
     assert (tmp_path / "s" / "objects" / shelf).is_dir()
@@ -188,6 +189,27 @@ def test_a_full_writer_syncs_an_object_that_a_fast_one_put(tmp_path: Path) -> No
     assert below <= set(fs.synced), "a node that is named brings what it names"
 
 
+def test_a_full_writer_that_appends_to_a_list_of_a_fast_one_syncs_all_of_it(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    lists = {
+        "chain": [f"m{n}" * 20 for n in range(400)],
+        "node": [{"t": f"z{n}" * 3000, "p": "q" * 900} for n in range(5)],
+    }
+    fast = store_on(root, "fast").scope("notes:fast").save(lists).state
+    for name in lists:
+        below = {path.name for path in (root / "objects").rglob("*") if path.is_file()}
+        fs = Syncing()
+        store = store_on(root, "full", fs)
+        longer = store.append(fast[name], ["one more"])
+        head = store.scope(f"notes:{name}").save({"l": longer})
+        resting = {path.rpartition("/")[2] for path in _names(store, head.envelope.objects.values(), set(), set())}
+        assert len(resting & below) > 2
+        assert resting & below <= set(fs.synced)
+        fs.synced.clear()
+        longer = store.append(longer, ["and another"])
+        assert not (resting & below) & set(fs.synced), "what this process kept is settled"
+
+
 @pytest.mark.parametrize("durability", ["full", "fast"])
 def test_a_state_that_ends_in_the_middle_of_a_save_is_only_residue(tmp_path: Path, durability: Durability) -> None:
     """The death of the process at each system call that changes something, for real."""
@@ -224,6 +246,76 @@ Store(LocalBackend(sys.argv[1], Dying(), durability=sys.argv[2])).scope("notes:x
             break
         assert done.returncode == -signal.SIGKILL
     assert 10 < at < 39
+
+
+class Naming(HandleFs):
+    """Knows which names are durable: those that were in a directory when it was synced."""
+
+    def __init__(self) -> None:
+        self.durable: set[str] = set()
+
+    def sync_directory(self, directory: Directory) -> None:
+        self.durable |= {os.path.join(os.path.realpath(directory.path), name) for name in os.listdir(directory.path)}
+        super().sync_directory(directory)
+
+
+@pytest.mark.parametrize("durability", ["full", "fast"])
+def test_the_state_dirs_own_name_is_durable_whoever_made_it(tmp_path: Path, durability: Durability) -> None:
+    class Dead(Exception):
+        pass
+
+    class Dying(HandleFs):
+        left = 0
+
+        def make_root(self, path: str) -> None:
+            super().make_root(path)
+            if self.left == 0:
+                raise Dead
+            self.left -= 1
+
+    for left in (0, 1, 2):
+        base = tmp_path / str(left)
+        base.mkdir()
+        dying = Dying()
+        dying.left = left
+        with pytest.raises(Dead):
+            store_on(base / "a" / "b" / "s", durability, dying).scope(KEY).save(1)
+        fs = Naming()
+        store_on(base / "a" / "b" / "s", durability, fs).scope(KEY).save(1)
+        # What lies above the directory at which the dead writer stopped, that one had made durable.
+        assert {str(base.joinpath(*"abs"[: n + 1])) for n in range(left, 3)} <= fs.durable
+    (tmp_path / "own").mkdir(mode=0o700)
+    fs = Naming()
+    store_on(tmp_path / "own", durability, fs).scope(KEY).save(1)
+    assert str(tmp_path / "own") in fs.durable
+    fs.durable.clear()
+    store_on(tmp_path / "own", durability, fs).scope("notes:y").save(1)
+    assert str(tmp_path / "own") not in fs.durable, "it is synced where the store is made"
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EINVAL, errno.EROFS, errno.EIO])
+def test_a_directory_above_that_cannot_be_synced_is_no_obstacle_unless_the_disk_fails(
+    tmp_path: Path, number: int
+) -> None:
+    class Refusing(HandleFs):
+        def open_root(self, path: str) -> Directory:
+            if number == errno.EACCES and path == str(tmp_path):
+                raise OSError(number, os.strerror(number))
+            return super().open_root(path)
+
+        def sync_directory(self, directory: Directory) -> None:
+            if directory.path == str(tmp_path):
+                raise OSError(number, os.strerror(number))
+            super().sync_directory(directory)
+
+    (tmp_path / "own").mkdir(mode=0o700)
+    store = store_on(tmp_path / "own", "full", Refusing())
+    if number == errno.EIO:
+        with pytest.raises(StorageError, match="I/O error"):
+            store.scope(KEY).save(1)
+        assert os.listdir(tmp_path / "own") == []
+    else:
+        assert store.scope(KEY).save(1).seq == 0
 
 
 def test_a_put_whose_directory_cannot_be_synced_is_visible_and_stops_the_writer(tmp_path: Path) -> None:

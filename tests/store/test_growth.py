@@ -15,7 +15,7 @@ from stateline.bundle.objects import references
 from stateline.bundle.redact import Redactor
 from stateline.errors import IntegrityError, NotFound, ValueRefused
 from stateline.history.verify import verify
-from stateline.store.fs import Directory, HandleFs
+from stateline.store.fs import Directory, HandleFs, Stat
 from stateline.store.local import LocalBackend
 from stateline.store.memory import MemoryBackend
 from stateline.store.store import Scope, Snapshot
@@ -150,6 +150,50 @@ def test_a_process_puts_what_it_has_put_only_once(tmp_path: Path, fs: Counting) 
     scope.store.scope("notes:other").save({"big": MIB})
     assert fs.opened == []
     assert fs.counts["bytes"] < 4096
+
+
+@pytest.mark.parametrize("state", [{"big": MIB}, {"chat": chat(30)}, {"art": Artifact(b"raw" * 9)}])
+def test_what_somebody_took_away_since_is_put_again(tmp_path: Path, state: dict[str, Any]) -> None:
+    scope = again(tmp_path, HandleFs())
+    scope.save(state)
+    scope.save({"n": 1})
+    objects = [path for path in (tmp_path / "s" / "objects").rglob("*") if path.is_file()]
+    for path in objects:
+        path.unlink()
+        scope.store.scope("notes:other").save(state)
+        assert path.exists()
+        scope.store.scope("notes:other").save({"n": 1})
+        path.write_bytes(b"")
+        with pytest.raises(IntegrityError, match="with other bytes"):
+            scope.store.scope("notes:other").save(state)
+        path.unlink()
+        scope.store.scope("notes:other").save(state)
+        scope.store.scope("notes:other").save({"n": 1})
+
+
+def test_a_reference_to_what_somebody_took_away_since_is_refused(tmp_path: Path) -> None:
+    scope = again(tmp_path, HandleFs())
+    ref = scope.store.put_value("kept")
+    (tmp_path / "s" / naming.object_path(ref.sha256)).unlink()
+    with pytest.raises(NotFound, match="there is no object"):
+        scope.save({"ref": ref})
+
+
+def test_what_this_process_put_is_looked_at_only_where_it_is_named_anew(tmp_path: Path) -> None:
+    class Looking(HandleFs):
+        looks = 0
+
+        def stat(self, directory: Directory, name: str = "") -> Stat:
+            self.looks += name.startswith("objects/")
+            return super().stat(directory, name)
+
+    fs = Looking()
+    scope = again(tmp_path, fs)
+    for number in range(20):
+        scope.save({"n": number, "big": MIB, "chat": chat(90 + number)})
+    assert fs.looks == 0, "the parent holds it"
+    scope.store.scope("notes:other").save({"big": MIB})
+    assert fs.looks == 1
 
 
 def test_a_list_that_was_emptied_is_not_read_to_its_beginning(scope: Scope, fs: Counting, tmp_path: Path) -> None:

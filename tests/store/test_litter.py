@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from stateline.bundle import naming
 from stateline.bundle.canonical import sha256
 from stateline.errors import StatelineError, StorageError
 from stateline.history.verify import verify
+from stateline.store import publish
 from stateline.store.fs import Directory, HandleFs
 from stateline.store.local import LocalBackend
 
@@ -138,11 +140,80 @@ def test_a_mark_that_somebody_took_away_is_done_without(tmp_path: Path, *, made_
     assert (root / HASH / ".tmp-kept").read_bytes() == b"", "nothing is written into what has another name now"
 
 
+def test_a_writer_leaves_the_mark_beside_what_it_could_not_remove(tmp_path: Path) -> None:
+    class Broken(HandleFs):
+        """One file cannot be removed, the next ones can."""
+
+        broken = False
+
+        def unlink(self, directory: Directory, name: str) -> None:
+            if self.broken:
+                self.broken = False
+                raise OSError(errno.EIO, "I/O error")
+            super().unlink(directory, name)
+
+    root = tmp_path / "s"
+    fs = Broken()
+    scope = store_on(root, fs).scope(KEY)
+    scope.save(0)
+    fs.broken = True
+    scope.save(1)
+    assert len(litter(root)) == 2, "what could not be removed, and the mark"
+    scope.save(2)
+    assert litter(root) == []
+    with scope.locked():
+        fs.broken = True
+        scope.save(3)
+        scope.save(4)
+    assert f"{HASH}/{naming.HELD}" in litter(root), "a later save in the same block does not use the mark up"
+    assert len(litter(root)) == 2
+    scope.save(5)
+    assert litter(root) == []
+
+
+def test_an_interrupt_between_two_steps_leaves_the_mark_for_the_next_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "s"
+    store_on(root).scope(KEY).save(0)
+    whole = publish.write_temporary
+
+    def interrupted(*args: Any, **kwargs: Any) -> str:
+        whole(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(publish, "write_temporary", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store_on(root).scope(KEY).save(1)
+    assert f"{HASH}/{naming.HELD}" in litter(root)
+    assert len(litter(root)) == 2
+    store_on(root).scope(KEY).save(2)
+    assert litter(root) == []
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_mark_that_is_a_directory_is_removed_if_it_is_empty(tmp_path: Path, *, full: bool) -> None:
+    root = tmp_path / "s"
+    scope = store_on(root).scope(KEY)
+    scope.save(0)
+    mark = root / HASH / naming.HELD
+    mark.mkdir()
+    if full:
+        (mark / "somebody's").touch()
+    left_by_a_crash(root, HASH)
+    scope.save(1)
+    assert litter(root) == ([f"{HASH}/{naming.HELD}"] if full else [])
+    assert scope.save(2).seq == 2
+
+
 def test_what_cannot_be_swept_stops_nobody(tmp_path: Path) -> None:
     root = tmp_path / "s"
     store_on(root).scope(KEY).save(1)
     (root / HASH / naming.HELD).write_bytes(b"")
     (root / HASH / ".tmp-directory").mkdir()
+    (root / HASH / ".tmp-directory" / "somebody's").touch()
+    (root / HASH / ".tmp-empty").mkdir()
     left_by_a_crash(root, HASH)
     assert store_on(root).scope(KEY).save(2).seq == 1
     assert litter(root) == [f"{HASH}/.tmp-directory"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import stat
 import sys
@@ -19,6 +20,7 @@ from stateline.bundle import naming
 from stateline.errors import (
     DurabilityUnknown,
     IntegrityError,
+    LockTimeout,
     NewerVersion,
     RequestError,
     StorageError,
@@ -26,6 +28,7 @@ from stateline.errors import (
 )
 from stateline.store.fs import Directory, HandleFs, PathFs
 from stateline.store.local import LocalBackend
+from stateline.store.locking import Held
 from stateline.store.protocol import Durability
 
 KEY = "notes:x"
@@ -79,6 +82,16 @@ def test_all_missing_parents_are_made_and_are_private(tmp_path: Path) -> None:
     with umask(0):
         store_on(tmp_path / "a/b/c").scope(KEY).save(1)
     assert [stat.S_IMODE(os.stat(tmp_path / name).st_mode) for name in ("a", "a/b", "a/b/c")] == [0o700] * 3
+
+
+def test_a_umask_that_changes_between_two_files_leaves_both_readable(tmp_path: Path) -> None:
+    scope = store_on(tmp_path / "s").scope(KEY)
+    scope.save({"big": BIG})
+    with umask(0o777):
+        scope.save({"big": BIG + "y", "n": 2})
+        store_on(tmp_path / "s").scope("notes:y").save({"big": BIG + "z"})
+    files = [path for path in (tmp_path / "s").rglob("*") if path.is_file()]
+    assert {stat.S_IMODE(path.lstat().st_mode) for path in files} == {0o600}
 
 
 # -- order of system calls ---------------------------------------------------------------------------------------------
@@ -180,6 +193,7 @@ def test_each_directory_that_is_made_is_made_durable_in_its_parent(tmp_path: Pat
         f"sync {tmp_path.name}",
         "mkdir s",
         "sync a",
+        f"sync {tmp_path.parent.name}",
         *store_file,
         "mkdir scope",
         "sync s",
@@ -426,6 +440,76 @@ def test_a_directory_without_write_permission_is_a_storage_error(tmp_path: Path)
     assert os.listdir(tmp_path / "closed") == []
 
 
+# -- the lock ----------------------------------------------------------------------------------------------------------
+
+
+def test_whether_a_lock_is_taken_is_decided_where_its_block_begins(tmp_path: Path) -> None:
+    scope = store_on(tmp_path / "s").scope(KEY)
+    scope.save(0)
+    with scope.locked():
+        later = scope.locked()
+        with later:
+            pass
+        with pytest.raises(LockTimeout), store_on(tmp_path / "s").scope(KEY).locked(0):
+            pass
+    with later:
+        with pytest.raises(LockTimeout), store_on(tmp_path / "s").scope(KEY).locked(0):
+            pass
+        with later, scope.locked():
+            pass
+        with pytest.raises(LockTimeout), store_on(tmp_path / "s").scope(KEY).locked(0):
+            pass
+    with store_on(tmp_path / "s").scope(KEY).locked(0):
+        pass
+
+
+def test_a_lock_that_another_thread_lets_go_of_is_free(tmp_path: Path) -> None:
+    scope = store_on(tmp_path / "s").scope(KEY)
+    lock = scope.locked()
+    lock.__enter__()
+    thread = threading.Thread(target=lock.__exit__, args=(None, None, None))
+    thread.start()
+    thread.join()
+    with store_on(tmp_path / "s").scope(KEY).locked(0):
+        pass
+
+
+def test_a_scope_that_goes_away_again_and_again_keeps_nobody_beyond_the_wait(tmp_path: Path) -> None:
+    class Removing(HandleFs):
+        left = 50
+
+        def open_lock(self, directory: Directory, name: str) -> int:
+            lock = super().open_lock(directory, name)
+            if self.left:
+                self.left -= 1
+                os.rename(directory.path, f"{directory.path}-{self.left}")
+            return lock
+
+    fs = Removing()
+    with pytest.raises(LockTimeout), store_on(tmp_path / "s", fs).scope(KEY).locked(0):
+        pass
+    assert fs.left == 49
+
+
+def test_one_store_saves_different_scopes_in_many_threads(tmp_path: Path) -> None:
+    store = store_on(tmp_path / "s", durability="fast")
+    backend = store.backend
+    assert isinstance(backend, LocalBackend)
+
+    class Shifting(dict[Any, Any]):
+        """As if another thread took a lock at each step of a loop over it."""
+
+        def __iter__(self) -> Iterator[Any]:
+            for key in super().__iter__():
+                yield key
+                self.setdefault(("another", 0), Held(backend.fs, Directory("nowhere"), -1))
+
+    with store.scope(KEY).locked():
+        backend._held = Shifting(backend._held)
+        store.scope(KEY).save({"big": BIG})
+    assert store.scope(KEY).load().seq == 0
+
+
 # -- descriptors -------------------------------------------------------------------------------------------------------
 
 
@@ -438,9 +522,12 @@ def test_stores_that_are_let_go_leave_no_descriptor_open(tmp_path: Path) -> None
         assert list(store.heads())
 
     use()
+    # What other tests left in a cycle is closed when the collector comes, which may be now.
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         use()
+    gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -29,8 +29,8 @@ SYNCS = {
     "the first object under its first two digits": 1,
     # the state dir, where the scope's directory is made
     "the first save of a scope": 1,
-    # the parent of the state dir, stateline.json, the state dir
-    "the first save of a store": 3,
+    # the parent of the state dir, that one's parent (whoever made it), stateline.json, the state dir
+    "the first save of a store": 4,
     # the state dir, where objects/ is made
     "the first object of a store": 1,
 }

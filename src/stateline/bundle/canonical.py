@@ -223,11 +223,11 @@ def decode(data: bytes, *, depth: int = FILE_DEPTH) -> Json:
     return value
 
 
-def decode_as(decoder: msgspec.json.Decoder[Typed], data: bytes) -> Typed | None:
+def decode_as(decoder: msgspec.json.Decoder[Typed], data: bytes, *, depth: int = FILE_DEPTH) -> Typed | None:
     """The value of the decoder's type whose canonical form is exactly ``data``, or None if there is none for whatever
     reason: :func:`decode` tells it. A typed decoder spares the detour over a dict where nearly every file fits."""
     skeleton = _skeleton(data)
-    if _nests_deeper(skeleton, FILE_DEPTH) or _may_be_wide(skeleton):
+    if _nests_deeper(skeleton, depth) or _may_be_wide(skeleton):
         return None
     try:
         value = decoder.decode(data)

@@ -24,7 +24,7 @@ LIST_TYPE = "application/vnd.stateline.list+json"
 OWN_TYPES = "application/vnd.stateline."
 """Prefix of the media types that this format gives a meaning. A reader refuses one that it does not know."""
 
-_version = re.compile(r"([0-9]{1,9})(\.[0-9]{1,9})?")
+_version = re.compile(r"([1-9][0-9]{0,8})(\.[0-9]{1,9})?")
 _media_type = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,126}/[a-z0-9][a-z0-9!#$&^_.+-]{0,126}")
 
 
@@ -161,6 +161,9 @@ class _File(msgspec.Struct, kw_only=True):
 
 
 _file = msgspec.json.Decoder(_File)
+_STATE_DEPTH = canonical.DEPTH + 1
+"""A file that nests no deeper holds a state that nests no deeper than a value may."""
+_ENTRY = {"media_type", "sha256", "size"}
 _FIELDS = frozenset(Envelope.__struct_fields__) - {"extra"}
 
 
@@ -179,7 +182,7 @@ def check_version(version: Json, what: str) -> None:
 def read_envelope(data: bytes, what: str = "the snapshot") -> Envelope:
     """Read a snapshot's bytes. Raises :class:`IntegrityError` (``finding`` tells the damage) or
     :class:`NewerVersion`. Links to other files are not checked here; the store and ``verify`` do that."""
-    file = canonical.decode_as(_file, data)
+    file = canonical.decode_as(_file, data, depth=_STATE_DEPTH)
     if file is not None:
         envelope = file.envelope()
         if not _problem(envelope):
@@ -197,15 +200,14 @@ def write_envelope(envelope: Envelope, state: bytes | None = None) -> tuple[byte
     if state is not None:
         document["state"] = msgspec.Raw(state)
     # Who gives the state's bytes leaves the look at its depth to this one, at the whole: one level is around it.
-    depth = canonical.FILE_DEPTH if state is None else canonical.DEPTH + 1
-    written = canonical.encode_as(_file, document, depth=depth)
+    written = canonical.encode_as(_file, document, depth=_STATE_DEPTH)
     if written is not None:
         data, file = written
         seen = file.envelope()
         # The comparison finds whatever JSON does not have: what was written is then not what is read.
         if seen == envelope and not _problem(seen):
             return data, seen
-    if state is not None and canonical.deeper_than(state, canonical.DEPTH):
+    if _too_deep(canonical.draft(envelope.state) if state is None else state):
         raise canonical.too_deep()
     data = canonical.encode(envelope.document(), depth=canonical.FILE_DEPTH)
     return data, read_envelope(data)
@@ -222,10 +224,34 @@ def _read_envelope(data: bytes, what: str) -> Envelope:
         )
     except msgspec.ValidationError as error:
         raise IntegrityError(f"{what} is not a bundle: {error}", finding="malformed") from None
-    problem = _problem(envelope) if "objects" in document else "`objects` is missing"
+    problem = _untyped_problem(document) or _problem(envelope)
+    if not problem and canonical.deeper_than(data, _STATE_DEPTH) and _too_deep(canonical.draft(envelope.state)):
+        problem = f"`state` nests deeper than {canonical.DEPTH} levels"
     if problem:
         raise IntegrityError(f"{what} is not a bundle: {problem}", finding="malformed")
     return envelope
+
+
+def _too_deep(state: bytes | None) -> bool:
+    return state is not None and canonical.deeper_than(state, canonical.DEPTH)
+
+
+def _untyped_problem(document: Mapping[str, Any]) -> str:
+    """What a snapshot has wrong that its types do not show, or ""."""
+    if "objects" not in document:
+        return "`objects` is missing"
+    for name in ("origin", "merged"):
+        if name in document and document[name] is None:
+            return f"`{name}` is null"
+    return _members_problem(document["objects"])
+
+
+def _members_problem(objects: Mapping[str, Any]) -> str:
+    """What is wrong with the members of a well-typed table's entries, or ""."""
+    for pointer, entry in objects.items():
+        if entry.keys() != _ENTRY:
+            return f"the entry of `objects` for {pointer[:80]!r} has not the members media_type, sha256 and size"
+    return ""
 
 
 def _problem(envelope: Envelope) -> str:
@@ -245,8 +271,9 @@ def _problem(envelope: Envelope) -> str:
         return "`prev_sha` is not a SHA-256"
     if envelope.prev is not None and naming.snapshot_parts(envelope.prev) is None:
         return "`prev` is not a snapshot's name"
-    if envelope.merged is not None and not naming.is_sha256(envelope.merged.sha256):
-        return "`merged` does not name a snapshot"
+    for name, link in (("origin", envelope.origin), ("merged", envelope.merged)):
+        if link is not None and not (naming.is_sha256(link.sha256) and 0 <= link.seq < 2**63 and link.scope):
+            return f"`{name}` does not name a snapshot"
     return table_problem(envelope.state, envelope.objects)
 
 
@@ -254,7 +281,7 @@ def ref_problem(ref: Ref) -> str:
     """Why a Ref cannot stand in a table of objects, or ""."""
     if not naming.is_sha256(ref.sha256):
         return "the digest is not a SHA-256 in lower-case hex"
-    if not 0 <= ref.size < 2**63:
+    if not 0 <= ref.size <= canonical.OBJECT_LIMIT:
         return "the size is out of range"
     if not _media_type.fullmatch(ref.media_type):
         return "the media type is not TYPE/SUBTYPE in lower case without parameters"
@@ -323,7 +350,8 @@ def read_node(data: bytes, what: str = "the node") -> tuple[Json, dict[str, Ref]
     except msgspec.ValidationError as error:
         raise IntegrityError(f"{what} is not a node: {error}", finding="malformed") from None
     value = document.get("value")
-    problem = table_problem(value, objects) if document.keys() == {"value", "objects"} else "unknown fields"
+    problem = "" if document.keys() == {"value", "objects"} else "unknown fields"
+    problem = problem or _members_problem(document["objects"]) or table_problem(value, objects)
     if problem:
         raise IntegrityError(f"{what} is not a node: {problem}", finding="malformed")
     return value, objects
@@ -349,12 +377,12 @@ def _chunk_problem(chunk: Chunk, document: Mapping[str, Any]) -> str:
     if not chunk.items:
         return "it has no items"
     if chunk.before is not None:
-        if document["before"].keys() != {"sha256", "size", "media_type"} or chunk.before.media_type != LIST_TYPE:
+        if document["before"].keys() != _ENTRY or chunk.before.media_type != LIST_TYPE:
             return "`before` does not name a chunk"
         problem = ref_problem(chunk.before)
         if problem:
             return f"in `before` {problem}"
-    return table_problem(chunk.items, chunk.objects)
+    return _members_problem(document["objects"]) or table_problem(chunk.items, chunk.objects)
 
 
 def _object(data: bytes, what: str) -> dict[str, Json]:

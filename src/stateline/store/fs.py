@@ -64,15 +64,16 @@ class Stat(msgspec.Struct, frozen=True):
 class Directory:
     """An open directory: a descriptor where the platform has them, else a path. ``path`` is for messages and locks,
     ``identity`` what it was when a writer looked at it, or None; ``durable`` whether it is known to be in its parent
-    for good."""
+    for good; ``unfinished`` how many temporary files were made through this handle and are not known to be gone."""
 
-    __slots__ = ("durable", "fd", "identity", "path")
+    __slots__ = ("durable", "fd", "identity", "path", "unfinished")
 
     def __init__(self, path: str, fd: int = -1) -> None:
         self.path = path
         self.fd = fd
         self.identity: tuple[int, int] | None = None
         self.durable = False
+        self.unfinished = 0
 
     def __del__(self) -> None:
         # A state dir's own handle lives as long as its backend, which nobody has to close.
@@ -82,9 +83,6 @@ class Directory:
 
 class HandleFs:
     """System calls relative to directory descriptors (Linux, macOS)."""
-
-    _keeps_modes = False
-    """Whether a file that was made here had its mode, so that the umask leaves the owner's bits alone."""
 
     def open_root(self, path: str) -> Directory:
         """Open the state dir itself. A symlink as the last component is refused (OSError ELOOP or ENOTDIR)."""
@@ -135,13 +133,10 @@ class HandleFs:
     def create(self, directory: Directory, name: str) -> int:
         """A new file, 0600 whatever the umask; FileExistsError if the name is taken."""
         fd = os.open(name, _CREATE, FILE_MODE, dir_fd=directory.fd)
-        if not self._keeps_modes:
-            # A umask can only take bits away; one that takes the owner's would leave a file its owner cannot read.
-            # It is the process's, so one look tells; one that does harm is met at every file.
-            if stat.S_IMODE(os.fstat(fd).st_mode) == FILE_MODE:
-                self._keeps_modes = True
-            else:
-                os.fchmod(fd, FILE_MODE)
+        # A umask can only take bits away; one that takes the owner's would leave a file its owner cannot read. Any
+        # part of the process may change it at any time.
+        if stat.S_IMODE(os.fstat(fd).st_mode) != FILE_MODE:
+            os.fchmod(fd, FILE_MODE)
         return fd
 
     def write(self, fd: int, data: bytes | memoryview) -> int:

@@ -85,8 +85,13 @@ class LocalBackend:
 
         Raises FileNotFoundError if it is not there.
         """
-        held = self._held.get((place, threading.get_ident()))
+        held = self._holding(place)
         return nullcontext(held.directory) if held is not None else self._opened(place)
+
+    def _holding(self, scope: str) -> Held | None:
+        """The lock of that scope if this thread of this process holds it."""
+        held = self._held.get((scope, threading.get_ident()))
+        return None if held is None or held.inherited else held
 
     @contextmanager
     def _opened(self, place: str) -> Iterator[Directory]:
@@ -112,7 +117,7 @@ class LocalBackend:
 
     def _made(self, place: str) -> AbstractContextManager[Directory]:
         """A directory below the root to write into: made if it is missing, durable in its parent, and nobody else's."""
-        held = self._held.get((place, threading.get_ident()))
+        held = self._holding(place)
         if held is None:
             return self._opened_or_made(place)
         self._demand_durable(held.directory, place)
@@ -212,6 +217,15 @@ class LocalBackend:
                     f"{path} is too large: {error.strerror}", finding="too_large", hint=REPAIR
                 ) from None
 
+    def has(self, name: str, size: int) -> bool:
+        naming.blob_parts(name)
+        root = self.state_dir.open()
+        with storage(f"look at {self.path}/{name}"), suppress(FileNotFoundError, NotADirectoryError):
+            # By the whole path, in one call: nothing is opened that could be somebody else's.
+            seen = self.fs.stat(root, name) if root is not None else None
+            return seen is not None and seen.kind == "file" and seen.size == size
+        return False
+
     def list(self, prefix: str) -> Iterator[str]:
         naming.checked_place(prefix)
         with storage(f"list {self.path}/{prefix}"), suppress(FileNotFoundError), self._directory(prefix) as directory:
@@ -250,9 +264,8 @@ class LocalBackend:
     def _room(self, place: str) -> Iterator[Directory]:
         """Where a temporary file lies: in the directory of a scope whose lock is held, so that the next holder finds
         what a crash leaves; else in ``objects`` for an object, and in the state dir for what has no lock at all."""
-        mine = [scope for scope, thread in self._held if thread == threading.get_ident()]
-        if mine:
-            held = self._held[place if place in mine else mine[-1], threading.get_ident()]
+        held = self._holding(place) or self._any_held()
+        if held is not None:
             held.mark()
             yield held.directory
         elif place.startswith(naming.OBJECTS):
@@ -298,7 +311,7 @@ class LocalBackend:
             data = self.get(f"{scope}/{naming.POINTER}", SMALL_FILE)
         except BlobMissing:
             return None
-        held = self._held.get((scope, threading.get_ident()))
+        held = self._holding(scope)
         if held is not None:
             held.directory.durable = True
         try:
@@ -316,13 +329,14 @@ class LocalBackend:
                     hint="load the head again and repeat the change",
                 )
             with self._made(scope) as directory:
-                temporary = self._held[scope, threading.get_ident()].write(new.encode(), durable=durable)
+                held = self._held[scope, threading.get_ident()]
+                temporary = held.write(new.encode(), durable=durable)
                 try:
                     self.fs.rename(directory, temporary, directory, naming.POINTER)
                 except OSError:
-                    with suppress(OSError):
-                        self.fs.unlink(directory, temporary)
+                    held.discard(temporary)
                     raise
+                held.renamed()
                 if durable:
                     # Only now is the commit durable; only after this may it be acknowledged.
                     self._sync(directory, "the new head is visible")
@@ -334,27 +348,42 @@ class LocalBackend:
                 yield from (name for name in self.fs.names(root) if naming.is_sha256(name))
 
     def lock(self, scope: str, wait: float) -> AbstractContextManager[None]:
-        key = (naming.checked_scope(scope), threading.get_ident())
-        return nullcontext() if key in self._held else self._locked(key, wait)
+        return Lock(self, naming.checked_scope(scope), wait)
 
-    @contextmanager
-    def _locked(self, key: tuple[str, int], wait: float) -> Iterator[None]:
-        scope = key[0]
-        self.prepare()
-        with storage(f"lock {self.path}/{scope}"):
-            root = self.state_dir.demand()
-            held = acquire(self.fs, root, scope, lambda: self._open_or_make(root, scope), wait)
-        self._held[key] = held
-        try:
-            yield
-        finally:
+    def hold(self, scope: str, wait: float) -> Held:
+        """Take the lock, or take part in it if this thread has it; to be given to :meth:`let_go`."""
+        held = self._holding(scope)
+        if held is None:
+            self.prepare()
+            with storage(f"lock {self.path}/{scope}"):
+                root = self.state_dir.demand()
+                held = acquire(self.fs, root, scope, lambda: self._open_or_make(root, scope), wait)
+            key = scope, threading.get_ident()
+            inherited = self._held.pop(key, None)
+            self._held[key] = held
+            if inherited is not None:
+                inherited.release()
+        held.depth += 1
+        return held
+
+    def let_go(self, held: Held) -> None:
+        """End one part in a lock; after the last it is free."""
+        held.depth -= 1
+        if held.depth:
+            return
+        for key in [key for key, other in tuple(self._held.items()) if other is held]:
             del self._held[key]
             held.release()
 
+    def _any_held(self) -> Held | None:
+        """The lock that this thread took last and still holds."""
+        thread = threading.get_ident()
+        mine = [held for (_, holder), held in tuple(self._held.items()) if holder == thread and not held.inherited]
+        return mine[-1] if mine else None
+
     def _writes(self) -> bool:
         """Whether this thread holds a lock: then it acts on what it reads."""
-        thread = threading.get_ident()
-        return any(holder == thread for _, holder in tuple(self._held))
+        return self._any_held() is not None
 
     def remove(self, scope: str) -> None:
         naming.checked_scope(scope)
@@ -414,6 +443,25 @@ class LocalBackend:
     def above(self) -> tuple[Danger, ...]:
         with storage(f"look at what is above {self.path}"):
             return self.state_dir.above()
+
+
+class Lock:
+    """A scope's lock for a block. Whether it is taken is decided where the block begins: inside another block of the
+    same thread it is held already."""
+
+    __slots__ = ("_backend", "_held", "_scope", "_wait")
+
+    def __init__(self, backend: LocalBackend, scope: str, wait: float) -> None:
+        self._backend = backend
+        self._scope = scope
+        self._wait = wait
+        self._held: list[Held] = []
+
+    def __enter__(self) -> None:
+        self._held.append(self._backend.hold(self._scope, self._wait))
+
+    def __exit__(self, *error: object) -> None:
+        self._backend.let_go(self._held.pop())
 
 
 def _not_regular(path: str) -> UnsafePlace:

@@ -8,6 +8,7 @@ pointer in the end, so that it costs no file of its own.
 from __future__ import annotations
 
 import errno
+import os
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from stateline.bundle import naming
 from stateline.errors import LockTimeout
 from stateline.store.fs import Directory, HandleFs, Stat
 from stateline.store.places import danger
-from stateline.store.publish import fill, write_temporary
+from stateline.store.publish import discard, fill, write_temporary
 from stateline.store.refusals import unsafe
 
 if TYPE_CHECKING:
@@ -27,9 +28,16 @@ POLL = 0.005
 
 
 class Held:
-    """A scope's lock, held: the handle of its directory, and the way to let go. ``lock`` is the locked file's."""
+    """A scope's lock, held: the handle of its directory, and the way to let go. ``lock`` is the locked file's,
+    ``depth`` how many blocks it covers.
 
-    __slots__ = ("_fs", "_lock", "_mark", "_marked", "directory")
+    It is this process's alone. A child that is forked meanwhile has the same files open, and no part in the lock.
+    """
+
+    __slots__ = ("_fs", "_lock", "_mark", "_marked", "_process", "depth", "directory")
+
+    forks = 0
+    """How many forks led to this process; a process's own id would cost a system call at each look."""
 
     def __init__(self, fs: HandleFs, directory: Directory, lock: int) -> None:
         self._fs = fs
@@ -37,6 +45,13 @@ class Held:
         self._lock = lock
         self._mark = -1
         self._marked = False
+        self._process = Held.forks
+        self.depth = 0
+
+    @property
+    def inherited(self) -> bool:
+        """Whether it is a parent's, who forked this process while it held the lock."""
+        return self._process != Held.forks
 
     def mark(self) -> None:
         """Mark the directory, if it is not marked: to be called before anything half written can lie in it."""
@@ -54,15 +69,25 @@ class Held:
                 raise
 
     def write(self, data: bytes, *, durable: bool) -> str:
-        """A temporary file with ``data``, to be renamed; its name. It is the mark where that is this holder's: while it
-        is there it still says the same. Nothing is left behind on failure."""
+        """A temporary file with ``data``, to be renamed and then :meth:`renamed`, or else discarded; its name. It is
+        the mark where that is this holder's and nothing unfinished lies beside it: while it is there it still says the
+        same. Nothing is left behind on failure."""
         self.mark()
-        if self._mark < 0 or not self._is_there(self._mark):
+        if self._mark < 0 or self.directory.unfinished or not self._is_there(self._mark):
             return write_temporary(self._fs, self.directory, data, durable=durable)
         mark, self._mark = self._mark, -1
         self._marked = False
+        self.directory.unfinished += 1
         fill(self._fs, (self.directory, naming.HELD), mark, data, durable=durable)
         return naming.HELD
+
+    def renamed(self) -> None:
+        """The temporary file has its name."""
+        self.directory.unfinished -= 1
+
+    def discard(self, name: str) -> None:
+        """Remove a temporary file that got no name."""
+        discard(self._fs, self.directory, name)
 
     def _is_there(self, mark: int) -> bool:
         """Whether the open file still has its name. Where locks do not hold (a network mount), another may have taken
@@ -73,17 +98,29 @@ class Held:
             return False
 
     def release(self) -> None:
-        """Let go, and take the mark away: nothing half written is left by a holder that comes to this."""
+        """Let go, and take the mark away; it stays beside what is half written (this holder was interrupted, or could
+        not remove it). In a forked child nothing happens but that its copies of the open files are closed."""
         try:
             if self._mark >= 0:
                 with suppress(OSError):
                     self._fs.close_file(self._mark)
-            if self._marked:
-                with suppress(OSError):
-                    self._fs.unlink(self.directory, naming.HELD)
+            if self._marked and not self.directory.unfinished and not self.inherited:
+                _remove(self._fs, self.directory, naming.HELD)
             self._fs.close_directory(self.directory)
         finally:
-            _unlock(self._fs, self._lock)
+            if self.inherited:
+                with suppress(OSError):
+                    self._fs.close_lock(self._lock)
+            else:
+                _unlock(self._fs, self._lock)
+
+
+def _forked() -> None:
+    Held.forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def acquire(fs: HandleFs, root: Directory, scope: str, open_scope: Callable[[], Directory], wait: float) -> Held:
@@ -107,10 +144,7 @@ def acquire(fs: HandleFs, root: Directory, scope: str, open_scope: Callable[[], 
             raise
         if found is None:
             fs.close_directory(directory)
-            raise LockTimeout(
-                f"another process holds the lock of this scope; waited {wait:g} s, nothing was changed",
-                hint="call again, or wait longer with --wait SECONDS",
-            )
+            raise _timeout("another process holds the lock of this scope", wait)
         lock, seen = found
         try:
             if _same_place(fs, root, scope, directory, seen):
@@ -124,6 +158,14 @@ def acquire(fs: HandleFs, root: Directory, scope: str, open_scope: Callable[[], 
         # The scope was removed, or its directory swapped, while we waited: what we locked is not what is there.
         fs.close_directory(directory)
         _unlock(fs, lock)
+        if time.monotonic() >= deadline:
+            raise _timeout("this scope was removed and made anew all the while", wait)
+
+
+def _timeout(reason: str, wait: float) -> LockTimeout:
+    return LockTimeout(
+        f"{reason}; waited {wait:g} s, nothing was changed", hint="call again, or wait longer with --wait SECONDS"
+    )
 
 
 def _lock(fs: HandleFs, directory: Directory, deadline: float) -> tuple[int, Stat] | None:
@@ -197,4 +239,14 @@ def sweep(fs: HandleFs, directory: Directory, *, spare: str = "", before: float 
         for name in [name for name in fs.names(directory) if name.startswith(naming.TEMPORARY) and name != spare]:
             with suppress(OSError):
                 if before is None or fs.stat(directory, name).changed < before:
-                    fs.unlink(directory, name)
+                    _remove(fs, directory, name)
+
+
+def _remove(fs: HandleFs, directory: Directory, name: str) -> None:
+    """Remove a temporary file if that can be done, or an empty directory that somebody made of it."""
+    with suppress(OSError):
+        try:
+            fs.unlink(directory, name)
+        except (IsADirectoryError, PermissionError):
+            # Linux says the one, POSIX the other.
+            fs.remove_directory(directory, name)

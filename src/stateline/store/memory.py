@@ -49,6 +49,10 @@ class MemoryBackend:
             raise IntegrityError(f"{name} is too large: {len(data)} bytes", finding="too_large")
         return data
 
+    def has(self, name: str, size: int) -> bool:
+        naming.blob_parts(name)
+        return len(self._blobs.get(name, b"")) == size and name in self._blobs
+
     def list(self, prefix: str) -> Iterator[str]:
         naming.checked_place(prefix)
         with self._guard:

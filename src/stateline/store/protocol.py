@@ -53,6 +53,9 @@ class Blobs(Protocol):
         Whatever lies there is listed, ours or not. Nothing there: an empty iterator. Several listings may be under
         way at once."""
 
+    def has(self, name: str, size: int) -> bool:
+        """Whether a blob of that name and ``size`` [bytes] is there. Cheap: its bytes are not looked at."""
+
     def settle(self, names: Iterable[str]) -> None:
         """Make durable what a ``fast`` writer put: on return the blobs ``names``, and the heads of the scopes they lie
         in, survive a power loss, whoever put them. The caller has read them. A backend that is always durable has

@@ -56,20 +56,26 @@ def put_file(fs: HandleFs, way: tuple[Directory, Directory], base: str, data: by
             raise
         return False
     finally:
-        with suppress(OSError):
-            fs.unlink(room, temporary)
+        discard(fs, room, temporary)
     return True
 
 
 def write_temporary(fs: HandleFs, directory: Directory, data: bytes, *, durable: bool) -> str:
     """A new file with ``data``; its name. Nothing is left behind on failure."""
     name = f"{naming.TEMPORARY}{os.urandom(8).hex()}"
-    fill(fs, (directory, name), fs.create(directory, name), data, durable=durable)
+    # Before it is there: an interrupt may come between any two steps, and what may lie there is to be swept.
+    directory.unfinished += 1
+    try:
+        fd = fs.create(directory, name)
+    except OSError:
+        discard(fs, directory, name)
+        raise
+    fill(fs, (directory, name), fd, data, durable=durable)
     return name
 
 
 def fill(fs: HandleFs, place: tuple[Directory, str], fd: int, data: bytes, *, durable: bool) -> None:
-    """Write ``data`` into the new file at ``place``, open as ``fd``, and close it. On failure it is removed."""
+    """Write ``data`` into the new file at ``place``, open as ``fd``, and close it. On failure it is discarded."""
     directory, name = place
     try:
         try:
@@ -83,6 +89,13 @@ def fill(fs: HandleFs, place: tuple[Directory, str], fd: int, data: bytes, *, du
         finally:
             fs.close_file(fd)
     except BaseException:
-        with suppress(OSError):
-            fs.unlink(directory, name)
+        discard(fs, directory, name)
         raise
+
+
+def discard(fs: HandleFs, directory: Directory, name: str) -> None:
+    """Remove a temporary file, unless it got another name. What cannot be removed stays unfinished."""
+    with suppress(OSError):
+        with suppress(FileNotFoundError):
+            fs.unlink(directory, name)
+        directory.unfinished -= 1

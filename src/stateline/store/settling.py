@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from stateline.bundle import naming
 from stateline.bundle.envelope import OWN_TYPES, Ref
 from stateline.bundle.objects import references
-from stateline.errors import IntegrityError
+from stateline.errors import IntegrityError, NotFound
 from stateline.store.protocol import FAST, FULL, BlobMissing
 
 if TYPE_CHECKING:
@@ -41,6 +41,24 @@ def settle_past(scope: Scope, head: Snapshot) -> None:
         refs.update(snapshot.envelope.objects.values())
         losses.heed(snapshot.event)
     _settle(store, [*_names(store, refs - settled, settled, losses.objects), *names])
+
+
+def rest_on(store: Store, refs: list[Ref]) -> None:
+    """Demand objects that something new shall name, and make them durable as :func:`settle_objects` does.
+
+    Raises ``NotFound`` for one that is not there, ``IntegrityError``, ``StorageError``.
+    """
+    for ref in refs:
+        try:
+            store.get(ref)
+        except IntegrityError as error:
+            if error.finding != "missing":
+                raise
+            raise NotFound(
+                f"there is no object {ref.sha256} in this store; nothing was written",
+                hint="put the content into this store first (Store.put), or save the value itself",
+            ) from None
+    settle_objects(store, refs)
 
 
 def settle_objects(store: Store, refs: Iterable[Ref]) -> None:

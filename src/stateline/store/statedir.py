@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from contextlib import suppress
 
 from stateline.bundle import canonical, naming
@@ -174,7 +175,7 @@ class StateDir:
         with storage(f"look at what is above {self.path}"):
             self.demand_safe_parents()
         with storage(f"create the state dir {self.path}"):
-            self._make()
+            missing = self._make()
         root = self.open()
         if root is None:
             raise StorageError(f"{self.path} vanished while it was opened", hint="call again")
@@ -185,6 +186,7 @@ class StateDir:
             try:
                 self._check_store_file(root, writing=True)
             except FileNotFoundError:
+                self._settle_above(missing)
                 self._make_store_file(root)
         if warning:
             self.warnings.append(warning)
@@ -205,6 +207,8 @@ class StateDir:
                     self._check_store_file(root, writing=True)
                 except FileNotFoundError:
                     self._demand_empty(root)
+            if sys.platform != "win32" and os.statvfs(place).f_flag & os.ST_RDONLY:
+                raise OSError(errno.EROFS, "read-only", place)
             if not os.access(place, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, "not writable", place)
 
@@ -233,8 +237,9 @@ class StateDir:
     def _poison(self) -> None:
         self._poisoned, self._prepared = True, False
 
-    def _make(self) -> None:
-        missing = []
+    def _make(self) -> list[str]:
+        """Make the state dir and what is missing above it; which those were, the state dir first."""
+        missing: list[str] = []
         path = self.path
         while not os.path.lexists(path):
             missing.append(path)
@@ -243,11 +248,27 @@ class StateDir:
             with suppress(FileExistsError):
                 self.fs.make_root(path)
             # A directory that was made is only there for good when its parent has been synced.
-            parent = self.fs.open_root(os.path.realpath(os.path.dirname(path)))
-            try:
-                self.sync(parent)
-            finally:
-                self.fs.close_directory(parent)
+            self._sync_parent(path)
+        return missing
+
+    def _sync_parent(self, path: str) -> None:
+        parent = self.fs.open_root(os.path.dirname(os.path.realpath(path)))
+        try:
+            self.sync(parent)
+        finally:
+            self.fs.close_directory(parent)
+
+    def _settle_above(self, made: list[str]) -> None:
+        """Make the name of the lowest directory durable that was there before: the state dir's, or that of what it was
+        made in. Who made it may have died before that was done, and nobody will come here again."""
+        there = os.path.dirname(made[-1]) if made else self.path
+        try:
+            self._sync_parent(there)
+        except OSError as error:
+            # It is in others' hands, or on something that cannot be synced; whoever made it there knew that.
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS):
+                raise
+            self._poisoned = False
 
     # -- the store file --------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from stateline._version import __version__
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json, sha256
 from stateline.bundle.envelope import Envelope, Link, Pointer, Ref, read_envelope, write_envelope
-from stateline.bundle.objects import Artifact, Split, artifact_ref, extend, references, resolve, split
+from stateline.bundle.objects import WHOLES, Artifact, Split, artifact_ref, extend, references, resolve, split
 from stateline.bundle.redact import Redactor
 from stateline.errors import (
     ConflictError,
@@ -23,8 +23,8 @@ from stateline.errors import (
     UnsafePlace,
     ValueRefused,
 )
-from stateline.store.protocol import FULL, Backend, BlobExists, BlobMissing, Durability
-from stateline.store.settling import settle_objects, settle_past
+from stateline.store.protocol import FAST, FULL, Backend, BlobExists, BlobMissing, Durability
+from stateline.store.settling import rest_on, settle_objects, settle_past
 from stateline.store.snapshot import Snapshot, demand_known_version
 from stateline.store.unchanged import held
 from stateline.store.walking import walk
@@ -61,6 +61,7 @@ class Store:
         self.backend = backend
         self.redactor = redactor or Redactor()
         self._kept: set[Ref] = set()
+        self._settled: set[Ref] = set()
         self._clock = clock or time.time_ns
 
     @classmethod
@@ -120,13 +121,17 @@ class Store:
         return ref
 
     def append(self, ref: Ref, items: list[Json]) -> Ref:
-        """The list that is stored as ``ref``, with ``items`` behind it; as durable on return as ``ref``, which stays.
+        """The list that is stored as ``ref``, with ``items`` behind it; ``ref`` stays.
 
-        Of a long list only the last chunk is read, and that one and new ones are written. ``items`` may hold
-        :class:`Ref` and :class:`Artifact` leaves; secrets in them are masked. Raises ``ValueRefused`` if the object is
-        not a list, ``NotFound`` for a Ref to what is not there, ``IntegrityError``.
+        Of a long list only the last chunk is read, and that one and new ones are written. In a ``full`` store a ``ref``
+        that it has not kept itself, nor found in the table of a ``full`` head, is first read and made durable whole.
+        ``items`` may hold :class:`Ref` and :class:`Artifact` leaves. Secrets in them are masked, but not because of the
+        key under which the list will stand (``api_key``), which is not known here. Raises ``ValueRefused`` if the
+        object is not a list, ``NotFound`` for a Ref to what is not there, ``IntegrityError``, ``StorageError``.
         """
         data = self.get(ref)
+        if ref not in self._kept and ref not in self._settled:
+            settle_objects(self, [ref])
         parts = extend(ref, data, self.redactor.redact(items)[0])
         self._put_parts(parts, {ref, *references(data, ref)})
         return parts.objects[""]
@@ -138,6 +143,11 @@ class Store:
             data = self.backend.get(name, max(ref.size, 1))
         except BlobMissing:
             raise IntegrityError(f"the object {ref.sha256} is missing", finding="missing", hint=_DAMAGE) from None
+        except IntegrityError as error:
+            if error.finding != "too_large":
+                raise
+            said = f"the object {ref.sha256} is too large: its table says {ref.size} bytes, and it has more"
+            raise IntegrityError(said, finding="too_large", hint=_DAMAGE) from None
         if sha256(data) != ref.sha256 or len(data) != ref.size:
             finding = "truncated" if len(data) < ref.size else "altered"
             raise IntegrityError(f"the object {ref.sha256} is {finding}", finding=finding, hint=_DAMAGE)
@@ -159,12 +169,11 @@ class Store:
             raise IntegrityError(f"the snapshot {name} is missing", finding="missing", hint=_DAMAGE) from None
         sha = sha256(data)
         if sha != pointer.sha256:
-            finding = "truncated" if not data.endswith(b"}") else "altered"
-            raise IntegrityError(
-                f"the snapshot {name} is {finding}: its SHA-256 is not the one that leads to it",
-                finding=finding,
-                hint=_DAMAGE,
-            )
+            from stateline.store.torn import torn
+
+            finding = torn(data)
+            said = f"the snapshot {name} is {finding}: its SHA-256 is not the one that leads to it"
+            raise IntegrityError(said, finding=finding, hint=_DAMAGE)
         return self._parsed(scope, pointer.path, data, sha)
 
     def parse_snapshot(self, scope: str, path: str, data: bytes) -> Snapshot:
@@ -208,29 +217,28 @@ class Store:
 
         What they name must be there too, before anything is acknowledged. Raises ``NotFound``.
         """
-        known = known | self._kept
-        others = sorted(parts.named() - known - parts.contents.keys())
-        for ref in others:
-            self._demand_object(ref)
-        settle_objects(self, others)
+        known = known | self._still_kept(parts.named() - known)
+        rest_on(self, sorted(parts.named() - known - parts.contents.keys()))
         for ref, data in parts.contents.items():
             if ref not in known:
                 self._put_object(ref, data)
 
-    def _demand_object(self, ref: Ref) -> None:
-        try:
-            self.get(ref)
-        except IntegrityError as error:
-            if error.finding != "missing":
-                raise
-            raise NotFound(
-                f"there is no object {ref.sha256} in this store; nothing was written",
-                hint="put the content into this store first (Store.put), or save the value itself",
-            ) from None
+    def _still_kept(self, refs: set[Ref]) -> set[Ref]:
+        """Those of ``refs`` that this store kept and nobody took away since: a repair in another process may have."""
+        gone = {ref for ref in refs & self._kept if not self.backend.has(naming.object_path(ref.sha256), ref.size)}
+        self._kept -= gone
+        return refs & self._kept
 
     def forget_objects(self) -> None:
         """Take no object for kept because this process kept it: a repair may have set it aside."""
         self._kept.clear()
+        self._settled.clear()
+
+    def heed(self, head: Snapshot) -> None:
+        """Remember which lists are as durable as they can be, for :meth:`append`: a ``full`` snapshot was written after
+        all that it rests on."""
+        if head.event.get("durability") != FAST:
+            self._settled.update(ref for ref in head.envelope.objects.values() if ref.media_type in WHOLES)
 
     def _put_object(self, ref: Ref, data: bytes) -> None:
         try:
@@ -248,22 +256,9 @@ class Store:
 
         Raises ``IntegrityError`` for an ``after`` that no time can follow (31 February, the last second of 9999).
         """
-        import datetime
+        from stateline.store.timing import following
 
-        moment = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(
-            microseconds=self._clock() // 1000
-        )
-        if after is not None:
-            try:
-                following = datetime.datetime.fromisoformat(after) + datetime.timedelta(microseconds=1)
-            except (ValueError, OverflowError):
-                raise IntegrityError(
-                    f"no time can follow the head's created_at, {after}; nothing was written",
-                    finding="malformed",
-                    hint=_DAMAGE,
-                ) from None
-            moment = max(moment, following)
-        return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+        return following(self._clock(), after)
 
 
 class Scope:
@@ -291,9 +286,13 @@ class Scope:
                 pointer = self.store.backend.read(self.hash)
                 if pointer is None:
                     self._demand_empty()
-            return None if pointer is None else self.store.read_snapshot(self.hash, pointer)
+            if pointer is None:
+                return None
+            head = self.store.read_snapshot(self.hash, pointer)
         except IntegrityError as error:
             raise self.with_way_out(error) from None
+        self.store.heed(head)
+        return head
 
     def load(self) -> Snapshot:
         """The head. Raises ``NotFound`` for a scope that does not exist."""
@@ -329,7 +328,8 @@ class Scope:
         wait: float = WAIT,
         masked: bool = False,
     ) -> Snapshot:
-        """Append a snapshot with ``state``, which may hold :class:`Ref` and :class:`Artifact` leaves.
+        """Append a snapshot with ``state``, which may hold :class:`Ref` and :class:`Artifact` leaves. A ``fast`` save
+        checks that what a Ref names is there and whole, and not what lies below that.
 
         Secrets are masked first; the snapshot that is returned holds what was stored, so go on with its state.
         ``kind`` defaults to the kind in the scope's key. ``parent`` demands a head: a snapshot, or None for a scope
@@ -362,6 +362,7 @@ class Scope:
                 # A part of the save is visible and nothing leads to it: for the chain nothing has happened.
                 raise StorageError(f"{error.message}; the head is as it was", hint=error.hint) from error
             self.store.backend.swap(self.hash, pointer, snapshot.pointer)
+            self.store.heed(snapshot)
             self._saved = snapshot
             return snapshot
 

@@ -208,6 +208,14 @@ class BackendContract:
         with pytest.raises(BlobMissing):
             backend.settle([name])
 
+    def test_what_is_there_is_known_by_its_name_and_size(self, backend: Backend) -> None:
+        name = object_name(b"object")
+        assert not backend.has(name, 6)
+        backend.put(name, b"object")
+        assert backend.has(name, 6)
+        assert not backend.has(name, 5)
+        assert not backend.has(object_name(b"other"), 6)
+
     def test_a_backend_says_how_durable_it_is(self, backend: Backend) -> None:
         assert backend.durability in ("full", "fast")
 
@@ -370,6 +378,7 @@ class BackendContract:
             lambda: backend.put(f"{place}/x", b"evil"),
             lambda: backend.get(f"{place}/x", LIMIT),
             lambda: backend.settle([f"{place}/x"]),
+            lambda: backend.has(f"{place}/x", 1),
             lambda: list(backend.list(place)),
             lambda: backend.read(place),
             lambda: backend.swap(place, None, pointer(1)),
