@@ -90,6 +90,13 @@ class Survivors:
         """Whether anything in a scope's directory still tells what was there."""
         return any(path.startswith(f"{scope}/") and path in self.good for path in self.now)
 
+    def _left_no_trace(self, path: str, scope: str, data: bytes) -> bool:
+        """Whether a snapshot is gone, and all that named it is damaged: only numbers can tell that it was there, and
+        none do right below a lost head."""
+        name = sha256(data).encode()
+        held = [self.victim.read(other) for other in self.good if other.startswith(f"{scope}/")]
+        return path not in self.now and not any(name in other for other in held)
+
     def unnamed(self, after: Tree, named: set[str]) -> list[str]:
         """What was on a chain, or needed by it, is in its place no more, and is not among ``named`` (digests, names and
         paths). An object need not be, if all snapshots that need it are."""
@@ -104,7 +111,7 @@ class Survivors:
                 left = [owner for owner in owners if owner.path in self.good]
                 if all(named & _names(owner.path, self.victim.read(owner.path)) for owner in left):
                     continue
-            elif not self.knows(place.scope):
+            elif not self.knows(place.scope) or self._left_no_trace(place.path, place.scope, data):
                 continue
             found.append(place.path)
         return found

@@ -104,3 +104,74 @@ def test_only_what_was_declared_is_excused(
     assert says() == (0, "")
     (place / HASH / chain[3].path).write_bytes(data[:-1] + b" ")
     assert says()[0] == 1
+
+
+@pytest.fixture
+def short(store: Store) -> list[Snapshot]:
+    return [store.scope(KEY).save({"n": n}) for n in range(3)]
+
+
+def test_what_names_a_parent_on_the_chain_and_does_not_follow_it_is_damage_by_hand_too(
+    short: list[Snapshot], place: Path, store: Store, says: Callable[[], tuple[int, str]], publish: Callable[..., Any]
+) -> None:
+    parent = short[1]
+    early, late = short[0].envelope.created_at, short[2].envelope.created_at
+    above = {"prev_sha": parent.sha256, "prev": parent.path}
+    shapes = [
+        ({**above, "seq": 2, "created_at": late}, 0),
+        ({**above, "seq": 9, "created_at": late}, 1),
+        ({**above, "seq": 1, "created_at": late}, 1),
+        ({**above, "seq": 2, "created_at": early}, 1),
+        ({**above, "prev": short[0].path, "seq": 2, "created_at": late}, 1),
+    ]
+    for shape, code in shapes:
+        loose = place / HASH / publish(store, KEY, head=False, **shape).path
+        assert says()[0] == code, shape
+        loose.unlink()
+
+
+MALFORMED: list[Callable[[dict[str, Any]], Any]] = [
+    lambda said: said["objects"].append(1),
+    lambda said: said.update(objects=None),
+    lambda said: said.update(gaps={}),
+    lambda said: said["gaps"].append(1),
+    lambda said: said["gaps"].append({"lost": said["gaps"][0]["lost"]}),
+    lambda said: said["gaps"].append({"lost": {"seq": "1", "sha256": "0" * 64}, "resumes": None}),
+    lambda said: said["gaps"].append({"lost": {"seq": 1, "sha256": "0" * 64}, "resumes": {"seq": 0}}),
+    lambda said: said["gaps"][0]["resumes"].update(path=None),
+    lambda said: said["gaps"][0]["resumes"].update(path="x\n" + said["gaps"][0]["resumes"]["path"]),
+    lambda said: said["gaps"][0]["resumes"].update(seq=-1),
+    lambda said: said["gaps"][0]["lost"].update(seq=0),
+]
+
+
+@pytest.mark.parametrize("number", [None, *range(len(MALFORMED))])
+def test_a_declaration_of_another_shape_declares_nothing_by_hand_too(
+    short: list[Snapshot],
+    place: Path,
+    store: Store,
+    says: Callable[[], tuple[int, str]],
+    publish: Callable[..., Any],
+    number: int | None,
+) -> None:
+    gap: dict[str, Any] = {
+        "lost": {"seq": 1, "sha256": short[1].sha256},
+        "resumes": {"seq": 0, "path": short[0].path, "sha256": short[0].sha256},
+    }
+    said: dict[str, Any] = {"gaps": [gap], "objects": ["a b"], "more": "is let be"}
+    if number is not None:
+        MALFORMED[number](said)
+    (place / HASH / short[1].path).unlink()
+    at, head = "2027-01-01T00:00:00.000000Z", short[2]
+    above = {"seq": 3, "prev_sha": head.sha256, "prev": head.path, "created_at": at}
+    publish(store, KEY, head=True, event={"type": "repaired", "repaired": said}, **above)
+    assert says()[0] == (1 if number is not None else 0)
+
+
+@pytest.mark.parametrize("version", ["0", "01", "0.1", "00"])
+def test_a_version_that_begins_with_nought_is_no_newer_one(
+    short: list[Snapshot], place: Path, says: Callable[[], tuple[int, str]], version: str
+) -> None:
+    pointer = place / HASH / naming.POINTER
+    pointer.write_bytes(pointer.read_bytes().replace(b'"version":"1"', f'"version":"{version}"'.encode()))
+    assert says()[0] == 1

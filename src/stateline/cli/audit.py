@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stateline.cli.options import settings
-from stateline.cli.output import coloured, emit, plain, pretty, table, warn, write
+from stateline.cli.output import coloured, counted, emit, plain, pretty, table, warn, write
+
+if TYPE_CHECKING:
+    from stateline.history.findings import Finding, Report
 
 Revision = Annotated[
     str, typer.Argument(metavar="REV", help="KEY, KEY~N (N back), KEY@SEQ, or 4 or more hex digits of a sha.")
@@ -64,7 +67,11 @@ def verify(
     ctx: typer.Context,
     key: Annotated[str | None, typer.Argument(metavar="[KEY]", help="One scope (default: the whole store).")] = None,
 ) -> int:
-    """Check every byte: digests, links, order, objects, permissions. Collects all findings, changes nothing."""
+    """Check every byte: digests, links, order, objects, permissions. Collects all findings, changes nothing.
+
+    Of the severities only damage makes it exit 5. With unsafe (others may change a place), warning and residue (what a
+    crash leaves; harmless) it exits 0.
+    """
     from stateline.history.verify import verify as verb
 
     said = settings(ctx)
@@ -72,17 +79,41 @@ def verify(
     report = verb(store, key)
     colours = {"damage": "red", "unsafe": "red", "warning": "yellow", "residue": "dim"}
     lines = [
-        f"{coloured(found.severity, colours[found.severity])} {found.code}: "
-        f"{plain(found.path) + ': ' if found.path else ''}{plain(found.message)}"
+        f"{coloured(found.severity, colours[found.severity])} {found.code}: {plain(_told(found))}"
         for found in report.findings
     ]
-    verdict = coloured("ok", "green") if report.ok else coloured("DAMAGED", "red")
+    verdict = _verdict(report)
     lines.append(
-        f"{verdict}: {report.scopes} scopes, {report.snapshots} snapshots, {report.objects} objects checked; "
-        f"{len(report.findings)} findings"
+        f"{verdict}{counted(report.scopes, 'scope')}, {counted(report.snapshots, 'snapshot')}, "
+        f"{counted(report.objects, 'object')} checked; {counted(len(report.findings), 'finding')}"
     )
     if not report.ok:
-        lines.append(f"`stateline repair{f' {plain(key)}' if key else ''}` plans how to go on; it changes nothing yet")
-    lines.append(report.note)
+        from shlex import quote
+
+        lines.append(
+            f"`stateline repair{f' {plain(quote(key))}' if key else ''}` plans how to go on; it changes nothing yet"
+        )
+    if not said.quiet:
+        lines.append(report.note)
     emit(said, report.document(), lines)
     return 0 if report.ok else 5
+
+
+def _told(found: Finding) -> str:
+    """Where and what, the path once: most messages name it."""
+    parts = [found.scope, None if found.path in found.message else found.path, found.message]
+    return ": ".join(part for part in parts if part)
+
+
+def _verdict(report: Report) -> str:
+    """The beginning of the last line, in which counts follow."""
+    if not report.ok:
+        return f"{coloured('DAMAGED', 'red')}: "
+    unsafe = sum(found.severity == "unsafe" for found in report.findings)
+    if not unsafe:
+        return f"{coloured('ok', 'green')}: "
+    from stateline.history.findings import SHOWN
+
+    # Of many alike only the first are told.
+    count = counted(unsafe, "place") if unsafe <= SHOWN else f"more than {SHOWN} places"
+    return f"{coloured('ok', 'green')}, {coloured('but unsafe', 'red')}: {count}; "

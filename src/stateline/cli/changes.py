@@ -11,7 +11,7 @@ import msgspec
 
 from stateline.bundle.canonical import walk
 from stateline.bundle.envelope import Ref
-from stateline.cli.output import coloured, plain
+from stateline.cli.output import coloured, counted, plain
 from stateline.cli.story import size
 from stateline.cli.text_diff import focused, unified
 from stateline.history.diff import END, Change, Path, is_artifact, is_long_list, opened
@@ -107,7 +107,7 @@ def _change(store: Store, change: Change) -> Iterator[str]:
     else:
         value = _opened(store, change.new if change.op == "add" else change.old)
         if isinstance(value, str) and ("\n" in value.rstrip("\n") or len(value) > WIDTH):
-            yield f"{path}  ({len(value.split(chr(10)))} lines, {size(len(value.encode()))})"
+            yield f"{path}  ({counted(len(value.split(chr(10))), 'line')}, {size(len(value.encode()))})"
             yield from _block(unified("", value) if sign == "+" else unified(value, ""))
         else:
             yield f"{path}  {_brief(value)}"

@@ -12,6 +12,9 @@ from stateline.cli.options import settings
 from stateline.cli.output import emit, stream, warn
 
 if TYPE_CHECKING:
+    from stateline.history.diff import Change
+    from stateline.history.log import Unshown
+    from stateline.history.losses import Recorded
     from stateline.store.store import Snapshot, Store
 
 
@@ -39,32 +42,77 @@ def log(
 
 def _lines(store: Store, start: Snapshot, number: int | None, patched: bool) -> Iterator[str]:
     from stateline.cli.story import line
-    from stateline.history.log import told
+    from stateline.history.log import losses_of, told
 
+    recorded = losses_of(store, start)
+    last: Snapshot | None = None
+    count = 0
     for snapshot, changes in told(store, start, number, patched=patched):
         if changes is None:
+            if last is not None and last.seq - snapshot.seq > 1:
+                yield _lost(snapshot.seq + 1, last.seq - 1)
             yield line(snapshot)
+            last, count = snapshot, count + 1
         else:
-            from stateline.cli.changes import lines
-
-            for text in lines(store, changes, snapshot):
+            for text in _patch_lines(store, snapshot, changes, recorded):
                 yield f"    {text}"
             yield ""
+    # Nobody asked for less, and it does not end with a first one: what is older is lost.
+    if last is not None and last.envelope.prev is not None and count != number:
+        yield _lost(0, last.seq - 1)
+
+
+def _patch_lines(
+    store: Store, snapshot: Snapshot, changes: list[Change] | Unshown, recorded: Recorded
+) -> Iterator[str]:
+    from stateline.cli.changes import lines
+    from stateline.cli.output import coloured, plain
+    from stateline.errors import IntegrityError
+    from stateline.history.log import Unshown, unshown
+
+    if not isinstance(changes, Unshown):
+        try:
+            yield from lines(store, changes, snapshot)
+            return
+        except IntegrityError as error:
+            changes = unshown(recorded, snapshot, error)
+    yield coloured(plain(f"cannot be shown: {changes.why}"), "red")
+
+
+def _lost(first: int, last: int) -> str:
+    from stateline.cli.output import coloured
+
+    what = f"snapshot {first}" if first == last else f"snapshots {first} to {last}"
+    return coloured(f"{'':14}lost: {what}", "red")
 
 
 def _documents(store: Store, start: Snapshot, number: int | None, patched: bool) -> list[Any]:
     """The rows, each as the bytes of its document: a long chain takes no more memory than what is printed."""
     import msgspec
 
-    from stateline.history.diff import patch
-    from stateline.history.log import LogRow, told
+    from stateline.history.log import LogRow, losses_of, told
 
+    recorded = losses_of(store, start)
     return [
         msgspec.Raw(
             msgspec.json.encode(
-                LogRow.of(snapshot).document() | ({} if changes is None else {"patch": patch(store, changes)})
+                LogRow.of(snapshot).document() | ({} if changes is None else _patch(store, snapshot, changes, recorded))
             )
         )
         for snapshot, changes in told(store, start, number, patched=patched)
         if patched == (changes is not None)
     ]
+
+
+def _patch(store: Store, snapshot: Snapshot, changes: list[Change] | Unshown, recorded: Recorded) -> dict[str, Any]:
+    """The member ``patch`` of a row; null, with ``unshown`` that says why, where what it needs is lost."""
+    from stateline.errors import IntegrityError
+    from stateline.history.diff import patch
+    from stateline.history.log import Unshown, unshown
+
+    if not isinstance(changes, Unshown):
+        try:
+            return {"patch": patch(store, changes)}
+        except IntegrityError as error:
+            changes = unshown(recorded, snapshot, error)
+    return {"patch": None, "unshown": changes.why}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stateline.cli.options import settings
-from stateline.cli.output import coloured, emit, plain, warn
+from stateline.cli.output import coloured, counted, emit, plain, warn
 
 if TYPE_CHECKING:
     from stateline.history.mend import Repair
@@ -18,6 +18,7 @@ _SHOWN = 20
 
 _WORDS = {
     "set_aside": ("would set aside", "set aside"),
+    "put_back": ("would put back", "put back"),
     "renew": ("would make anew", "made anew"),
     "publish": ("would save", "saved"),
     "move_head": ("would move the head", "moved the head"),
@@ -45,11 +46,11 @@ def repair(
     warn(said, [*store.warnings, *result.warnings])
     document = result.document()
     document["warnings"] = [*store.warnings, *result.warnings]
-    emit(said, document, _lines(result))
+    emit(said, document, _lines(result, key))
     return result.exit_code
 
 
-def _lines(result: Repair) -> list[str]:
+def _lines(result: Repair, key: str | None) -> list[str]:
     lines = [_action(action, result.applied) for action in result.actions]
     lines += [_lost(lost) for lost in result.lost[:_SHOWN]]
     if len(result.lost) > _SHOWN:
@@ -57,12 +58,12 @@ def _lines(result: Repair) -> list[str]:
     for blocked in result.blocked:
         where = plain(blocked.scope or blocked.path or "the state dir")
         lines.append(f"{coloured('left alone', 'yellow')} {where}: {blocked.code}: {plain(blocked.message)}")
-    return [*lines, _verdict(result)]
+    return [*lines, _verdict(result, key)]
 
 
 def _action(action: Action, applied: bool) -> str:
     words = _WORDS[action.action][applied]
-    where = f" {plain(action.path)}" if action.action in ("set_aside", "renew", "remove_scope") else ""
+    where = f" {plain(action.path)}" if action.action in ("set_aside", "put_back", "renew", "remove_scope") else ""
     scope = f" in {plain(action.scope)}" if action.scope else ""
     to = f" -> {plain(action.to)}" if action.to else ""
     return f"{words}{where}{scope}: {plain(action.why)}{to}"
@@ -71,19 +72,30 @@ def _action(action: Action, applied: bool) -> str:
 def _lost(lost: LostSnapshot) -> str:
     what = "object" if lost.why == "object" else "snapshot"
     number = f" {lost.seq}" if lost.seq is not None else ""
+    if lost.seq is not None and lost.since is not None and lost.since < lost.seq:
+        what, number = "snapshots", f" {lost.since} to {lost.seq}"
     name = lost.sha256 or lost.path or "of unknown name"
     why = "" if lost.why == "object" else f": {plain(lost.why)}"
     scope = f" of {plain(lost.scope)}" if lost.scope else ""
     return f"{coloured('lost', 'red')} {what}{number} {plain(name)}{scope}{why}"
 
 
-def _verdict(result: Repair) -> str:
+def _remain(number: int) -> str:
+    return f"{counted(number, 'finding')} {'remains' if number == 1 else 'remain'}"
+
+
+def _verdict(result: Repair, key: str | None) -> str:
+    from shlex import quote
+
+    of = f" {plain(quote(key))}" if key else ""
     if result.ok:
         done = "repaired" if result.applied and result.actions else "nothing is damaged"
         return f"{coloured('ok', 'green')}: {done}"
     if result.applied:
-        return f"{coloured('DAMAGED', 'red')}: {len(result.findings)} findings remain; `stateline verify` lists them"
+        return f"{coloured('DAMAGED', 'red')}: {_remain(len(result.findings))}; `stateline verify{of}` lists them"
     way = (
-        "`stateline repair --apply` does this" if result.actions else "what is left alone keeps it from being repaired"
+        f"`stateline repair{of} --apply` does this"
+        if result.actions
+        else "what is left alone keeps it from being repaired"
     )
     return f"{coloured('DAMAGED', 'red')}: nothing was changed; {way}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from stateline.bundle.envelope import LIST_TYPE, Ref
 from stateline.bundle.repairs import MEMBER
-from stateline.cli.output import coloured, one_line, plain
+from stateline.cli.output import coloured, counted, one_line, plain
 from stateline.store.store import Snapshot
 
 WIDTH = 104
@@ -87,13 +87,14 @@ def _refinement(event: dict[str, Any]) -> list[Part]:
 def _repair(record: dict[str, Any]) -> list[Part]:
     """What a repair went back to, and what it says is lost."""
     counts = (
-        (record["lost_count"], "newer snapshots lost"),
-        (len(record["gaps"]), "gaps in the chain"),
-        (len(record["objects"]), "objects lost"),
-        (record["set_aside_count"], "files set aside"),
+        (record["lost_count"], "newer snapshot", " lost"),
+        (len(record["gaps"]), "gap", " in the chain"),
+        (len(record["objects"]), "object", " lost"),
+        (record["set_aside_count"], "file", " set aside"),
     )
-    told = ", ".join(f"{count} {what}" for count, what in counts if count)
-    return [(MEMBER, "yellow"), (f" with the state of snapshot {record['from']['seq']}", ""), (f"; {told}", "")]
+    told = ", ".join(counted(count, what) + rest for count, what, rest in counts if count)
+    state = f" with the state of snapshot {record['from']['seq']}"
+    return [(MEMBER, "yellow"), (state, ""), (f"; {told}" if told else "", "")]
 
 
 def _turn(event: dict[str, Any], state: Any) -> list[Part]:
@@ -106,7 +107,7 @@ def _turn(event: dict[str, Any], state: Any) -> list[Part]:
     error = event.get("error")
     told = {
         "intended": [(" is about to run; it must not run twice", "")],
-        "lost": [(" was cut off", "yellow")],
+        "lost": [(_cut_off(event), "yellow")],
         "retried": [(" is tried again", "")],
         "replaced": [(": the machine was replaced", "yellow")],
     }
@@ -118,6 +119,11 @@ def _turn(event: dict[str, Any], state: Any) -> list[Part]:
         said.append((f" {kind}", ""))
     why = [(f"  {error['kind']}: {one_line(error['message'], WIDTH)}", "")] if error else _output(event, state)
     return [*said, *_ways(ways), *_standing(event, state), *why]
+
+
+def _cut_off(event: dict[str, Any]) -> str:
+    doubtful = _part(event.get("effect"), "doubtful") is True
+    return " may have been done, in newer snapshots that are lost" if doubtful else " was cut off"
 
 
 def _ways(ways: list[Any]) -> list[Part]:
@@ -136,6 +142,8 @@ def _standing(event: dict[str, Any], state: Any) -> list[Part]:
     phase = _part(_part(state, "tree"), "phase")
     if event["type"] == "failed" and phase == "ready" and not event["transitions"]:
         return [("; it is tried again", "yellow")]
+    if event["type"] == "replaced" and phase == "failed":
+        return [("; the run is still stopped", "red")]
     return [(f"; {_PHASES[phase]}", "yellow" if phase != "failed" else "red")] if phase in _PHASES else []
 
 

@@ -22,6 +22,7 @@ from stateline.machine.run import (
     Intended,
     Lost,
     Replaced,
+    Retried,
     RunState,
     Started,
     Succeeded,
@@ -156,8 +157,9 @@ def describe(run: Run, event: Event, decision: Decision, document: dict[str, Jso
             document["effect"] = {"key": name}
         if "effect" in document:  # a person's stage that failed has none
             document["effect"] = {**document["effect"], "attempt": after.tree.attempt}
-            if isinstance(event, Intended | Succeeded | Failed):
-                # Whoever performs it, or asks a person what became of it, has heeded the doubt.
+            asked = before is not None and before.tree.phase == "unknown"
+            if isinstance(event, Succeeded | Failed | Answered) or (isinstance(event, Retried) and asked):
+                # Whoever performed it, or decided after being asked what became of it, has heeded the doubt.
                 document["effect"].pop("doubtful", None)
     else:
         document.pop("effect", None)
@@ -174,8 +176,8 @@ def describe(run: Run, event: Event, decision: Decision, document: dict[str, Jso
 def after_repair(content: Snapshot, newer_lost: bool) -> dict[str, Json]:
     """What the event of a repair's snapshot says of a run that goes on from ``content``: all that the next call needs.
 
-    ``newer_lost``: the run had gone on from there. Then its pending effect may have been performed, and a new draw sees
-    to it that no key is made twice, since the numbers of the lost snapshots are given again.
+    ``newer_lost``: the run had gone on from there, or may have. Then its pending effect may have been performed, and a
+    new draw sees to it that no key is made twice, since the numbers of the lost snapshots are given again.
     """
     last = content.event
     document = {name: last[name] for name in _CARRIED if name in last}

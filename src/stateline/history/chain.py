@@ -18,6 +18,7 @@ from stateline.bundle.repairs import Losses
 from stateline.errors import IntegrityError, NewerVersion, StatelineError
 from stateline.history.findings import Finding, Severity
 from stateline.history.inventory import Inventory, unsafe
+from stateline.history.misnamed import judged, misplaced
 from stateline.history.origins import origin_problem
 from stateline.store.intact import out_of_kind
 from stateline.store.protocol import BlobMissing
@@ -48,6 +49,9 @@ class ChainCheck:
         self.certain = True
         self.key: str | None = None
         self._names: set[str] = set()
+        # Digests that are named and lead to nothing good, and of altered files their digest and finding.
+        self._sought: set[str | None] = set()
+        self._altered: list[tuple[str, int]] = []
         # Digest -> seq of all that is on the chain; the only thing that grows with it, besides the names.
         self._chain: dict[bytes, int] = {}
         self._complete = False
@@ -119,6 +123,7 @@ class ChainCheck:
                 continue
             snapshot = self._snapshot(pointer.path, partial(self.store.read_snapshot, self.scope, pointer), known)
             if snapshot is None:
+                self._sought.add(pointer.sha256)
                 return
             self._chain[bytes.fromhex(snapshot.sha256)] = snapshot.seq
             if child is not None and self._misordered(snapshot.envelope, child.envelope):
@@ -147,7 +152,8 @@ class ChainCheck:
     def _over_the_gap(self, child: Snapshot, pointer: Pointer) -> Pointer | None:
         """Where the chain resumes below a snapshot that was declared lost."""
         gap = self._losses.gap(pointer.sha256)
-        message = f"lost, as a repair of this scope has recorded; {child.path} rests on it"
+        older = "nothing older is left" if gap is None or gap.resumes is None else "what is older on that record alone"
+        message = f"lost, as a repair of this scope has recorded; {child.path} rests on it, and {older}"
         self._found("warning", "lost", pointer.path, message)
         if gap is None or gap.resumes is None:
             self._complete = True
@@ -171,6 +177,7 @@ class ChainCheck:
             elif snapshot is not None:
                 e = snapshot.envelope
                 loose[snapshot.sha256] = Loose(path, e.seq, e.created_at, e.prev_sha, e.prev)
+        self._find_again(loose)
         return loose
 
     def _by_name(self, path: str) -> Snapshot | None:
@@ -188,7 +195,7 @@ class ChainCheck:
         except StatelineError as error:
             self.certain = False
             self._look(path)
-            self._error(error, path)
+            self._damaged(error, path)
             return None
         if snapshot is not None and not known:
             self._look(path)
@@ -198,6 +205,28 @@ class ChainCheck:
             if snapshot.envelope.origin is not None:
                 self._origin(snapshot.path, snapshot.envelope.origin)
         return snapshot
+
+    def _damaged(self, error: StatelineError, path: str) -> None:
+        """The finding for a damaged snapshot, by its name and bytes: a repair, which knows no more, says the same."""
+        sha = ""
+        if isinstance(error, IntegrityError) and error.finding not in ("missing", "too_large"):
+            try:
+                data = self.store.backend.get(f"{self.scope}/{path}", canonical.SNAPSHOT_LIMIT)
+                sha, error = canonical.sha256(data), judged(error, self.scope, path, data)
+            except (StatelineError, BlobMissing):
+                pass
+        self._error(error, path)
+        if sha and self.findings[-1].code == "altered":
+            self._altered.append((sha, len(self.findings) - 1))
+
+    def _find_again(self, loose: dict[str, Loose]) -> None:
+        """What seemed altered is only misplaced if just these bytes are sought, or are there once more."""
+        known = self._sought | loose.keys() | {item.prev_sha for item in loose.values()}
+        for sha, index in self._altered:
+            if sha in known or bytes.fromhex(sha) in self._chain:
+                found = self.findings[index]
+                message = misplaced(self.scope, found.path.rpartition("/")[2])
+                self.findings[index] = msgspec.structs.replace(found, code="misplaced", message=message)
 
     def _catch_up(self, pointer: Pointer | None, loose: dict[str, Loose]) -> Pointer | None:
         """Saves that ended while the chain was walked took their snapshots from ``loose`` into the chain."""

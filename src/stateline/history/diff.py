@@ -174,8 +174,8 @@ class _Comparison:
         """Take one step of a list: on ``now``, which is the list as the steps before left it, and in the result."""
         place = (*path, offset + step.index)
         if step.op == "replace":
+            # No later step takes this item up again, so it may stay in ``now``.
             self.value(place, now[step.index], values[step.number])
-            now[step.index] = values[step.number]
         elif step.op == "add":
             now.insert(step.index, values[step.number])
             self.changes.append(Change(op="add", path=place, new=values[step.number]))

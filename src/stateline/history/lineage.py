@@ -35,7 +35,8 @@ class Lineage(msgspec.Struct, kw_only=True):
 
 
 def tip_of(items: dict[str, Item], pointer: Pointer | None) -> Item | None:
-    """Where the chain begins: the head, if it is intact, else the newest tip. A pointer that was set back by more than
+    """Where the chain begins: the head, if it is intact, else the newest tip, which need not be that of the longest
+    chain: an older one may have come back from a backup. A pointer that was set back by more than
     the one snapshot that a crash leaves behind is moved forward again; a newest snapshot that nobody acknowledged loses
     nothing by being taken."""
     parents = {item.prev_sha for item in items.values()}
@@ -43,7 +44,7 @@ def tip_of(items: dict[str, Item], pointer: Pointer | None) -> Item | None:
     head = head_of(items, pointer)
     if head is not None:
         tips = [tip for tip in tips if tip.seq >= head.seq + 2 and _descends(tip, head, items)] or [head]
-    return max(tips, key=lambda item: (item.seq, item.created_at, item.sha256), default=None)
+    return max(tips, key=lambda item: (item.created_at, item.seq, item.sha256), default=None)
 
 
 def head_of(items: dict[str, Item], pointer: Pointer | None) -> Item | None:

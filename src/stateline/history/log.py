@@ -16,6 +16,7 @@ from stateline.store.store import Snapshot, Store
 
 if TYPE_CHECKING:
     from stateline.history.diff import Change
+    from stateline.history.losses import Recorded
 
 
 class LogRow(msgspec.Struct, frozen=True):
@@ -57,21 +58,28 @@ def walk(store: Store, snapshot: Snapshot) -> Iterator[LogRow]:
         yield LogRow.of(item)
 
 
+class Unshown(msgspec.Struct, frozen=True):
+    """Changes that nobody can tell any more, and why: a repair has recorded that what they need is lost."""
+
+    why: str
+
+
 def told(
     store: Store, snapshot: Snapshot, limit: int | None, *, patched: bool
-) -> Iterator[tuple[Snapshot, list[Change] | None]]:
+) -> Iterator[tuple[Snapshot, list[Change] | Unshown | None]]:
     """At most ``limit`` snapshots from ``snapshot`` back, each with None as soon as it is read; with ``patched`` then
     once more with the steps from the one before it (of the first of a chain: from an empty state).
 
     Nothing older than the last one is read, with ``patched`` one more. Raises ``IntegrityError`` where the chain is
-    broken, and as ``diff.compare``.
+    broken, and as ``diff.compare`` for what no repair has recorded as lost.
     """
     if limit is not None and limit <= 0:
         return
+    recorded = losses_of(store, snapshot) if patched else None
     child: Snapshot | None = None
     for number, item in enumerate(store.scope(snapshot.envelope.scope).walk(snapshot)):
         if child is not None and patched:
-            yield child, _changes(store, item.state, child)
+            yield child, _changes(store, item.state, child, recorded)
         if number == limit:
             return
         yield item, None
@@ -79,13 +87,34 @@ def told(
             return
         child = item
     if child is not None and patched:
-        yield child, _changes(store, {}, child)
+        yield child, _changes(store, {}, child, recorded)
 
 
-def _changes(store: Store, before: Json, snapshot: Snapshot) -> list[Change]:
+def losses_of(store: Store, snapshot: Snapshot) -> Recorded:
+    """What was recorded as lost in the scope of ``snapshot``, for :func:`unshown`. Nothing is read for it yet."""
+    from stateline.history.losses import Recorded
+
+    return Recorded(store.scope(snapshot.envelope.scope))
+
+
+def unshown(recorded: Recorded, snapshot: Snapshot, error: IntegrityError) -> Unshown:
+    """What stands for the changes up to ``snapshot``, whose telling raised ``error``. Raises that, unless a repair of
+    the scope has recorded it."""
+    loss = recorded.loss(snapshot, error)
+    if loss is None:
+        raise error
+    return Unshown(loss.message)
+
+
+def _changes(store: Store, before: Json, snapshot: Snapshot, recorded: Recorded | None) -> list[Change] | Unshown:
     from stateline.history.diff import compare
 
-    return compare(store, before, snapshot.state)
+    try:
+        return compare(store, before, snapshot.state)
+    except IntegrityError as error:
+        if recorded is None:
+            raise
+        return unshown(recorded, snapshot, error)
 
 
 def rows(store: Store, snapshot: Snapshot, limit: int | None = None) -> list[LogRow]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from stateline.bundle import naming
+from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import Pointer
 from stateline.bundle.repairs import DECLARED, MEMBER, TOLD, Gap
@@ -15,9 +15,9 @@ from stateline.errors import StatelineError
 from stateline.history.findings import Finding, Report
 from stateline.history.lineage import Lineage, head_of
 from stateline.history.repair import Action, Blocked, LostSnapshot, ScopePlan, StorePlan, Word, plan_scope, plan_store
-from stateline.history.survey import Bad, Item
+from stateline.history.survey import Bad, Item, Stray
 from stateline.history.verify import verify
-from stateline.store.intact import Objects, out_of_kind
+from stateline.store.intact import Objects, is_good_object, out_of_kind
 from stateline.store.mending import Mending, mending_of
 from stateline.store.repairing import republish
 from stateline.store.store import WAIT, Snapshot, Store
@@ -27,7 +27,7 @@ PASSES = 4
 
 Carry = Callable[[Snapshot, bool], dict[str, Json]]
 """Gives what the event of a repair's snapshot repeats from the one whose state it takes over, and is told whether
-newer snapshots were lost."""
+newer snapshots were lost, or may have been."""
 
 
 class Repair(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,6 +158,9 @@ class _Work:
         if plan.whole:
             self._note("remove_scope", plan.name, scope, "no snapshot of it is whole")
             return
+        for stray in plan.survey.strays:
+            self._note_put_back(plan, stray)
+            self._note("set_aside", plan.name, f"{scope}/{stray.lies}", "misplaced")
         for bad in plan.aside:
             self._note("set_aside", plan.name, bad.path, bad.code)
         if plan.publish and plan.line is not None and plan.line.content is not None:
@@ -177,11 +180,15 @@ class _Work:
             absent = (
                 f"nothing of {plan.name or plan.survey.scope} is whole, so it is set aside: who looks for it finds none"
             )
-            self.warnings[absent] = None
-        elif plan.newer_lost and plan.name is not None and plan.name.startswith("run:"):
-            self.warnings[
-                f"{plan.name} goes on from an older state: effects that the lost snapshots record may run again"
-            ] = None
+            self.warnings[absent + _begun_anew(plan.name)] = None
+        elif plan.publish and plan.name is not None and plan.name.startswith("run:"):
+            self.warnings.update(dict.fromkeys(_effects(plan.name, plan)))
+        if plan.orphans and not plan.whole:
+            self.warnings[_repeated(plan)] = None
+
+    def _note_put_back(self, plan: ScopePlan, stray: Stray) -> None:
+        path = f"{plan.survey.scope}/{stray.item.path}"
+        self._note("put_back", plan.name, path, f"snapshot {stray.item.seq}, from {stray.lies}")
 
     def _note(self, word: Word, scope: str | None, path: str, why: str, to: str | None = None) -> None:
         self.actions.append(Action(action=word, scope=scope, path=path, why=why, to=to))
@@ -204,7 +211,7 @@ class _Mender(_Work):
             self._note("renew", None, naming.STORE_FILE, f"{plan.renew}; the store has a new id")
         self.store.backend.prepare()
         for bad in plan.aside:
-            self._aside(None, bad)
+            self._out_of_the_way(bad)
         self.store.forget_objects()
         objects = Objects(self.store)
         for scope in plan.scopes:
@@ -212,6 +219,16 @@ class _Mender(_Work):
                 self._mend_scope(scope, objects)
             except StatelineError as error:
                 self.blocked.append(Blocked.of(error, None, scope))
+
+    def _out_of_the_way(self, bad: Bad) -> None:
+        """Set aside what lies outside the scopes. A mount point, which cannot be renamed, keeps nothing else from
+        being mended; and an object is looked at once more, since no lock keeps others from mending it first."""
+        if is_good_object(self.store.backend, bad.path):
+            return
+        try:
+            self._aside(None, bad)
+        except StatelineError as error:
+            self.blocked.append(Blocked.of(error, None, bad.path))
 
     def _aside(self, scope: str | None, bad: Bad) -> str | None:
         to = self.mending.set_aside(bad.path)
@@ -233,11 +250,24 @@ class _Mender(_Work):
                 to = self.mending.set_aside(scope)
                 self._note("remove_scope", plan.name, scope, "no snapshot of it is whole", to)
                 return
-            moved = [to for bad in plan.aside if (to := self._aside(plan.name, bad)) is not None]
+            moved = self._put_back(plan)
+            moved += [to for bad in plan.aside if (to := self._aside(plan.name, bad)) is not None]
             if plan.publish:
                 self._publish(plan, moved)
             elif plan.survey.bad_pointer is not None:
                 self._aside(plan.name, plan.survey.bad_pointer)
+
+    def _put_back(self, plan: ScopePlan) -> list[str]:
+        """Snapshots under another name first get their own, durably; where the other names went."""
+        scope, moved = plan.survey.scope, []
+        for stray in plan.survey.strays:
+            data = self.store.backend.get(f"{scope}/{stray.lies}", canonical.SNAPSHOT_LIMIT)
+            self.store.backend.put(f"{scope}/{stray.item.path}", data)
+            self._note_put_back(plan, stray)
+            to = self._aside(plan.name, Bad(f"{scope}/{stray.lies}", "misplaced", ""))
+            if to is not None:
+                moved.append(to)
+        return moved
 
     def _publish(self, plan: ScopePlan, moved: list[str]) -> None:
         line, survey = plan.line, plan.survey
@@ -245,7 +275,7 @@ class _Mender(_Work):
             return
         tip, content = self._snapshot(survey.scope, line.tip), self._snapshot(survey.scope, line.content)
         scope = self.store.scope(plan.name)
-        said = self.carry(content, plan.newer_lost)
+        said = self.carry(content, plan.in_doubt)
         for part in _parts(line):
             event = {**said, "type": MEMBER, MEMBER: {**self._record(plan, content, moved), **part}}
             tip = republish(scope, tip, content, event)
@@ -275,6 +305,35 @@ class _Mender(_Work):
             "set_aside": list(moved[:TOLD]),
             "set_aside_count": len(moved),
         }
+
+
+def _begun_anew(key: str | None) -> str:
+    """What the loss of a whole scope means for effects, if it was about a run."""
+    if key is None:
+        return "; if it was a run, the next `execute` begins a new one; its effects run again"
+    if key.startswith(("run:", "machine:")):
+        return "; the next `execute` begins a new run; its effects run again"
+    return ""
+
+
+def _effects(run: str, plan: ScopePlan) -> list[str]:
+    """What becomes of the effects of a run, if newer snapshots are lost or may be."""
+    if plan.newer_lost:
+        return [f"{run} goes on from an older state: effects that the lost snapshots record may run again"]
+    if plan.survey.pointer is None:
+        told = "its pointer is lost, so nothing tells whether newer snapshots are lost too"
+        return [f"{run}: {told}; effects that those recorded may run again"]
+    return []
+
+
+def _repeated(plan: ScopePlan) -> str:
+    first, last, number = min(plan.orphans), max(plan.orphans), len(plan.orphans)
+    what = f"snapshot {first}" if number == 1 else f"{number} snapshots ({first} to {last})"
+    verb, they = ("is", "it records") if number == 1 else ("are", "they record")
+    return (
+        f"{what} of {plan.name} that the head does not lead to {verb} set aside; "
+        f"the work that {they} may have been repeated"
+    )
 
 
 def _parts(line: Lineage) -> list[Mapping[str, Json]]:

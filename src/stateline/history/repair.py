@@ -21,14 +21,14 @@ from stateline.history.survey import Bad, Item, Survey
 from stateline.store.intact import Objects
 from stateline.store.store import Store
 
-Word = Literal["set_aside", "renew", "publish", "move_head", "remove_scope"]
+Word = Literal["set_aside", "put_back", "renew", "publish", "move_head", "remove_scope"]
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
-    """One step. ``set_aside`` renames what lies at ``path`` (``to`` says where it went, once it was done); ``renew``
-    makes a new ``stateline.json``; ``publish`` appends the repair's snapshot, whose number and content ``why`` tells;
-    ``move_head`` lets the pointer name it; ``remove_scope`` sets a scope aside of which nothing is left to go on
-    from."""
+    """One step. ``set_aside`` renames what lies at ``path`` (``to`` says where it went, once it was done); ``put_back``
+    gives a snapshot that lies under another name its own again; ``renew`` makes a new ``stateline.json``; ``publish``
+    appends the repair's snapshot, whose number and content ``why`` tells; ``move_head`` lets the pointer name it;
+    ``remove_scope`` sets a scope aside of which nothing is left to go on from."""
 
     action: Word
     scope: str | None
@@ -43,7 +43,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 
 class LostSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot or an object that is lost. ``seq`` and ``sha256`` are null where nothing tells them any more;
-    ``newer`` means that the scope goes on from an older state than this."""
+    ``newer`` means that the scope goes on from an older state than this. ``since`` is set in a gap of the chain: all
+    from that number to ``seq`` are lost."""
 
     scope: str | None
     seq: int | None
@@ -51,6 +52,7 @@ class LostSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     path: str | None
     why: str
     newer: bool = False
+    since: int | None = None
 
     def document(self) -> dict[str, Json]:
         """As it stands in ``--format json``."""
@@ -84,6 +86,10 @@ class ScopePlan(msgspec.Struct, kw_only=True):
     aside: list[Bad]
     lost: list[LostSnapshot]
     line: Lineage | None = None
+    orphans: list[int] = []
+    """The numbers of intact snapshots that are set aside because nothing leads to them."""
+    newer_aside: bool = False
+    """Whether one of these is newer than the state that goes on."""
     publish: bool = False
     whole: bool = False
     blocked: list[Blocked] = []
@@ -97,6 +103,12 @@ class ScopePlan(msgspec.Struct, kw_only=True):
     def newer_lost(self) -> bool:
         """Whether the scope goes on from an older state than it had."""
         return any(lost.newer for lost in self.lost)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether work may have gone on from the state that the scope goes on from: what is newer is lost or set
+        aside, or nothing tells what its head was."""
+        return self.newer_lost or self.newer_aside or self.survey.pointer is None
 
 
 class StorePlan(msgspec.Struct, kw_only=True):
@@ -135,7 +147,30 @@ def plan_store(store: Store, damage: list[Finding], key: str | None) -> StorePla
     gone = {bad.path for bad in plan.aside}
     plan.scopes = [scope for scope in scopes if scope not in gone]
     plan.aside = list({bad.path: bad for bad in plan.aside}.values())
+    _leave_what_may_be_needed(store, plan)
     return plan
+
+
+def _leave_what_may_be_needed(store: Store, plan: StorePlan) -> None:
+    """A scope that is left alone cannot declare the loss of an object, and nobody knows what it names: while there is
+    one, damaged objects stay where they are."""
+    objects = [bad for bad in plan.aside if bad.path.startswith(f"{naming.OBJECTS}/") and bad.code != "foreign_file"]
+    if not objects or not _some_scope_is_left_alone(store, {bad.path for bad in plan.aside}):
+        return
+    message = "a scope that cannot be repaired now may need it; it was left where it is"
+    plan.blocked += [Blocked(None, bad.path, bad.code, message) for bad in objects]
+    plan.aside = [bad for bad in plan.aside if bad not in objects]
+
+
+def _some_scope_is_left_alone(store: Store, gone: set[str]) -> bool:
+    objects = Objects(store)
+    for scope in sorted(store.backend.scopes()):
+        try:
+            if scope not in gone and plan_scope(store, scope, objects).blocked:
+                return True
+        except StatelineError:
+            return True
+    return False
 
 
 def _plan_object(store: Store, found: Finding, plan: StorePlan) -> None:
@@ -239,6 +274,8 @@ def _set_loose_aside(items: dict[str, Item], line: Lineage, plan: ScopePlan) -> 
             continue
         message = "the chain does not lead to it, and no crash leaves it behind"
         plan.aside.append(Bad(f"{plan.survey.scope}/{item.path}", "orphaned", message))
+        plan.orphans.append(item.seq)
+        plan.newer_aside |= line.content is not None and item.created_at > line.content.created_at
 
 
 def _tell_lost(plan: ScopePlan, head: Item | None) -> None:
@@ -256,8 +293,9 @@ def _tell_lost(plan: ScopePlan, head: Item | None) -> None:
     names = {item.prev_sha: item.prev for item in line.chain}
     for gap in line.gaps:
         path = names.get(gap.lost.sha256)
-        told.add(path or "")
-        plan.lost.append(_lost_in_gap(plan, gap, path))
+        within = _within(gap, path, survey.bad)
+        told |= {path or "", *(bad.path.rpartition("/")[2] for bad in within)}
+        plan.lost += _lost_in_gap(plan, gap, path, within)
     for bad in survey.bad:
         name = bad.path.rpartition("/")[2]
         if bad.time and name not in told and bad.code != "misplaced":
@@ -294,9 +332,28 @@ def _lost(plan: ScopePlan, item: Item, why: str, *, newer: bool) -> LostSnapshot
     return LostSnapshot(scope=plan.survey.key, seq=item.seq, sha256=item.sha256, path=item.path, why=why, newer=newer)
 
 
-def _lost_in_gap(plan: ScopePlan, gap: Gap, path: str | None) -> LostSnapshot:
+def _lost_in_gap(plan: ScopePlan, gap: Gap, path: str | None, within: list[Bad]) -> list[LostSnapshot]:
+    """The newest one in a gap, with those that nothing else tells of, then the others of which a file is left: with
+    their numbers, if these are all."""
+    seq = since = gap.lost.seq
+    if path is not None:
+        since = min(since, gap.resumes.seq + 1 if gap.resumes else 0)
+    whole = seq - since == len(within)
     why = _why(plan.aside, path) if path else "missing"
-    return LostSnapshot(scope=plan.survey.key, seq=gap.lost.seq, sha256=gap.lost.sha256, path=path, why=why)
+    key, sha256 = plan.survey.key, gap.lost.sha256
+    lost = [LostSnapshot(scope=key, seq=seq, sha256=sha256, path=path, why=why, since=seq if whole else since)]
+    for number, bad in enumerate(within, 1):
+        at, name = seq - number if whole else None, bad.path.rpartition("/")[2]
+        lost.append(LostSnapshot(scope=key, seq=at, sha256=None, path=name, why=bad.code, since=at))
+    return lost
+
+
+def _within(gap: Gap, path: str | None, bad: list[Bad]) -> list[Bad]:
+    """The damaged snapshots that stood in a gap, below its newest one; the newest first."""
+    newest = _time(path or "")
+    oldest = _time(gap.resumes.path) if gap.resumes else ""
+    found = [item for item in bad if item.code != "misplaced" and oldest < item.time < newest]
+    return sorted(found, key=lambda item: item.time, reverse=True)
 
 
 def _all_lost(plan: ScopePlan) -> list[LostSnapshot]:

@@ -6,9 +6,10 @@ import msgspec
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json
-from stateline.bundle.envelope import VERSION, Link, Pointer, Ref
+from stateline.bundle.envelope import VERSION, Link, Pointer, Ref, read_envelope
 from stateline.bundle.repairs import MEMBER
 from stateline.errors import IntegrityError, NewerVersion, StatelineError, UnsafePlace
+from stateline.history.misnamed import judged
 from stateline.history.origins import origin_problem
 from stateline.store.intact import Objects, out_of_kind
 from stateline.store.protocol import BlobMissing
@@ -41,6 +42,16 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
         return parent.seq + 1 == self.seq and parent.created_at < self.created_at
 
 
+class Stray(msgspec.Struct, frozen=True):
+    """A snapshot of the scope ``key`` that lies under the name ``lies``; ``item`` is as it would stand under its own.
+    ``code``: ``misplaced``, or ``altered`` where only what is sought tells which."""
+
+    lies: str
+    item: Item
+    key: str
+    code: str
+
+
 class Bad(msgspec.Struct, frozen=True):
     """Something that does not belong where it lies. ``path`` is relative to the state dir, ``code`` that of
     ``verify``."""
@@ -71,11 +82,16 @@ class Survey:
         self.stuck: list[Bad] = []
         self.pointer: Pointer | None = None
         self.bad_pointer: Bad | None = None
+        self.strays: list[Stray] = []
+        """Those whose own name is free: they are among ``items``."""
         self._copies: list[Item] = []
+        self._lying: list[Stray] = []
+        self._names: set[str] = set()
         self._read_pointer()
         for name in sorted(store.backend.list(scope)):
             self._take(name)
         self._choose_copies()
+        self._find_homes()
 
     def _read_pointer(self) -> None:
         path = f"{self.scope}/{naming.POINTER}"
@@ -88,6 +104,7 @@ class Survey:
 
     def _take(self, name: str) -> None:
         path = f"{self.scope}/{name}"
+        self._names.add(name)
         if naming.snapshot_parts(name) is not None:
             self._take_snapshot(name, path)
         elif name == naming.LOCK:
@@ -105,16 +122,61 @@ class Survey:
         except BlobMissing:
             return
         except StatelineError as error:
+            if isinstance(error, IntegrityError) and error.finding != "too_large":
+                error = judged(error, self.scope, name, data)
+            if isinstance(error, IntegrityError) and self._take_stray(name, data, error.finding):
+                return
             found = self._judged(error, path)
             if found is not None:
-                code = _told_by_label(name, data) if isinstance(error, IntegrityError) and data else ""
-                self.bad.append(msgspec.structs.replace(found, code=code or found.code))
+                self.bad.append(found)
             return
         self.key = snapshot.envelope.scope
         if item.sha256 in self.items:
             self._copies.append(item)
         else:
             self.items[item.sha256] = item
+
+    def _take_stray(self, name: str, data: bytes, code: str) -> bool:
+        """Remember a snapshot of this scope that lies under another name, and seems intact."""
+        if code not in ("misplaced", "altered"):
+            return False
+        stuck = len(self.stuck)
+        try:
+            envelope = read_envelope(data, name)
+            own = naming.snapshot_name(envelope.created_at, canonical.sha256(data))
+            snapshot = self.store.parse_snapshot(self.scope, own, data)
+            item = self._item(snapshot)
+        except StatelineError:
+            return False
+        if code == "altered" and self.stuck[stuck:]:
+            # What altered bytes say of objects keeps nobody from anything.
+            del self.stuck[stuck:]
+            return False
+        self._lying.append(Stray(name, item, envelope.scope, code))
+        return True
+
+    def _find_homes(self) -> None:
+        """What lies under another name counts as if it lay under its own, if that is free; the rest is bad."""
+        wanted = {item.prev_sha: item.prev for item in self.items.values()}
+        if self.pointer is not None:
+            wanted[self.pointer.sha256] = self.pointer.path
+        for stray in sorted(self._lying, key=lambda stray: stray.item.seq, reverse=True):
+            item = stray.item
+            # A name may hold more of the digest than usual; who names the snapshot tells.
+            home = wanted.get(item.sha256) or item.path
+            fits = naming.name_fits(home, item.created_at, item.sha256)
+            # Under a name of its own time it may as well have been altered, unless just these bytes are sought.
+            sought = item.sha256 in self.items or item.sha256 in wanted
+            code = "misplaced" if sought else stray.code
+            if code == "altered" or not fits or home in self._names or item.sha256 in self.items:
+                self.bad.append(Bad(f"{self.scope}/{stray.lies}", code, "its bytes are not those of its name"))
+                continue
+            self.key = self.key or stray.key
+            item = msgspec.structs.replace(item, path=home)
+            self.items[item.sha256] = item
+            self.strays.append(msgspec.structs.replace(stray, item=item))
+            wanted[item.prev_sha] = item.prev
+        self.strays.reverse()
 
     def _judged(self, error: StatelineError, path: str) -> Bad | None:
         """What a refusal to read ``path`` means; None if it keeps the scope from being repaired."""
@@ -174,11 +236,3 @@ class Survey:
             if copy.path in named and kept.path not in named:
                 self.items[copy.sha256], copy = copy, kept
             self.bad.append(Bad(f"{self.scope}/{copy.path}", "misplaced", "a copy of a snapshot under a second name"))
-
-
-def _told_by_label(name: str, data: bytes) -> str:
-    """The code for bytes that are not those of the digest in the name, as ``verify`` gives it; "" if they may be."""
-    parts = naming.snapshot_parts(name)
-    if parts is None or canonical.sha256(data).startswith(parts[1]):
-        return ""
-    return "altered" if data.endswith(b"}") else "truncated"

@@ -67,7 +67,7 @@ class Objects:
         except NewerVersion as error:
             return Fault("newer", ref.sha256, "newer_version", error.message), ()
         except IntegrityError as error:
-            lied = error.finding != "missing" and self._is_good(ref.sha256)
+            lied = error.finding != "missing" and is_good_object(self.store.backend, naming.object_path(ref.sha256))
             return Fault("lie" if lied else "lost", ref.sha256, error.finding, error.message), ()
         except UnsafePlace as error:
             if out_of_kind(self.store.backend, naming.object_path(ref.sha256)) is None:
@@ -76,13 +76,6 @@ class Objects:
         except StatelineError as error:
             return Fault("unreadable", ref.sha256, "unreadable", error.message), ()
 
-    def _is_good(self, sha: str) -> bool:
-        """Whether the object's bytes are those of its name, whatever somebody says of its size and type."""
-        try:
-            return digest_of(self.store.backend, naming.object_path(sha)) == sha
-        except (StatelineError, BlobMissing):
-            return False
-
 
 def digest_of(backend: Backend, path: str) -> str:
     """The SHA-256 of an object's bytes, which are not held together where the backend can help it: whoever put the file
@@ -90,6 +83,16 @@ def digest_of(backend: Backend, path: str) -> str:
     if isinstance(backend, Places):
         return backend.digest(path, canonical.OBJECT_LIMIT)
     return canonical.sha256(backend.get(path, canonical.OBJECT_LIMIT))
+
+
+def is_good_object(backend: Backend, path: str) -> bool:
+    """Whether ``path`` is that of an object whose bytes are those of its name, whatever somebody says of its size and
+    type."""
+    sha = path.rpartition("/")[2]
+    try:
+        return naming.is_sha256(sha) and naming.object_path(sha) == path and digest_of(backend, path) == sha
+    except (StatelineError, BlobMissing):
+        return False
 
 
 def out_of_kind(backend: Backend, path: str) -> str | None:

@@ -86,12 +86,13 @@ class LocalMending:
 
     def _set_aside(self, root: Directory, path: str) -> str:
         place, _, base = path.rpartition("/")
-        with self._open(root, place) as source, self._aside(root) as target:
-            self.fs.stat(source, base)  # before a name is taken for it
-            name = self._free_name(path)
-            self.fs.rename(source, base, target, name)
-            # First where it went: a power loss between the two may show it twice, and never nowhere.
-            self.fs.sync_directory(target)
+        with self._open(root, place) as source:
+            self.fs.stat(source, base)  # before a directory is made or a name taken for it
+            with self._aside(root) as target:
+                name = self._free_name(path)
+                self.fs.rename(source, base, target, name)
+                # First where it went: a power loss between the two may show it twice, and never nowhere.
+                self.fs.sync_directory(target)
             self.fs.sync_directory(source)
             return f"{self._name}/{name}"
 

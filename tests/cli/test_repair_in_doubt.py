@@ -1,0 +1,70 @@
+"""What a repair cannot know: a run then waits for word, and performs nothing unasked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateline.bundle import naming
+
+
+def scope_of(cli: Any, key: str) -> Path:
+    return Path(cli.state) / naming.scope_hash(key)
+
+
+def effects(cli: Any) -> list[str]:
+    return (cli.home / "effects").read_text().split()
+
+
+@pytest.fixture
+def waiting(cli: Any, task: Any) -> str:
+    """A run ``r1`` of two tasks that must not be repeated, which waits for a person then."""
+    stages = {name: task(f"echo {name} >> effects; echo 1", repeatable=False) for name in "ab"}
+    stages["a"]["default_next"], stages["b"]["default_next"] = "b", "c"
+    stages["c"] = {"human": {"prompt": "Ship?"}, "default_next": "d"}
+    stages["d"] = {"end": {}}
+    machine = str(cli.machine(**stages))
+    cli.json("execute", machine, "--id", "r1", exits=3)
+    return machine
+
+
+def empty(pointer: Path) -> None:
+    pointer.write_bytes(b"")
+
+
+@pytest.mark.parametrize("harm", [empty, Path.unlink])
+def test_a_head_that_nobody_knows_is_no_reason_to_perform_an_effect_again(
+    cli: Any, waiting: str, harm: Callable[[Path], None]
+) -> None:
+    """What a power loss may leave after saves that were `fast`: no pointer, and the newest snapshots gone."""
+    scope = scope_of(cli, "run:r1")
+    for path in sorted(scope.glob("state-*"))[-2:]:  # `intended` and `succeeded` of b
+        path.unlink()
+    harm(scope / "latest.json")
+    plan = cli.json("repair", exits=5)
+    done = cli.json("repair", "--apply")
+    assert plan["warnings"] == done["warnings"]
+    assert "its pointer is lost, so nothing tells whether newer snapshots are lost too" in done["warnings"][0]
+    assert "may run again" in done["warnings"][0]
+    assert cli.json("execute", waiting, exits=3)["waiting"]["kind"] == "unknown_outcome"
+    assert effects(cli) == ["a", "b"]
+    assert cli.json("exec", "resume", "r1", "--input", "1", exits=3)["stage"] == "c"
+    assert effects(cli) == ["a", "b"]
+
+
+def test_a_pointer_that_is_whole_tells_that_nothing_was_newer(cli: Any, waiting: str) -> None:
+    sorted(scope_of(cli, "run:r1").glob("state-*"))[0].unlink()
+    assert cli.json("repair", "--apply")["warnings"] == []
+    assert cli.json("execute", waiting, exits=3)["stage"] == "c"
+
+
+def test_a_context_whose_head_nobody_knows_needs_no_warning_of_effects(cli: Any) -> None:
+    cli.json("run", "--state-scope", "demo", "--system", "one")
+    cli.json("run", "--state-scope", "demo", "--refine-text", "two")
+    empty(scope_of(cli, "context:demo") / "latest.json")
+    assert cli.json("repair", "--apply")["warnings"] == []
+    assert json.loads((scope_of(cli, "context:demo") / "latest.json").read_bytes())["version"] == "1"

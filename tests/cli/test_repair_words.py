@@ -1,0 +1,173 @@
+"""What people read after damage: findings, the repair's lines, the log, and what a run asks afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateline.bundle import naming
+
+
+def scope_of(cli: Any, key: str) -> Path:
+    return Path(cli.state) / naming.scope_hash(key)
+
+
+def snapshots(cli: Any, key: str) -> list[Path]:
+    return sorted(scope_of(cli, key).glob("state-*.json"))
+
+
+def event(cli: Any, key: str) -> dict[str, Any]:
+    return dict(cli.json("show", key)["event"])
+
+
+def alter(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+@pytest.fixture
+def interrupted(cli: Any, task: Any) -> str:
+    """A run ``r1`` of a task that must not run twice, repaired onto the snapshot that says it was about to run."""
+    machine = str(cli.machine(a=task("echo a >> ran; echo 1", repeatable=False)))
+    cli.json("execute", machine, "--id", "r1")
+    alter(snapshots(cli, "run:r1")[-1])
+    cli.json("repair", "--apply")
+    assert event(cli, "run:r1")["effect"]["doubtful"] is True
+    return machine
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_one_retry_after_a_repair_performs_the_effect_once(cli: Any, interrupted: str, asked: bool) -> None:
+    if asked:
+        cli.json("execute", interrupted, exits=3)
+    assert cli.json("exec", "resume", "r1", "--retry")["status"] == "complete"
+    assert cli.ran() == ["a", "a"], "once before the damage, once on request"
+
+
+def test_a_failed_effect_that_may_have_been_retried_since_waits_for_word(cli: Any, task: Any) -> None:
+    """The doubt is new to whoever retries a failure: what was lost may have been that very retry."""
+    machine = cli.machine(a=task("echo a >> ran; test -e good && echo 1", repeatable=False))
+    cli.json("execute", machine, "--id", "r1", exits=1)
+    (cli.home / "good").write_text("")
+    standing = len(snapshots(cli, "run:r1"))
+    cli.json("exec", "resume", "r1", "--retry")
+    for path in snapshots(cli, "run:r1")[standing:]:
+        alter(path)
+    cli.json("repair", "--apply")
+    result = cli.json("exec", "resume", "r1", "--retry", exits=3)
+    assert result["waiting"]["kind"] == "unknown_outcome"
+    assert cli.ran() == ["a", "a"]
+    assert cli.json("exec", "resume", "r1", "--retry")["status"] == "complete"
+    assert cli.ran() == ["a", "a", "a"]
+
+
+def test_a_run_in_doubt_after_a_repair_says_what_is_known(cli: Any, interrupted: str) -> None:
+    waiting = cli.json("execute", interrupted, exits=3)["waiting"]
+    assert waiting["kind"] == "unknown_outcome"
+    assert "newer snapshots of this run were lost" in waiting["message"]
+    assert "may have been done already" in waiting["message"]
+    assert "never saved" not in waiting["message"]
+    line = cli("log", "run:r1", "-n", "1").out.decode()
+    assert "was cut off" not in line
+    assert "a may have been done, in newer snapshots that are lost" in line
+
+
+def test_a_run_in_doubt_before_it_was_begun_says_the_same(cli: Any, task: Any) -> None:
+    machine = cli.machine(a=task("echo a >> ran; echo 1", repeatable=False))
+    cli.json("execute", machine, "--id", "r1")
+    for path in snapshots(cli, "run:r1")[1:]:
+        alter(path)
+    cli.json("repair", "--apply")
+    waiting = cli.json("execute", machine, exits=3)["waiting"]
+    assert "newer snapshots of this run were lost" in waiting["message"]
+    lines = cli("log", "run:r1").out.decode().splitlines()
+    assert "a may have been done, in newer snapshots that are lost" in lines[0]
+
+
+def _refined(cli: Any, times: int) -> list[Path]:
+    cli.json("run", "--state-scope", "demo", "--system", "one")
+    for number in range(times):
+        cli.json("run", "--state-scope", "demo", "--refine-text", f"{number}")
+    return snapshots(cli, "context:demo")
+
+
+def test_a_finding_is_told_with_its_scope_and_its_path_once(cli: Any) -> None:
+    bad = _refined(cli, 2)[-1]
+    alter(bad)
+    line = next(line for line in cli("verify").out.decode().splitlines() if line.startswith("damage"))
+    path = f"{bad.parent.name}/{bad.name}"
+    assert line.startswith(f"damage altered: context:demo: the snapshot {path} is altered")
+    assert line.count(bad.name) == 1
+
+
+def test_a_finding_whose_message_names_no_path_is_told_with_it(cli: Any) -> None:
+    _refined(cli, 0)
+    (scope_of(cli, "context:demo") / "n.txt").write_bytes(b"")
+    path = f"{naming.scope_hash('context:demo')}/n.txt"
+    assert f"damage foreign_file: context:demo: {path}: nothing of this name belongs here" in cli("verify").out.decode()
+
+
+def test_the_scope_of_a_finding_is_known_also_where_it_is_met_before_the_first_intact_snapshot(cli: Any) -> None:
+    alter(_refined(cli, 2)[-1])
+    found = [f for f in cli.json("verify", exits=5)["findings"] if f["severity"] == "damage"]
+    assert {f["scope"] for f in found} == {"context:demo"}
+
+
+def test_a_log_of_a_repair_without_losses_ends_with_what_it_says(cli: Any) -> None:
+    _refined(cli, 1)
+    (scope_of(cli, "context:demo") / "latest.json").unlink()
+    cli.json("repair", "--apply")
+    line = cli("log", "context:demo", "-n", "1").out.decode().rstrip()
+    assert line.endswith("repaired with the state of snapshot 1")
+
+
+def test_one_of_a_kind_is_told_in_the_singular(cli: Any) -> None:
+    files = _refined(cli, 3)
+    alter(files[1])
+    cli.json("repair", "--apply")
+    line = cli("log", "context:demo", "-n", "1").out.decode()
+    assert "1 gap in the chain, 1 file set aside" in line
+    text = cli("verify", "context:demo").out.decode()
+    assert ": 1 scope, 4 snapshots, 0 objects checked; 1 finding" in text
+
+
+def test_the_way_on_names_the_scope_that_was_asked_for(cli: Any) -> None:
+    from stateline import Store
+
+    Store.open(cli.state).scope("notes:a b").save({})
+    (scope_of(cli, "notes:a b") / "latest.json").write_bytes(b"")
+    (scope_of(cli, "notes:a b") / "n.txt").write_bytes(b"")
+    assert "`stateline repair 'notes:a b' --apply` does this" in cli("repair", "notes:a b").out.decode()
+    assert "`stateline repair 'notes:a b'` plans how to go on" in cli("verify", "notes:a b").out.decode()
+    assert "`stateline repair --apply` does this" in cli("repair").out.decode()
+
+
+@pytest.mark.parametrize(("gone", "said"), [([1, 2], "lost: snapshots 1 to 2"), ([1], "lost: snapshot 1")])
+def test_a_log_says_what_is_lost_between_two_snapshots(cli: Any, gone: list[int], said: str) -> None:
+    files = _refined(cli, 3)
+    for number in gone:
+        files[number].unlink()
+    plan = cli("repair").out.decode()
+    assert (f"lost snapshots {gone[0]} to {gone[-1]} " if len(gone) > 1 else f"lost snapshot {gone[0]} ") in plan
+    cli.json("repair", "--apply")
+    lines = cli("log", "context:demo").out.decode().splitlines()
+    assert [line.strip() for line in lines].count(said) == 1
+    assert lines.index(next(line for line in lines if said in line)) == len(lines) - 2
+
+
+def test_a_log_says_what_is_lost_below_its_last_line(cli: Any) -> None:
+    files = _refined(cli, 3)
+    for path in files[:2]:
+        path.unlink()
+    cli.json("repair", "--apply")
+    assert cli("log", "context:demo").out.decode().splitlines()[-1].strip() == "lost: snapshots 0 to 1"
+    assert "lost" not in cli("log", "context:demo", "-n", "2").out.decode().splitlines()[-1]
+
+
+def test_a_text_of_one_line_is_told_in_the_singular(cli: Any) -> None:
+    _refined(cli, 0)
+    cli.json("run", "--state-scope", "demo", "--refine-text", "x" * 200)
+    assert "(1 line, 200 B)" in cli("log", "context:demo", "--patch").out.decode()

@@ -1,0 +1,76 @@
+"""Two branches in one scope, as a restored backup beside newer work makes them: which of them a repair goes on from."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stateline.bundle import naming
+from stateline.history.mend import Carry, carry_all, repair
+from stateline.history.verify import verify
+from stateline.store.store import Snapshot, Store
+
+KEY = "notes:x"
+
+
+def scope_of(place: Path) -> Path:
+    return place / naming.scope_hash(KEY)
+
+
+@pytest.fixture
+def branches(place: Path, open_store: Callable[..., Store]) -> Snapshot:
+    """An older branch of ten, of which the newest six came back from a backup, beside newer work on a shorter one: its
+    head is given. The pointer is empty."""
+    store = open_store(place)
+    saved = [store.scope(KEY).save({"n": n}) for n in range(10)]
+    backup = place.with_name("backup")
+    shutil.copytree(place, backup)
+    for snapshot in saved[4:]:
+        (scope_of(place) / snapshot.path).unlink()
+    assert repair(open_store(place)).ok
+    newest = open_store(place).scope(KEY).save({"new": "work"})
+    for snapshot in saved[4:]:
+        shutil.copy2(scope_of(backup) / snapshot.path, scope_of(place))
+    (scope_of(place) / naming.POINTER).write_bytes(b"")
+    return newest
+
+
+def doubting(doubts: list[bool]) -> Carry:
+    def carry(content: Snapshot, newer_lost: bool) -> dict[str, object]:
+        doubts.append(newer_lost)
+        return carry_all(content, newer_lost)
+
+    return carry  # type: ignore[return-value]
+
+
+def test_the_newest_work_goes_on_although_an_older_branch_is_longer(
+    branches: Snapshot, place: Path, open_store: Callable[..., Store]
+) -> None:
+    doubts: list[bool] = []
+    done = repair(open_store(place), carry=doubting(doubts))
+    assert done.ok
+    assert doubts == [True]
+    head = open_store(place).scope(KEY).load()
+    assert (head.state, head.envelope.prev_sha) == ({"new": "work"}, branches.sha256)
+    assert any("set aside; the work that they record may have been repeated" in warning for warning in done.warnings)
+    assert verify(open_store(place)).ok
+
+
+def test_work_that_is_set_aside_and_newer_than_the_state_leaves_the_state_in_doubt(
+    place: Path, open_store: Callable[..., Store]
+) -> None:
+    """The head is there and stays; a newer branch beside it leads nowhere. A gap makes the repair publish."""
+    saved = [open_store(place).scope(KEY).save({"n": n}) for n in range(4)]
+    pointer = (scope_of(place) / naming.POINTER).read_bytes()
+    (scope_of(place) / naming.POINTER).write_bytes(saved[1].pointer.encode())
+    for n in range(2):
+        open_store(place).scope(KEY).save({"other": n})
+    (scope_of(place) / naming.POINTER).write_bytes(pointer)
+    (scope_of(place) / saved[0].path).unlink()
+    doubts: list[bool] = []
+    assert repair(open_store(place), carry=doubting(doubts)).ok
+    assert doubts == [True]
+    assert open_store(place).scope(KEY).load().state == {"n": 3}

@@ -1,0 +1,67 @@
+"""What stands in the way of a repair, and what changes under it: the rest is mended all the same."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stateline.bundle import naming
+from stateline.history import mend
+from stateline.history.mend import repair
+from stateline.history.verify import verify
+from stateline.store.fs import Directory, HandleFs
+from stateline.store.local import LocalBackend
+from stateline.store.store import Store
+
+KEY = "notes:x"
+
+
+class Mounted(HandleFs):
+    """Something in the state dir is a mount point: nobody can rename it."""
+
+    def rename(self, source_dir: Directory, source: str, target_dir: Directory, target: str) -> None:
+        if source == "mounted":
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        super().rename(source_dir, source, target_dir, target)
+
+
+def test_one_thing_that_cannot_be_moved_keeps_nothing_else_from_being_repaired(
+    store: Store, place: Path, open_store: Callable[..., Store]
+) -> None:
+    saved = [store.scope(KEY).save({"n": n}) for n in range(3)]
+    (place / naming.scope_hash(KEY) / saved[1].path).unlink()
+    (place / "mounted").mkdir()
+    (place / "other").mkdir()
+    done = repair(Store(LocalBackend(str(place), fs=Mounted())))
+    assert [blocked.path for blocked in done.blocked] == ["mounted"]
+    assert [action.path for action in done.actions if action.action == "set_aside"] == ["other"]
+    assert (done.ok, [finding.path for finding in done.findings]) == (False, ["mounted"])
+    assert done.exit_code != 0
+    assert verify(open_store(place), KEY).ok
+
+
+def test_an_object_that_was_mended_meanwhile_is_left_where_it_is(
+    store: Store, place: Path, open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another repair and a writer come between the look at an object and its turn."""
+    big = "x" * 6000
+    store.scope(KEY).save({"big": big})
+    store.scope(KEY).save({"small": 1})
+    (file,) = (file for file in (place / naming.OBJECTS).rglob("*") if file.is_file())
+    file.write_bytes(b"xxx")
+    plan_store = mend.plan_store
+
+    def meanwhile(*planned: object) -> object:
+        plan = plan_store(*planned)  # type: ignore[arg-type]
+        monkeypatch.setattr(mend, "plan_store", plan_store)
+        assert repair(open_store(place)).ok
+        open_store(place).scope(KEY).save({"big": big})
+        return plan
+
+    monkeypatch.setattr(mend, "plan_store", meanwhile)
+    done = repair(open_store(place))
+    assert (done.ok, done.actions, done.lost) == (True, (), ())
+    assert open_store(place).resolve(open_store(place).scope(KEY).load().state) == {"big": big}
