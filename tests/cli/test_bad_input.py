@@ -232,6 +232,7 @@ def test_a_read_only_disk_is_a_typed_error_and_can_be_read(cli: Any, task: Any) 
         assert "read-only" in document["error"]["message"]
     code, document = call("execute", machine, "--dry-run")
     assert (code, document["exit"]) == (0, 1)
+    assert "the file system is read-only" in document["plan"]["reason"]
     assert call("exec", "status")[1]["run"] == "r1"
     assert call("verify")[0] == 0
     assert cli.tree() == before

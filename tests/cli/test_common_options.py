@@ -127,3 +127,35 @@ def test_the_command_line_starts_without_what_it_does_not_need(cli: Any) -> None
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60, text=True)
     assert done.stdout == "no runs\n[]\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["-q"], ["--format", "json"], ["--state-dir", "x"], ["--wait", "1", "-v"], ["--ephemeral"]], ids=str
+)
+def test_the_version_is_told_after_any_common_option(cli: Any, words: list[str]) -> None:
+    from stateline import __version__
+
+    result = cli(*words, "--version")
+    assert (result.code, result.out.decode()) == (0, f"stateline {__version__}\n")
+    assert cli("--version", *words).out == result.out
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("format", "yaml", "text or json"),
+        ("durability", "sync", "full or fast"),
+        ("wait", "soon", "a number of seconds, 0 or more"),
+        ("wait", "-1", "a number of seconds, 0 or more"),
+    ],
+)
+def test_a_malformed_common_option_is_named_with_what_it_may_be(cli: Any, name: str, value: str, wanted: str) -> None:
+    assert f"--{name} is '{value}'; it must be {wanted}\n" in cli("exec", "list", f"--{name}", value).err
+    cli.monkeypatch.setenv(f"STATELINE_{name.upper()}", value)
+    assert f"STATELINE_{name.upper()} is '{value}'; it must be {wanted}\n" in cli("exec", "list").err
+
+
+def test_a_malformed_switch_in_the_environment_is_named(cli: Any) -> None:
+    cli.monkeypatch.setenv("STATELINE_EPHEMERAL", "perhaps")
+    message = cli.refused("exec", "list", exits=64)["message"]
+    assert message == "STATELINE_EPHEMERAL is 'perhaps'; it must be true or false"

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from stateline.cli.completion import candidates
+from stateline.store.local import LocalBackend
+from stateline.store.store import Store
 
 
 def offered(line: str) -> list[str]:
@@ -92,6 +94,7 @@ def shell(cli: Any, *argv: str) -> str:
 BASH = """
 eval "$(stateline completion bash)"
 complete -p stateline
+compopt() { true; }
 tab() {
     COMP_LINE=$1 COMP_POINT=${#1} COMPREPLY=()
     _stateline stateline
@@ -132,3 +135,57 @@ def test_zsh_completes(cli: Any) -> None:
 def test_fish_completes(cli: Any) -> None:
     script = "stateline completion fish | source; complete --do-complete 'stateline exec st'"
     assert shell(cli, "fish", "--no-config", "-c", script).split("\t")[0] == "status"
+
+
+def test_contexts_are_offered_for_the_scope_of_a_call(cli: Any) -> None:
+    cli.json("run", "--state-scope", "concise", "--set", "x=1")
+    cli.json("execute", cli.machine(a={"end": {}}), "--id", "con")
+    assert offered("stateline execute m.json --state-scope ") == ["concise"]
+    assert offered("stateline --state-scope=con") == ["--state-scope=concise"]
+
+
+HOSTILE = [
+    "$(touch owned)",
+    "a b",
+    "x;touch${IFS}owned",
+    "it's",
+    "`id`",
+    "~root",
+    "a&b",
+    "a|b",
+    "!!",
+    "a>b",
+    "*",
+    "\\\\x",
+    "é",
+]
+
+
+def test_names_that_a_shell_would_read_something_into_are_not_offered(cli: Any) -> None:
+    """A key holds whatever can be printed, and others may have written the store."""
+    store = Store(LocalBackend(str(cli.state)))
+    for kind in ("context", "run", "notes"):
+        for name in [*HOSTILE, "good"]:
+            store.scope(f"{kind}:{name}").save({"x": 1})
+    keys = ["context:good", "notes:good", "run:good"]
+    assert [word for word in offered("stateline show ") if ":" in word] == keys
+    assert [word for word in offered("stateline verify ") if ":" in word] == keys
+    assert offered("stateline exec status ") == ["good"]
+    assert offered("stateline execute m.json --state-scope ") == ["good"]
+    assert offered("stateline execute m.json --state-scope=") == ["--state-scope=good"]
+    assert offered("stateline show 'context:$(") == []
+
+
+OLD_BASH = """
+eval "$(stateline completion bash)"
+compopt() { false; }
+COMP_LINE='stateline machine check ' COMP_POINT=24
+_stateline stateline
+echo "${#COMPREPLY[@]}"
+"""
+
+
+def test_a_bash_that_cannot_quote_names_of_files_completes_them_itself(cli: Any) -> None:
+    (cli.home / "$(touch owned).yaml").touch()
+    cli.machine(a={"end": {}})
+    assert shell(cli, "bash", "--norc", "-c", OLD_BASH).splitlines() == ["0"]

@@ -124,7 +124,18 @@ def test_a_refinement_file_that_cannot_be_used_is_a_usage_error(cli: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    "word", ["x", "=1", "", 'x={"a":1,"a":2}', "x=NaN", "x=18446744073709551616", "x=" + "[" * 500 + "]" * 500]
+    "word",
+    [
+        "x",
+        "=1",
+        "",
+        'x={"a":1,"a":2}',
+        "x=NaN",
+        "x=18446744073709551616",
+        "x=" + "[" * 500 + "]" * 500,
+        "x={bad",
+        "x= [1, 2",
+    ],
 )
 def test_a_malformed_setting_is_a_usage_error(cli: Any, word: str) -> None:
     cli.refused("run", "--set", word, exits=64)
@@ -132,7 +143,7 @@ def test_a_malformed_setting_is_a_usage_error(cli: Any, word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "value"), [("x=", ""), ("x=1e3", 1000.0), ("x={a", "{a"), ("x=a=b", "a=b"), ("x= 1", 1)]
+    ("word", "value"), [("x=", ""), ("x=1e3", 1000.0), ("x=a{", "a{"), ('x="{a"', "{a"), ("x=a=b", "a=b"), ("x= 1", 1)]
 )
 def test_a_setting_is_json_else_a_string(cli: Any, word: str, value: Any) -> None:
     cli.json("run", "--state-scope", "demo", "--set", word)

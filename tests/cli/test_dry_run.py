@@ -320,7 +320,7 @@ def test_the_first_effect_is_named(cli: Any, task: Any) -> None:
 def test_a_plan_as_text_says_it_too(cli: Any, task: Any) -> None:
     absent(cli, task)
     text = cli("execute", str(cli.home / "m.json"), "--dry-run").out.decode()
-    assert text.startswith("would start and exit 3")
+    assert text.startswith("would start a run and exit 3")
     assert "task of stage a" in text
 
 
@@ -365,3 +365,24 @@ def test_a_dry_run_of_a_copy_needs_no_more_than_to_read_it(cli: Any, task: Any) 
     machine = Path(cli.home / "m.json")
     plan = cli.json("execute", "-i", str(machine), "--dry-run", "--state-dir", str(copy))
     assert plan["plan"]["head"] == json.loads(cli("exec", "status", "--format", "json").out)["head"]
+
+
+@pytest.mark.parametrize(
+    ("setup", "words", "said"),
+    [
+        (absent, TO_END, "would start a run and exit 3"),
+        (begun, [*I, "--id", "r1", "--force"], "would begin the run r1 anew and exit 0"),
+        (begun, I, "would go on with the run r1 and exit 3"),
+        (waiting, I, "would leave the run r1 waiting and exit 3"),
+        (waiting, [*I, "--input", "true"], "would answer the run r1 and exit 0"),
+        (failed, I, "would only report how the run r1 stands and exit 1"),
+        (damaged, I, "would be refused and exit 5"),
+        (absent, ["run", "--state-scope", "zz"], "would derive context:zz and exit 0"),
+        (contexts, ["run", "--state-scope", "demo"], "would leave context:demo as it is and exit 0"),
+        (contexts, ["run", "--state-scope", "demo", "--set", "x=2"], "would refine context:demo and exit 0"),
+    ],
+)
+def test_a_plan_is_told_in_a_sentence(cli: Any, task: Any, setup: Setup, words: list[str], said: str) -> None:
+    setup(cli, task)
+    words = [str(cli.home / "m.json") if word == MACHINE else word for word in words]
+    assert cli(*words, "--dry-run").out.decode().split("\n")[0] == said

@@ -40,7 +40,7 @@ def test_all_that_a_call_saves_is_as_durable_as_was_said(cli: Any, way: str) -> 
 def test_a_durability_that_nobody_knows_is_a_usage_error(cli: Any) -> None:
     result = cli("execute", cli.machine(done=END), "--durability", "medium", "--format", "json")
     assert result.code == 64
-    assert "--durability full or fast" in result.error["hint"]
+    assert "--durability is 'medium'; it must be full or fast" in result.error["message"]
     assert not cli.state.exists()
 
 

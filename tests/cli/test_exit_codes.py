@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -186,7 +187,7 @@ def test_6_a_state_dir_that_others_can_read_is_refused_with_the_fix(cli: Any, ta
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_130_and_143_a_signal_ends_the_turn_with_one_document(cli: Any, task: Any, signum: int, code: int) -> None:
     machine = cli.machine(a=task("echo x >> ran; sleep 60"))
-    process = cli.start("execute", machine, "--format", "json")
+    process = cli.start("execute", machine, "--id", "r1", "--format", "json")
     deadline = time.monotonic() + 30
     while not cli.ran() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -196,20 +197,21 @@ def test_130_and_143_a_signal_ends_the_turn_with_one_document(cli: Any, task: An
     assert err == b""
     assert out.count(b"\n") == 1
     assert b'"code":"interrupted"' in out
+    assert json.loads(out)["error"]["run"] == "r1"
 
 
-@pytest.mark.parametrize("json", [False, True])
-def test_a_ctrl_c_before_the_turn_begins_is_130_too(cli: Any, monkeypatch: pytest.MonkeyPatch, json: bool) -> None:
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_ctrl_c_before_the_turn_begins_is_130_too(cli: Any, monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
     from stateline.service import runs
 
     def strike(store: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(runs, "listing", strike)
-    result = cli("exec", "list", *(["--format", "json"] if json else []))
+    result = cli("exec", "list", *(["--format", "json"] if as_json else []))
     assert result.code == 130
     assert "Traceback" not in result.err
-    if json:
+    if as_json:
         assert result.error["code"] == "interrupted"
 
 

@@ -190,6 +190,7 @@ def test_a_lost_effect_waits_and_is_not_repeated_unasked(cli: Any, lost: str) ->
     waiting = document["waiting"]
     assert (waiting["type"], waiting["kind"], waiting["stage"]) == ("interrupt", "unknown_outcome", "a")
     assert waiting["requestId"]
+    assert "its program may still be running" in waiting["message"]
     assert cli.json("execute", "-i", lost, stdin=b"5\n", exits=3)["waiting"] == waiting
     assert cli.json("exec", "resume", "r1", stdin=b"5\n", exits=3)["waiting"] == waiting
     assert cli.json("exec", "status", "r1")["interrupts"] == [waiting]

@@ -77,7 +77,7 @@ def test_a_repair_tells_what_it_went_back_to_and_what_is_lost(cli: Any) -> None:
     scope.save({}, event={"type": "repaired", "repaired": {**record, "set_aside_count": 4}, "turn": 1})
     scope.save({}, event={"type": "repaired", "repaired": "text"})
     assert stories(cli, "run:r") == [
-        "repaired with the state of snapshot 3; 2 newer snapshots lost, 1 objects lost, 4 files set aside",
+        "repaired with the state of snapshot 3; 2 newer snapshots lost, 1 object lost, 4 files set aside",
         'repaired {"repaired":"text"}',
     ]
 
@@ -216,3 +216,9 @@ def test_no_name_in_an_event_acts_on_a_terminal(cli: Any) -> None:
         {}, event={"type": "retried", "transitions": [{"to": evil, "reason": evil}], "turn": evil, "stage": evil}
     )
     assert not set("".join(stories(cli, "run:r"))) & set(evil.replace("[2J", ""))
+
+
+def test_a_change_that_a_stopped_run_accepts_leaves_it_stopped(cli: Any, task: Any) -> None:
+    cli.json("execute", cli.machine(a=task("exit 1")), "--id", "r", exits=1)
+    cli.json("execute", cli.machine(a=task("exit 2")), "--accept-change", exits=1)
+    assert stories(cli, "run:r")[-1].startswith("turn 1  a: the machine was replaced; the run is still stopped  exit: ")

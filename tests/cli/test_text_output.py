@@ -178,3 +178,55 @@ def test_text_that_turns_the_line_around_never_reaches_the_terminal() -> None:
         plain("pay \u202e001\u202c now \u2066x\u2069\tand\n\u200f")
         == "pay \ufffd001\ufffd now \ufffdx\ufffd\tand\n\ufffd"
     )
+
+
+def test_a_run_that_is_kept_nowhere_is_not_said_to_have_a_way_on(cli: Any, task: Any) -> None:
+    asks = cli("--ephemeral", "execute", cli.machine(a={"human": {"prompt": "Ship?"}}))
+    assert asks.code == 3
+    assert "Ship?" in asks.out.decode()
+    assert "no call can go on with it" in asks.err
+    assert "exec resume" not in asks.out.decode()
+    fails = cli("--ephemeral", "execute", cli.machine(a=task("exit 1")))
+    assert fails.code == 1
+    assert "failed: a" in fails.out.decode()
+    assert "way on" not in fails.out.decode()
+
+
+def test_a_failed_run_says_how_to_leave_it_behind(cli: Any, task: Any) -> None:
+    shown = cli("execute", cli.machine(a=task("exit 1")), "--id", "r1").out.decode()
+    assert "exec resume r1 --retry" in shown
+    assert "execute MACHINE --force begins anew" in shown
+
+
+def test_status_names_the_request_that_is_open(cli: Any) -> None:
+    machine = cli.machine(a={"human": {"prompt": "Ship?"}})
+    request = cli.json("execute", machine, "--id", "r1", exits=3)["waiting"]["requestId"]
+    assert request in cli("exec", "status", "r1").out.decode()
+
+
+def test_a_question_shows_its_schema_the_same_at_every_call(cli: Any) -> None:
+    schema = {"type": "object", "required": ["b"], "properties": {"b": {"type": "string", "minLength": 1}}}
+    machine = cli.machine(a={"human": {"prompt": "Ship?", "schema": schema}})
+    first = cli("execute", machine)
+    again = cli("execute", machine)
+    assert "schema: {" in first.out.decode()
+    assert first.out == again.out
+
+
+def test_verify_says_in_its_first_word_that_a_place_is_unsafe(cli: Any) -> None:
+    cli.json("execute", cli.machine(a={"end": {}}))
+    assert b"\nok: " in b"\n" + cli("verify").out
+    cli.state.chmod(0o755)
+    result = cli("verify")
+    assert result.code == 0
+    assert b"\nok, but unsafe: 1 place" in result.out
+    (cli.state / "objects").chmod(0o755)
+    assert b"\nok, but unsafe: 2 places" in cli("verify").out
+    assert cli.json("verify")["ok"] is True
+
+
+def test_verify_is_quiet_about_what_it_cannot_see_if_told_so(cli: Any) -> None:
+    cli.json("execute", cli.machine(a={"end": {}}))
+    assert b"A chain proves" in cli("verify").out
+    assert b"A chain proves" not in cli("verify", "-q").out
+    assert cli.json("verify", "-q")["note"]

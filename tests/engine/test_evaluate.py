@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -117,3 +121,28 @@ def test_without_somebody_to_run_it_a_python_machine_is_no_machine() -> None:
     machine, found = check(GOOD.encode(), "m.py")
     assert machine is None
     assert [problem.code for problem in found] == ["not_evaluated"]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("words", [["machine", "check"], ["execute", "--dry-run"]], ids=["check", "dry run"])
+def test_a_command_that_is_ended_ends_the_file_that_it_runs(tmp_path: Path, words: list[str], signum: int) -> None:
+    os.mkfifo(tmp_path / "life")
+    (tmp_path / "m.py").write_text(
+        "import time\nlife = open('life', 'w')\nprint('x', file=life, flush=True)\ntime.sleep(60)\n"
+    )
+    command = [sys.executable, "-m", "stateline", "--state-dir", str(tmp_path / "s"), *words, str(tmp_path / "m.py")]
+    life = os.open(tmp_path / "life", os.O_RDONLY | os.O_NONBLOCK)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+        while child.poll() is None and not _written(life):
+            time.sleep(0.01)
+        child.send_signal(signum)
+        assert child.wait(30) == 128 + signum
+    assert os.read(life, 9) == b""  # whoever held it open is gone; else this would be BlockingIOError
+    os.close(life)
+
+
+def _written(life: int) -> bytes:
+    try:
+        return os.read(life, 9)
+    except BlockingIOError:
+        return b""

@@ -68,9 +68,9 @@ CHANGING = (
 OPENING = "open,openat,?openat2,creat"
 SYNCS = {
     # Three saves (4 each): the machine file's record, the run's first snapshot, the turn. The machine's two objects (2
-    # each). What is made for them: the state dir (1), stateline.json (2), two scopes (1 each), objects/ (1) and two
-    # directories in it (1 each).
-    "the first turn of a store": 24,
+    # each). What is made for them: the state dir (1) and what it is in (1), stateline.json (2), two scopes (1 each),
+    # objects/ (1) and two directories in it (1 each).
+    "the first turn of a store": 25,
     # The same three saves and the run's scope (1). The machine's objects are there: they and their directories are
     # synced all the same (2 each), since whoever put them may not have done so.
     "the first turn of a run": 17,

@@ -581,3 +581,22 @@ def test_a_stage_may_follow_itself_where_something_ends_it(bound: str) -> None:
     source = HEAD + "stages:\n  a:\n" + TASK + "    default_next: a\n" + bound
     _, problems = check(source.encode(), "m.yaml")
     assert "self_loop" not in {problem.code for problem in problems}
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "stages:\n  a: {task: [x], default_next: *k}",
+        "stages:\n  a: {task: *k}",
+        "stages:\n  a: {human: {prompt: x, schema: *k}}",
+        "stages: *k",
+        "bounds: *k\nstages: {a: {end: {}}}",
+    ],
+)
+def test_an_alias_is_told_once_and_not_also_as_a_value_of_the_wrong_type(use: str) -> None:
+    assert [problem.code for problem in broken(HEAD + use)] == ["yaml_alias"]
+
+
+def test_what_must_be_an_object_is_told_with_how_to_write_one() -> None:
+    for data in ("stages: [a]", "stages:\n", "stages: {a: {end: {}}}\nstate: 5"):
+        assert "{" in broken(HEAD + data)[0].hint

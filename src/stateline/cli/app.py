@@ -89,17 +89,24 @@ def _app(help: str, name: str | None = None) -> typer.Typer:
     )
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        from stateline._version import __version__
+
+        print(f"stateline {__version__}")
+        raise typer.Exit(0)
+
+
 def application() -> click.Command:
     """The command ``stateline``."""
     app = _app("git for agent runs: every state change is one immutable JSON file that names its parent by SHA-256.")
 
-    @app.callback()
-    def stateline(version: bool = typer.Option(False, "--version", help="Print the version.")) -> None:
-        if version:
-            from stateline._version import __version__
+    # Eager: it is told before a command is missed.
+    asked = typer.Option(False, "--version", help="Print the version.", callback=_tell_version, is_eager=True)
 
-            print(f"stateline {__version__}")
-            raise typer.Exit(0)
+    @app.callback()
+    def stateline(version: bool = asked) -> None:
+        pass
 
     run_exits = _exits(0, 1, 2, 3, 4, 5, 6, 64, 130)
     write_exits = _exits(0, 1, 4, 5, 6, 64, 130)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from itertools import islice
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -29,7 +30,8 @@ BASH = r"""_stateline() {
     COMPREPLY=()
     while IFS=$'\t' read -r word said; do
         case $said in
-            'machine file' | directory) compopt -o filenames 2> /dev/null ;;
+            # Only names of files are quoted, and by the shell; an old one that cannot be told so completes them itself.
+            'machine file' | directory) compopt -o filenames 2> /dev/null || { COMPREPLY=() && return; } ;;
         esac
         COMPREPLY+=("${word#"$cut"}")
     done < <("$1" complete -- "$line" 2> /dev/null)
@@ -157,14 +159,29 @@ def _machines(ctx: Any, begin: str) -> Iterator[Candidate]:
 
 
 def _runs(ctx: Any, begin: str) -> Iterator[Candidate]:
-    for key, _ in _scopes(ctx, begin):
-        if key.startswith("run:"):
-            yield key[len("run:") :], ""
+    return _names(ctx, "run:")
+
+
+def _contexts(ctx: Any, begin: str) -> Iterator[Candidate]:
+    return _names(ctx, "context:")
+
+
+def _names(ctx: Any, kind: str) -> Iterator[Candidate]:
+    """The names of one kind of scopes, where they are ids: others may have written the store."""
+    from stateline.bundle.naming import is_id
+
+    for key, _ in _scopes(ctx, kind):
+        if key.startswith(kind) and is_id(key[len(kind) :]):
+            yield key[len(kind) :], ""
 
 
 def _scopes(ctx: Any, begin: str) -> Iterator[Candidate]:
+    """Keys of scopes that no shell reads anything into: they may hold whatever can be printed, and bash puts a word
+    into the line as it is."""
     for head in islice(_settings(ctx).store().heads(), _MOST):
-        yield head.envelope.scope, ""
+        key = head.envelope.scope
+        if quote(key) == key:
+            yield key, ""
 
 
 def _settings(ctx: Any) -> Any:
@@ -181,6 +198,7 @@ def _settings(ctx: Any) -> Any:
 
 _VALUES: dict[str, Callable[[Any, str], Iterator[Candidate]]] = {
     "MACHINE": _machines,
+    "NAME": _contexts,
     "RUN": _runs,
     "REV": _scopes,
     "KEY": _scopes,

@@ -10,6 +10,7 @@ import typer
 from stateline.cli.audit import Revision
 from stateline.cli.options import settings
 from stateline.cli.output import coloured, emit, plain, stream, warn
+from stateline.errors import IntegrityError
 
 if TYPE_CHECKING:
     from stateline.history.diff import Change
@@ -28,12 +29,26 @@ def diff(ctx: typer.Context, old: Revision, new: Revision) -> int:
     store = said.store()
     before, after = find(store, old), find(store, new)
     warn(said, store.warnings)
-    changes = compare(store, before.state, after.state)
-    if said.json:
-        emit(said, patch(store, changes), [])
-    else:
-        stream(_lines(store, before, after, changes))
+    try:
+        changes = compare(store, before.state, after.state)
+        if said.json:
+            emit(said, patch(store, changes), [])
+        else:
+            stream(_lines(store, before, after, changes))
+    except IntegrityError as error:
+        raise _recorded(store, error, before, after) from None
     return 0
+
+
+def _recorded(store: Store, error: IntegrityError, *snapshots: Snapshot) -> IntegrityError:
+    """The error, saying which repair knows of the loss if one does."""
+    from stateline.history.losses import Recorded
+
+    for snapshot in snapshots:
+        loss = Recorded(store.scope(snapshot.envelope.scope)).loss(snapshot, error)
+        if loss is not None:
+            return loss
+    return error
 
 
 def _lines(store: Store, before: Snapshot, after: Snapshot, changes: list[Change]) -> Iterator[str]:

@@ -129,42 +129,44 @@ def _watcher(said: Settings) -> Watch:
 
 
 def _finish(said: Settings, outcome: Outcome) -> int:
-    if said.ephemeral and outcome.status != "complete":
+    kept = not said.ephemeral
+    if not kept and outcome.status != "complete":
         from msgspec.structs import replace
 
         lost = f"nothing of the run {outcome.run} was kept (--ephemeral); no call can go on with it"
         outcome = replace(outcome, warnings=[*outcome.warnings, lost])
     warn(said, outcome.warnings)
-    emit(said, outcome.document(), outcome_lines(outcome))
+    emit(said, outcome.document(), outcome_lines(outcome, kept=kept))
     return outcome.exit_code
 
 
 _COLOUR = {"advanced": "bold", "complete": "green", "waiting": "yellow", "error": "red"}
 
 
-def outcome_lines(outcome: Outcome) -> list[str]:
-    """How a run stands, for people."""
+def outcome_lines(outcome: Outcome, *, kept: bool = True) -> list[str]:
+    """How a run stands, for people; and how to go on with it if it was ``kept``."""
     way = outcome.stage if outcome.source in (None, outcome.stage) else f"{outcome.source} -> {outcome.stage}"
     status = coloured(outcome.status, _COLOUR[outcome.status])
     lines = [f"run {outcome.run}: {status} (turn {outcome.turn}: {way}, {outcome.reason})"]
     if outcome.output is not None:
         lines.append(f"  output: {one_line(outcome.output)}")
     if outcome.error:
-        lines += _failure_lines(outcome)
+        lines += _failure_lines(outcome, kept)
     if outcome.waiting:
-        lines += waiting_lines(str(outcome.run), outcome.waiting)
+        lines += waiting_lines(str(outcome.run), outcome.waiting, kept=kept)
     lines.append(f"  head:   {outcome.head}")
     return lines
 
 
-def waiting_lines(run: str, waiting: dict[str, Any]) -> list[str]:
-    """What a run waits for, and how to go on."""
+def waiting_lines(run: str, waiting: dict[str, Any], *, kept: bool = True) -> list[str]:
+    """What a run waits for; and how to go on with it if it was ``kept``."""
     if waiting["type"] != "human":
-        return [f"  waits:  {plain(waiting['message'])}", f"  way on: {plain(waiting['hint'])}"]
+        lines = [f"  waits:  {plain(waiting['message'])}", f"  way on: {plain(waiting['hint'])}"]
+        return lines if kept else lines[:1]
     lines = [f"  asks:   {plain(waiting['prompt'])}"]
     if waiting["schema"] is not None:
         lines.append(f"  schema: {one_line(waiting['schema'])}")
-    return [*lines, f"  answer: stateline exec resume {run} --input JSON   (or pipe it in)"]
+    return [*lines, f"  answer: stateline exec resume {run} --input JSON   (or pipe it in)"] if kept else lines
 
 
 _MENDED_IN_THE_FILE = ("set", "condition", "state_schema", "limit")
@@ -173,7 +175,7 @@ _SHOWN_LINES = 10
 """How many lines of a failure's message are shown; the document has all of them."""
 
 
-def _failure_lines(outcome: Outcome) -> list[str]:
+def _failure_lines(outcome: Outcome, kept: bool) -> list[str]:
     error = outcome.error
     said = plain(error["message"]).split("\n")
     more = [f"          ({len(said) - _SHOWN_LINES} lines before that)"] if len(said) > _SHOWN_LINES else []
@@ -181,8 +183,9 @@ def _failure_lines(outcome: Outcome) -> list[str]:
     lines = [f"  failed: {error['stage']}: {said[0]}", *(f"          {line}" for line in said[1:]), *more]
     if error.get("hint"):
         lines.append(f"  hint:   {plain(error['hint'])}")
-    if outcome.status == "error":
+    if outcome.status == "error" and kept:
         mend = "mend the machine file, then stateline execute MACHINE --accept-change; then "
         first = mend if error["kind"] in _MENDED_IN_THE_FILE else ""
         lines.append(f"  way on: {first}stateline exec resume {outcome.run} --retry")
+        lines.append("          stateline execute MACHINE --force begins anew instead")
     return lines

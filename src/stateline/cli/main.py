@@ -102,7 +102,7 @@ def _explain(error: BaseException) -> tuple[dict[str, Any], int]:
     if isinstance(error, StatelineError):
         return error.document(), error.exit_code
     if isinstance(error, Interrupted):
-        return _STOPPED, error.exit_code
+        return {**_STOPPED, "run": error.run} if error.run else _STOPPED, error.exit_code
     if isinstance(error, click.ClickException):
         context = error.ctx if isinstance(error, click.UsageError) else None
         message = "no command was given" if isinstance(error, click.NoArgsIsHelpError) else error.format_message()

@@ -106,6 +106,8 @@ def _common() -> list[click.Parameter]:
 
 
 _NAMES = tuple(Settings.__struct_fields__)
+_WANTED = {"format": "text or json", "durability": "full or fast", "wait": "a number of seconds, 0 or more"}
+"""What the options that are no switches may be."""
 
 
 class _Common:
@@ -149,10 +151,12 @@ def settings(ctx: click.Context) -> Settings:
     try:
         return msgspec.convert(values, Settings, strict=False)
     except msgspec.ValidationError as error:
+        # Its last word is where: `$.format`.
+        name = str(error).rpartition("`$.")[2].rstrip("`")
+        asked = f"--{name.replace('_', '-')}" if name in said else f"STATELINE_{name.upper()}"
+        wanted = _WANTED.get(name, "true or false")
         raise UsageError(
-            f"a common option, or its STATELINE_ variable, is malformed: {error}",
-            hint="--format is text or json, --durability full or fast, --wait a number of seconds, the STATELINE_ "
-            "switches true or false",
+            f"{asked} is {str(values.get(name))!r}; it must be {wanted}", hint="nothing was done; correct it"
         ) from None
 
 
@@ -257,4 +261,8 @@ def _json_or_text(data: bytes, text: str, what: str) -> Any:
     except ValueRefused as error:
         if reads_as_json(data):
             raise UsageError(f"{error.message}; nothing was changed", hint=error.hint) from None
+        if data.lstrip()[:1] in (b"{", b"["):
+            # Nobody writes that by chance: kept as text, the mistake would be found by whoever reads the setting.
+            hint = "mend the JSON; a text that begins so is written in quotes: KEY='\"{...\"'"
+            raise UsageError(f"{error.message}; nothing was changed", hint=hint) from None
         return text

@@ -31,6 +31,11 @@ def one_line(value: Any, limit: int = 200) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def counted(number: int, word: str) -> str:
+    """A number and what it counts: ``1 gap``, ``2 gaps``."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
 def coloured(text: str, colour: str, *, talk: bool = False) -> str:
     """``text`` in a colour if stdout (stderr for ``talk``) is a terminal, and nobody said NO_COLOR."""
     if not is_terminal(sys.stderr if talk else sys.stdout) or os.environ.get("NO_COLOR"):

@@ -6,12 +6,25 @@ from stateline.cli.options import Settings
 from stateline.cli.output import emit, plain, warn
 from stateline.service.plan import Plan
 
+_WORDS = {
+    "start": "start a run",
+    "restart": "begin the run {run} anew",
+    "advance": "go on with the run {run}",
+    "answer": "answer the run {run}",
+    "wait": "leave the run {run} waiting",
+    "report": "only report how the run {run} stands",
+    "derive": "derive {scope}",
+    "refine": "refine {scope}",
+    "restore": "leave {scope} as it is",
+    "refuse": "be refused",
+}
+"""What a plan's action is called for people."""
+
 
 def show_plan(said: Settings, plan: Plan) -> int:
     """Print a plan. The dry run itself exits 0; how the real call would exit is in the plan."""
     warn(said, plan.warnings)
-    where = f" on {plan.scope}" if plan.scope else ""
-    lines = [f"would {plan.action}{where} and exit {plan.exit}"]
+    lines = [f"would {_WORDS[plan.action].format(run=plan.run, scope=plan.scope)} and exit {plan.exit}"]
     if len(plan.exits) > 1:
         lines.append(f"  possible exits: {', '.join(str(code) for code in plan.exits)}")
     lines += [f"  effect: {_effect(effect)}" for effect in plan.effects]

@@ -23,12 +23,15 @@ def list_runs(ctx: typer.Context) -> int:
 
     said = settings(ctx)
     store = said.store()
-    rows, errors = listing(store)
-    warnings = [*store.warnings, *(error.message for error in errors)]
-    warn(said, warnings)
+    rows, unread = listing(store)
+    findings = [found.finding() for found in unread]
+    warn(said, store.warnings)
     columns = ["run", "machine", "status", "stage", "turn", "updated_at"]
-    emit(said, {"runs": rows, "warnings": warnings}, table(rows, columns) if rows else ["no runs"])
-    return max((error.exit_code for error in errors), default=0)
+    lines = table(rows, columns) if rows or unread else ["no runs"]
+    lines += [f"cannot be read: {found.path}: {plain(found.message)}" for found in findings]
+    warnings = [*store.warnings, *(found.message for found in findings)]
+    emit(said, {"runs": rows, "findings": [found.document() for found in findings], "warnings": warnings}, lines)
+    return max((found.error.exit_code for found in unread), default=0)
 
 
 def status(ctx: typer.Context, run: RunId = None) -> int:
@@ -46,7 +49,7 @@ def status(ctx: typer.Context, run: RunId = None) -> int:
             unit = " s" if name == "timeout" else ""
             lines.append(f"{name + ':':<17}{document['counters'][name]:.6g} of {bound['limit']:.6g}{unit}")
     for waiting in document["interrupts"]:
-        lines += waiting_lines(document["run"], waiting)
+        lines += [*waiting_lines(document["run"], waiting), f"  request: {plain(str(waiting['requestId']))}"]
     if document["error"]:
         lines.append(f"{'error:':<17}{plain(document['error']['message'])}")
     emit(said, document, lines)
@@ -91,9 +94,11 @@ def clean(
         str, typer.Option("--older-than", metavar="AGE", help="Only runs unchanged for this long, as 30d, 12h, 90m.")
     ] = "0s",
 ) -> int:
-    """Remove complete runs. Runs that others originate from, or that are being used, are kept."""
-    import msgspec
+    """Remove complete runs. Runs that others originate from, or that are being used, are kept.
 
+    Large values stay behind in objects/, and so does what a run's machine file was recorded by (machine: scopes). Who
+    must be rid of them, for a secret or for privacy, removes the whole state dir.
+    """
     from stateline.service.runs import clean as verb
 
     said = settings(ctx)
@@ -103,17 +108,20 @@ def clean(
     result = verb(said.store(), unfinished=all, older_than=int(match[1]) * _UNITS[match[2]])
     warn(said, result.warnings)
     lines = [f"removed {run}" for run in result.removed] + [f"kept {run}: {why}" for run, why in result.kept.items()]
-    emit(said, msgspec.to_builtins(result), lines or ["nothing to remove"])
-    return 0
+    emit(said, result.document(), lines or ["nothing to remove"])
+    return result.exit_code
 
 
 def rm(ctx: typer.Context, runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Ids of runs.")]) -> int:
-    """Remove runs whole, whatever their status."""
-    import msgspec
+    """Remove runs whole, whatever their status.
 
+    Large values stay behind in objects/, and so does what a run's machine file was recorded by (machine: scopes). Who
+    must be rid of them, for a secret or for privacy, removes the whole state dir.
+    """
     from stateline.service.runs import remove
 
     said = settings(ctx)
     result = remove(said.store(), list(dict.fromkeys(runs)), wait=said.wait)
-    emit(said, msgspec.to_builtins(result), [f"removed {run}" for run in result.removed])
+    warn(said, result.warnings)
+    emit(said, result.document(), [f"removed {run}" for run in result.removed])
     return 0

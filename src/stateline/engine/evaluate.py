@@ -14,7 +14,7 @@ import msgspec
 
 from stateline.bundle import canonical
 from stateline.engine import process
-from stateline.engine.interrupts import shield
+from stateline.engine.interrupts import Signals, shield
 from stateline.engine.task import environment
 from stateline.machine.formats.python_text import Evaluated
 
@@ -34,7 +34,7 @@ def evaluate(source: str, path: str, timeout: float = TIMEOUT) -> Evaluated:
     directory = os.path.dirname(path)
     # Sets and dicts of a file that is run twice must come out in the same order.
     variables = {**environment([]), "PYTHONHASHSEED": "0"}
-    with shield():
+    with Signals(), shield():
         try:
             child = process.start(sys.executable, [sys.executable, *_FLAGS, _LOADER, path], directory, variables)
         except (OSError, ValueError) as error:

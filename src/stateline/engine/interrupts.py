@@ -24,11 +24,13 @@ _NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class Interrupted(BaseException):
-    """A signal asked the process to stop. Not an ``Exception``, so that no ``except Exception`` swallows it."""
+    """A signal asked the process to stop. Not an ``Exception``, so that no ``except Exception`` swallows it. ``run`` is
+    the run that was under way, if one was."""
 
-    def __init__(self, signum: int) -> None:
+    def __init__(self, signum: int, run: str | None = None) -> None:
         super().__init__(f"interrupted by signal {signum}")
         self.signum = signum
+        self.run = run
 
     @property
     def exit_code(self) -> int:
@@ -52,6 +54,8 @@ class Signals:
         self._pending = 0
         self._raised = False
         self._thread = 0
+        self.run: str | None = None
+        """The run that is under way, for whoever is told of the signal."""
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -81,7 +85,7 @@ class Signals:
         return handler is not None and handler is not signal.SIG_IGN
 
     def _strike(self, signum: int) -> None:
-        raise Interrupted(signum)
+        raise Interrupted(signum, self.run)
 
     def _install(self) -> None:
         """Put the handlers in place, with the shield up."""

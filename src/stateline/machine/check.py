@@ -136,7 +136,7 @@ def _stages(fields: Fields, exists: Exists | None) -> dict[str, Stage]:
     example = "stages: {first: {task: [PROGRAM]}}"
     if not fields.require("stages", example):
         return {}
-    stages = fields.object("stages")
+    stages = fields.object("stages", example)
     if stages == {} and isinstance(fields.members["stages"], dict):
         fields.error("stages", "no_stages", "the machine has no stages", f"write {example}")
     return {

@@ -150,12 +150,12 @@ class Fields:
             self.error(key, "bad_schema", f"{key} is not a usable JSON Schema: {problem}", "see json-schema.org")
         return None if found else self.members[key]
 
-    def object(self, key: str) -> dict[str, Json]:
-        """An object with any keys."""
+    def object(self, key: str, example: str = "") -> dict[str, Json]:
+        """An object with any keys. ``example`` shows how to write one."""
         value = self.members.get(key, {})
         if isinstance(value, dict):
             return value
-        self.wrong((key,), "an object", value)
+        self.wrong((key,), "an object", value, f"write {example or f'{key}: {{NAME: VALUE}}'}")
         return {}
 
     def below(self, key: str, what: str) -> Fields:

@@ -37,6 +37,7 @@ class Findings:
         self.places: dict[Path, Place] = {} if places is None else places
         self._found: list[tuple[Place, Problem]] = []
         self._count = 0
+        self._unread: set[Path] = set()
         self.failed = False
 
     @property
@@ -46,8 +47,15 @@ class Findings:
 
     def error(self, path: Path, code: str, message: str, hint: str = "", at: Place | None = None) -> None:
         """Note a mistake at ``path``; ``at`` is a better place than the one ``places`` has."""
+        if path in self._unread:
+            return
         self.failed = True
         self._note("error", path, code, message, hint, at)
+
+    def unread(self, path: Path, code: str, message: str, hint: str, at: Place) -> None:
+        """Note a value that cannot be read; what is missed in its place is no mistake of its own."""
+        self.error(path, code, message, hint, at)
+        self._unread.add(path)
 
     def warning(self, path: Path, code: str, message: str, hint: str = "") -> None:
         """Note something legal that is probably not meant."""

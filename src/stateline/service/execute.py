@@ -68,12 +68,14 @@ def execute(store: Store, options: Options) -> Outcome:
     """
     check_names(options)
     machinery = read_machinery(options.machine)
-    with Signals():
+    with Signals() as signals:
         run = find(store, options, machinery)
+        signals.run = run.id if run is not None else None
         began = False
         call = options.call
         if run is None or options.force:
             run, began = launch(store, how_to_launch(options), machinery)
+            signals.run = run.id
             if not began and call.input is not msgspec.UNSET:
                 raise ConflictError(
                     f"another process began the run {run.id} meanwhile; the input of this call was not used",
@@ -101,8 +103,9 @@ def resume(store: Store, run: str, call: Call, *, retry: bool = False) -> Outcom
     """Go on with a run by its id, from the machine that the store keeps. ``retry`` first clears an error, or lets an
     effect whose outcome is unknown run again (``IllegalEvent`` if there is nothing to retry)."""
     naming.checked_id(run, "run id")
-    with Signals():
+    with Signals() as signals:
         found = load_run(store, run)
+        signals.run = run
         if not retry:
             return _proceed(found, call, [])
         if call.input is not msgspec.UNSET:

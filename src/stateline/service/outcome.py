@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.engine.record import Run, facts_of
 from stateline.machine.settling import names
@@ -91,7 +92,7 @@ def waiting(run: Run) -> dict[str, Json]:
             "kind": "unknown_outcome",
             "requestId": request,
             "stage": stage.name,
-            "message": f"stage {stage.name!r} was started and its outcome was never saved; it is not repeatable",
+            "message": _unknown(run, stage),
             "hint": f"`stateline exec resume {run.id} --retry` runs it again; --input JSON gives its result instead",
         }
     return {
@@ -99,8 +100,22 @@ def waiting(run: Run) -> dict[str, Json]:
         "requestId": request,
         "stage": stage.name,
         "prompt": prompt(run, stage),
-        "schema": stage.schema,
+        # As it is stored: the machine of a call that read the file has the file's order.
+        "schema": canonical.decode(canonical.encode(stage.schema)),
     }
+
+
+def _unknown(run: Run, stage: Stage) -> str:
+    """What is known of an effect of which nobody knows whether it was done."""
+    if (run.event.get("effect") or {}).get("doubtful") is True:
+        return (
+            "newer snapshots of this run were lost, or may have been, before a repair of it; stage "
+            f"{stage.name!r} may have been done already, and it is not repeatable"
+        )
+    return (
+        f"stage {stage.name!r} was started and its outcome was never saved; its program may still be running, "
+        "and it is not repeatable"
+    )
 
 
 def prompt(run: Run, stage: Stage) -> str:

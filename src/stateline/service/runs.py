@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,29 +19,51 @@ from stateline.history.heads import head as head_of
 from stateline.service.outcome import outcome, waiting
 from stateline.store.store import WAIT, Snapshot, Store
 
+if TYPE_CHECKING:
+    from stateline.history.findings import Finding
+
+
+class Unread(msgspec.Struct, frozen=True):
+    """A scope, by its hash, that cannot be read, and why. It may be a run's: its key stands in what cannot be read."""
+
+    scope: str
+    error: StatelineError
+
+    def finding(self) -> Finding:
+        """As ``verify`` words it."""
+        from stateline.history.findings import Finding
+
+        return Finding.of(self.error, None, self.scope)
+
 
 class Removal(msgspec.Struct, frozen=True):
-    """Runs that are gone, runs that were kept with the reason, and a warning for each scope that cannot be read."""
+    """Runs that are gone; what was kept with the reason, runs by id and scopes that cannot be read by hash; warnings;
+    and what the command exits with."""
 
     removed: list[str]
     kept: dict[str, str] = {}
     warnings: list[str] = []
+    exit_code: int = 0
+
+    def document(self) -> dict[str, Json]:
+        """The JSON document."""
+        return {"removed": [*self.removed], "kept": {**self.kept}, "warnings": [*self.warnings]}
 
 
-def heads_of_runs(store: Store) -> tuple[list[Snapshot], list[StatelineError]]:
-    """(the head of every run, newest first; what is wrong with each scope that cannot be read)."""
-    errors: list[StatelineError] = []
-    heads = sorted(_heads(store, errors), key=lambda head: head.envelope.created_at, reverse=True)
-    return heads, errors
+def heads_of_runs(store: Store) -> tuple[list[Snapshot], list[Unread]]:
+    """(the head of every run, newest first; each scope that cannot be read)."""
+    unread: list[Unread] = []
+    heads = sorted(_heads(store, unread), key=lambda head: head.envelope.created_at, reverse=True)
+    return heads, unread
 
 
-def _heads(store: Store, errors: list[StatelineError]) -> Iterator[Snapshot]:
-    """The head of every run, in no order; fills ``errors``. One at a time: there may be 100,000."""
+def _heads(store: Store, unread: list[Unread]) -> Iterator[Snapshot]:
+    """The head of every run, in no order; fills ``unread``. One at a time: there may be 100,000."""
     for scope in store.backend.scopes():
         try:
             head = head_of(store, scope)
         except StatelineError as error:
-            errors.append(error)
+            unread.append(Unread(scope, error))
             continue
         if head is not None and head.envelope.kind == "run" and head.envelope.scope.startswith("run:"):
             yield head
@@ -63,19 +85,20 @@ def row(store: Store, head: Snapshot) -> dict[str, Json]:
     }
 
 
-def listing(store: Store) -> tuple[list[dict[str, Json]], list[StatelineError]]:
-    """(rows of ``exec list``, the run that was used last first; what is wrong with each scope that cannot be read)."""
-    errors: list[StatelineError] = []
+def listing(store: Store) -> tuple[list[dict[str, Json]], list[Unread]]:
+    """(rows of ``exec list``, the run that was used last first; each scope that cannot be read)."""
+    unread: list[Unread] = []
     rows: list[dict[str, Json]] = []
-    for head in _heads(store, errors):
+    for head in _heads(store, unread):
+        scope = naming.scope_hash(head.envelope.scope)
         try:
             rows.append(row(store, head))
         except StatelineError as error:
-            errors.append(error)
+            unread.append(Unread(scope, error))
         except (KeyError, TypeError):
             message = f"the snapshot {head.path} does not hold a run's state"
-            errors.append(IntegrityError(message, finding="malformed"))
-    return sorted(rows, key=lambda found: str(found["updated_at"]), reverse=True), errors
+            unread.append(Unread(scope, IntegrityError(message, finding="malformed")))
+    return sorted(rows, key=lambda found: str(found["updated_at"]), reverse=True), unread
 
 
 def chosen(store: Store, run: str | None) -> Run:
@@ -85,11 +108,11 @@ def chosen(store: Store, run: str | None) -> Run:
     """
     if run is not None:
         return load_run(store, naming.checked_id(run, "run id"))
-    errors: list[StatelineError] = []
-    newest = max(_heads(store, errors), key=lambda head: head.envelope.created_at, default=None)
-    store.warnings.extend(error.message for error in errors)
-    if newest is None and errors:
-        raise errors[0]
+    unread: list[Unread] = []
+    newest = max(_heads(store, unread), key=lambda head: head.envelope.created_at, default=None)
+    store.warnings.extend(found.error.message for found in unread)
+    if newest is None and unread:
+        raise unread[0].error
     if newest is None:
         raise NotFound("there are no runs", hint="start one: stateline execute MACHINE")
     return read_run(store, store.scope(newest.envelope.scope), newest)
@@ -183,19 +206,20 @@ def remove(store: Store, runs: list[str], *, wait: float = WAIT) -> Removal:
     with Signals():
         for run in runs:
             _remove(store, run, wait)
-    return Removal(runs)
+    return Removal(runs, warnings=store.warnings)
 
 
 def clean(store: Store, *, unfinished: bool, older_than: float, wait: float = 0.0) -> Removal:
     """Remove complete runs (with ``unfinished`` all) whose last change is at least ``older_than`` [s] ago.
 
-    A run that is being used, or that another scope originates from, is kept and said.
+    A run that is being used, or that another scope originates from, is kept and said; so is a scope that cannot be
+    read, and the exit code is then that of the damage.
     """
-    heads, errors = heads_of_runs(store)
+    heads, unread = heads_of_runs(store)
     origins = _origins(store) if heads else {}
     now = datetime.datetime.fromisoformat(store.now(None))
     removed: list[str] = []
-    kept: dict[str, str] = {}
+    kept = {found.scope: found.error.message for found in unread}
     with Signals():
         for head in heads:
             run = head.envelope.scope.partition(":")[2]
@@ -209,7 +233,8 @@ def clean(store: Store, *, unfinished: bool, older_than: float, wait: float = 0.
                 removed.append(run)
             except (ConflictError, RequestError) as error:
                 kept[run] = error.message
-    return Removal(removed, kept, [error.message for error in errors])
+    exit_code = max((found.error.exit_code for found in unread), default=0)
+    return Removal(removed, kept, store.warnings, exit_code)
 
 
 def _demand_free(store: Store, run: str, origins: dict[str, str]) -> None:

@@ -66,7 +66,7 @@ def _value(document: Document, events: Iterator[Event], event: Event, path: Path
     place = _place(event)
     document.remember(path, place)
     if isinstance(event, yaml.AliasEvent):
-        document.findings.error(path, "yaml_alias", "YAML aliases are not allowed", "write the value out", at=place)
+        document.findings.unread(path, "yaml_alias", "YAML aliases are not allowed", "write the value out", place)
         return None
     _refuse_properties(document, event, path, place)
     if isinstance(event, yaml.ScalarEvent):
