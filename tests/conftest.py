@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # No deadline, and no complaint about slow generation: examples touch the disk, and a busy machine is not a defect.
@@ -12,3 +18,33 @@ _PATIENT = [HealthCheck.too_slow]
 settings.register_profile("local", deadline=None, suppress_health_check=_PATIENT)
 settings.register_profile("ci", deadline=None, suppress_health_check=_PATIENT, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+class Disk:
+    """A small file system of its own, mounted at ``path``."""
+
+    SIZE = 1 << 20
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def leave(self, free: int) -> None:
+        """Leave ``free`` [bytes], in whole pages."""
+        found = os.statvfs(self.path)
+        (self.path / "ballast").write_bytes(b"\0" * max(0, found.f_bavail * found.f_frsize - free))
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """A :class:`Disk` of 1 MiB; the test is skipped where none can be mounted."""
+    mount, umount = shutil.which("mount"), shutil.which("umount")
+    if sys.platform != "linux" or os.geteuid() != 0 or mount is None or umount is None:
+        pytest.skip("only root can mount a small disk, on Linux")
+    place = tmp_path / "disk"
+    place.mkdir()
+    options = f"size={Disk.SIZE},mode=0700"
+    done = subprocess.run([mount, "-t", "tmpfs", "-o", options, "tmpfs", str(place)], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"mounting does not work here: {done.stderr.decode(errors='replace').strip()[:100]}")
+    yield Disk(place)
+    subprocess.run([umount, str(place)], check=True)

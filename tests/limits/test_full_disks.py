@@ -3,47 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from campaigns.victim import call
 
 from stateline import Store
 from stateline.bundle import naming
 from stateline.history.verify import verify
 
-SIZE = 1 << 20
 PAGE = 4096
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB."""
-    mount, umount = shutil.which("mount"), shutil.which("umount")
-    if sys.platform != "linux" or os.geteuid() != 0 or mount is None or umount is None:
-        pytest.skip("only root can mount a small disk, on Linux")
-    place = tmp_path / "disk"
-    place.mkdir()
-    options = f"size={SIZE},mode=0700"
-    done = subprocess.run([mount, "-t", "tmpfs", "-o", options, "tmpfs", str(place)], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"mounting does not work here: {done.stderr.decode(errors='replace').strip()[:100]}")
-    yield place
-    subprocess.run([umount, str(place)], check=True)
-
-
-def fill(place: Path, left: int) -> None:
-    """Leave ``left`` [bytes] free, in whole pages."""
-    free = os.statvfs(place)
-    (place / "ballast").write_bytes(b"\0" * max(0, free.f_bavail * free.f_frsize - left))
 
 
 def machine(root: Path) -> str:
@@ -73,19 +47,19 @@ def refused(outcome: dict[str, Any]) -> None:
     assert "free some space" in outcome["error"]["hint"], outcome
 
 
-def test_a_run_on_a_full_disk_stops_and_goes_on_when_there_is_space(disk: Path, tmp_path: Path) -> None:
+def test_a_run_on_a_full_disk_stops_and_goes_on_when_there_is_space(disk: Any, tmp_path: Path) -> None:
     path = machine(tmp_path)
     seen = set()
     for pages in range(0, 30, 2):
-        state = disk / f"s{pages}"
-        fill(disk, pages * PAGE)
+        state = disk.path / f"s{pages}"
+        disk.leave(pages * PAGE)
         outcome = call(state, "execute", path, "--id", "r", "--no-input", exits=None)
         seen.add(outcome["code"])
         if outcome["code"] != 3:
             refused(outcome)
         before = shas(state)
-        assert len(list(disk.rglob(f"{naming.TEMPORARY}*"))) == 0
-        (disk / "ballast").unlink()
+        assert len(list(disk.path.rglob(f"{naming.TEMPORARY}*"))) == 0
+        (disk.path / "ballast").unlink()
         if state.exists() and before:
             assert {found.severity for found in verify(Store.open(state)).findings} <= {"residue"}
         again = call(state, "execute", path, "--id", "r", "--no-input", exits=3)
@@ -100,22 +74,22 @@ def test_a_run_on_a_full_disk_stops_and_goes_on_when_there_is_space(disk: Path, 
     assert seen == {1, 3}
 
 
-def test_a_repair_on_a_full_disk_stops_and_is_finished_when_there_is_space(disk: Path, tmp_path: Path) -> None:
+def test_a_repair_on_a_full_disk_stops_and_is_finished_when_there_is_space(disk: Any, tmp_path: Path) -> None:
     good = tmp_path / "good"
     store = Store.open(good)
     chain = [store.scope("notes:x").save({"n": number, "big": f"{number}" * 5000}) for number in range(4)]
     codes = []
     for pages in range(8):
-        state = disk / "s"
+        state = disk.path / "s"
         shutil.copytree(good, state)
         (state / chain[3].scope / chain[3].path).write_bytes(b"{")
         (state / chain[1].scope / chain[1].path).unlink()
-        fill(disk, pages * PAGE)
+        disk.leave(pages * PAGE)
         outcome = call(state, "repair", "--apply", exits=None)
         codes.append(outcome["code"])
         assert outcome["code"] in (0, 1, 5), outcome
         assert "internal" not in json.dumps(outcome)
-        (disk / "ballast").unlink()
+        (disk.path / "ballast").unlink()
         call(state, "repair", "--apply", exits=0)
         assert call(state, "repair", "--apply")["actions"] == []
         head = Store.open(state).scope("notes:x").load()

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,39 +13,16 @@ from stateline.history.verify import verify
 from stateline.store.protocol import Durability
 
 KEY = "notes:x"
-SIZE = 1 << 20
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB."""
-    mount, umount = shutil.which("mount"), shutil.which("umount")
-    if sys.platform != "linux" or os.geteuid() != 0 or mount is None or umount is None:
-        pytest.skip("only root can mount a small disk, on Linux")
-    place = tmp_path / "disk"
-    place.mkdir()
-    options = f"size={SIZE},mode=0700"
-    done = subprocess.run([mount, "-t", "tmpfs", "-o", options, "tmpfs", str(place)], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"mounting does not work here: {done.stderr.decode(errors='replace').strip()[:100]}")
-    yield place
-    subprocess.run([umount, str(place)], check=True)
-
-
-def fill(place: Path, left: int) -> None:
-    """Leave ``left`` [bytes] free, in whole pages."""
-    free = os.statvfs(place)
-    (place / "ballast").write_bytes(b"\0" * max(0, free.f_bavail * free.f_frsize - left))
 
 
 @pytest.mark.parametrize("durability", ["full", "fast"])
-def test_a_full_disk_refuses_a_save_and_costs_nothing_that_was_saved(disk: Path, durability: Durability) -> None:
-    root = disk / "s"
+def test_a_full_disk_refuses_a_save_and_costs_nothing_that_was_saved(disk: Any, durability: Durability) -> None:
+    root = disk.path / "s"
     head = Store.open(root, durability=durability).scope(KEY).save({"n": 0})
     page = 4096
     failed = 0
     for left in range(0, 12 * page, page):
-        fill(disk, left)
+        disk.leave(left)
         store = Store.open(root, durability=durability)
         refused = None
         try:
@@ -62,18 +34,18 @@ def test_a_full_disk_refuses_a_save_and_costs_nothing_that_was_saved(disk: Path,
         assert store.scope(KEY).load() == head
         assert not list(root.rglob(f"{naming.TEMPORARY}*"))
         assert {found.severity for found in verify(store).findings} <= {"residue"}
-        (disk / "ballast").unlink()
+        (disk.path / "ballast").unlink()
         assert Store.open(root).scope(KEY).load() == head
     assert 2 <= failed < 12, "with enough pages it succeeds"
     assert Store.open(root, durability=durability).scope(KEY).save({"n": 1}).seq == head.seq + 1
 
 
-def test_a_scope_can_be_removed_from_a_full_disk(disk: Path) -> None:
-    root = disk / "s"
+def test_a_scope_can_be_removed_from_a_full_disk(disk: Any) -> None:
+    root = disk.path / "s"
     store = Store.open(root)
     store.scope(KEY).save({"n": 0})
     store.scope("notes:other").save({"n": 0})
-    fill(disk, 0)
+    disk.leave(0)
     store = Store.open(root)
     with store.scope(KEY).locked():
         store.backend.remove(naming.scope_hash(KEY))
