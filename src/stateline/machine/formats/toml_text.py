@@ -13,9 +13,10 @@ from stateline.machine.formats.document import Document, Unreadable
 from stateline.machine.formats.trees import read_tree
 from stateline.machine.problems import Path, Place
 
-# Possessive, and the closing quotes may be missing: the scan takes linear time for text that is not TOML, too.
+# Possessive, and the closing quotes may be missing: the scan takes linear time for text that is not TOML, too. Around a
+# lookahead an atomic group stands for a possessive repeat: up to Python 3.11.2 that one goes on from a wrong place.
 _TOKEN = re.compile(
-    r'(?P<text>"""(?:[^"\\]|\\.|"(?!""))*+(?:"{3,5}|\\?\Z)|\'\'\'(?:[^\']|\'(?!\'\'))*+(?:\'{3,5}|\Z)'
+    r'(?P<text>"""(?>(?:[^"\\]++|\\.|"(?!""))*)(?:"{3,5}|\\?\Z)|\'\'\'(?>(?:[^\']++|\'(?!\'\'))*)(?:\'{3,5}|\Z)'
     r'|"(?:[^"\\\n]|\\.)*+"?|\'[^\'\n]*+\'?)'
     r"|(?P<mark>[\[\]{},.=\n])|(?P<word>[^\s\[\]{},.=\"'#]++)|(?P<end>\Z)|(?P<junk>.)",
     re.DOTALL,
