@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Makes what several directories of tests share importable (`from campaigns import kills`); it is no installed package.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
 # No deadline, and no complaint about slow generation: examples touch the disk, and a busy machine is not a defect.
 # Derandomized on a build server: the same commit gives the same answer.
 _PATIENT = [HealthCheck.too_slow]

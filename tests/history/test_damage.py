@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import time
 from pathlib import Path
 from random import Random
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from campaigns import audits, damage, harms
 from campaigns.mends import Mender
 from campaigns.victim import ROLES, Victim, build

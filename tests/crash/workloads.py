@@ -1,0 +1,302 @@
+"""What the power-loss model, the traces and the fault injectors make happen: short stories of writers, each with what
+was there before it.
+
+Whoever runs one says where stores are opened and hears of each acknowledgement at the moment it is given. As a program
+(``workloads.py NAME STATE_DIR prepare|act|all``) it runs one on a real directory and prints a line for each
+acknowledgement, in one write: what was printed was acknowledged.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stateline import Artifact, Redactor, Store
+from stateline.bundle.envelope import Pointer
+from stateline.errors import ConflictError
+from stateline.prestage.context import Wishes
+from stateline.service.contexts import ContextOptions
+from stateline.service.contexts import prepare as prepare_context
+from stateline.service.execute import Call, Options, execute
+from stateline.service.repair import apply_repair
+from stateline.service.runs import remove as remove_runs
+from stateline.store.fs import HandleFs
+from stateline.store.local import LocalBackend
+from stateline.store.protocol import FAST, FULL, Durability
+
+EPOCH = 1_780_000_000_000_000_000
+"""[ns since 1970] at which the first snapshot of a story is made."""
+
+Json = Any
+
+
+class Note(msgspec.Struct, frozen=True):
+    """Something that was acknowledged. ``what``: ``head`` (``name`` is the snapshot's path in its scope), ``kept`` (an
+    object or a snapshot that no head leads to yet; ``name`` is the blob's), ``removed`` (a scope). ``scope`` is a
+    scope's hash, or "" for an object."""
+
+    what: str
+    scope: str
+    name: str = ""
+    sha256: str = ""
+    durability: str = FULL
+
+
+Listener = Callable[[Note], None]
+
+
+class Witness(LocalBackend):
+    """The local backend as it is, with somebody who hears of each acknowledgement before the caller goes on."""
+
+    def __init__(self, path: str, fs: HandleFs | None, listener: Listener, durability: Durability) -> None:
+        super().__init__(path, fs, durability=durability)
+        self._listener = listener
+
+    def put(self, name: str, data: bytes) -> None:
+        super().put(name, data)
+        scope = name.rpartition("/")[0]
+        self._listener(Note("kept", "" if scope.startswith("objects") else scope, name, "", self.durability))
+
+    def swap(self, scope: str, expected: Pointer | None, new: Pointer) -> None:
+        super().swap(scope, expected, new)
+        self._listener(Note("head", scope, new.path, new.sha256, self.durability))
+
+    def remove(self, scope: str) -> None:
+        super().remove(scope)
+        self._listener(Note("removed", scope))
+
+
+class Place:
+    """Where a story happens: ``path`` is the state dir, ``root`` a real directory for other files."""
+
+    def __init__(self, path: str, root: Path, fs: Callable[[], HandleFs | None], listener: Listener) -> None:
+        self.path = path
+        self.root = root
+        self._fs = fs
+        self._listener = listener
+        self._ticks = itertools.count()
+
+    def open(self, durability: Durability = FULL) -> Store:
+        """A store as another process would open it: nothing is remembered of the one before."""
+        backend = Witness(self.path, self._fs(), self._listener, durability)
+        return Store(backend, redactor=Redactor(), clock=lambda: EPOCH + next(self._ticks) * 1_000_000)
+
+    def seam(self) -> HandleFs:
+        """The seam, for what happens to a place from outside."""
+        return self._fs() or HandleFs()
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """A story: ``prepare`` has happened long ago and is safe, ``act`` is what is looked at."""
+
+    name: str
+    act: Callable[[Place], None]
+    prepare: Callable[[Place], None] = lambda place: None
+
+
+NOTES = "notes:story"
+OTHER = "notes:other"
+BIG = "x" * 5000
+
+
+def _one(place: Place) -> None:
+    place.open().scope(NOTES).save({"n": 0})
+
+
+def _first_save(place: Place) -> None:
+    place.open().scope(NOTES).save({"n": 0, "text": BIG})
+
+
+def _saves(place: Place) -> None:
+    scope = place.open().scope(NOTES)
+    for number in range(1, 4):
+        scope.save({"n": number})
+    # What another process saves costs other calls: it knows nothing.
+    place.open().scope(NOTES).save({"n": 4})
+
+
+def _two_writers(place: Place) -> None:
+    one, two = place.open(), place.open()
+    for number in range(1, 3):
+        one.scope(NOTES).save({"n": number, "by": "one", "text": BIG})
+        two.scope(OTHER).save({"n": number, "by": "two", "text": BIG})
+        seen = one.scope(NOTES).load()
+        two.scope(NOTES).save({"n": number, "by": "two"})
+        try:
+            one.scope(NOTES).save({"n": "lost"}, parent=seen)
+        except ConflictError:
+            continue
+        raise AssertionError("a save on an old parent was taken")
+
+
+def _large_values(place: Place) -> None:
+    store = place.open()
+    scope = store.scope(NOTES)
+    first = {"a": {"deep": "a" * 9000, "also": "b" * 5000}, "c": BIG, "raw": Artifact(b"\0raw" * 2000, "image/png")}
+    scope.save(first)
+    scope.save({**first, "c": "y" * 5000})
+    store.put(Artifact(b"kept by itself" * 500, "text/plain"))
+    # The same bytes by another process: they are there, and may not be durable.
+    place.open().scope(OTHER).save({"c": "y" * 5000})
+
+
+def _messages(first: int, count: int) -> list[Json]:
+    return [{"role": "user", "content": f"{number}: " + "lorem ipsum " * 20} for number in range(first, first + count)]
+
+
+def _list_begun(place: Place) -> None:
+    place.open().scope(NOTES).save({"log": _messages(0, 40)})
+
+
+def _long_lists(place: Place) -> None:
+    scope = place.open().scope(NOTES)
+    scope.save({"log": _messages(0, 60)})
+    store = place.open()
+    head = store.scope(NOTES).load()
+    grown = store.append(head.state["log"], _messages(60, 20))
+    store.scope(NOTES).save({"log": grown, "n": 1})
+
+
+def _context(place: Place) -> None:
+    prepare_context(place.open(), ContextOptions(name="docs", wishes=Wishes(system="Be careful. " * 500)))
+
+
+def _refine(place: Place) -> None:
+    prepare_context(place.open(), ContextOptions(name="docs", wishes=Wishes(refine="Be brief.")))
+    prepare_context(place.open(), ContextOptions(name="docs", wishes=Wishes(settings={"temperature": 0.2})))
+
+
+def _machine(place: Place) -> str:
+    path = place.root / "machine.json"
+    stages: dict[str, Json] = {
+        "work": {"task": ["/bin/echo", '{"report": "ok"}'], "default_next": "again"},
+        "again": {"task": ["/bin/echo", "2"], "repeatable": True, "default_next": "ask"},
+        "ask": {"human": {"prompt": "Go on?"}, "set": {"said": "output"}, "default_next": "done"},
+        "done": {"end": {}},
+    }
+    path.write_text(json.dumps({"stateline": 1, "name": "story", "state": {"said": None}, "stages": stages}))
+    return str(path)
+
+
+def _turn(place: Place) -> None:
+    machine = _machine(place)
+    execute(place.open(), Options(machine=machine, run="story", call=Call(one_turn=True)))
+    execute(place.open(), Options(machine=machine, run="story"))
+    execute(place.open(), Options(machine=machine, run="story", call=Call(input={"yes": True})))
+
+
+def _damaged(place: Place) -> None:
+    """Five snapshots, of which the third is gone, and the pointer is torn."""
+    scope = place.open().scope(NOTES)
+    chain = [scope.save({"n": number, "text": f"{number}" * 5000}) for number in range(5)]
+    _harm(place, chain[2].scope, chain[2].path, None)
+    _harm(place, chain[2].scope, "latest.json", b'{"path":"st')
+
+
+def _harm(place: Place, scope: str, name: str, data: bytes | None) -> None:
+    """Remove a file, or write other bytes in its place; durable, since it is not what is looked at."""
+    fs = place.seam()
+    root = fs.open_root(place.path)
+    directory = fs.open_directory(root, scope)
+    fs.unlink(directory, name)
+    if data is not None:
+        fd = fs.create(directory, name)
+        fs.write(fd, data)
+        fs.sync_file(fd)
+        fs.close_file(fd)
+    fs.sync_directory(directory)
+    fs.close_directory(directory)
+    fs.close_directory(root)
+
+
+def _repair(place: Place) -> None:
+    apply_repair(place.open(), None)
+    place.open().scope(NOTES).save({"n": "after"})
+
+
+def _run_done(place: Place) -> None:
+    _turn(place)
+    place.open().scope(NOTES).save({"n": 0, "text": BIG})
+
+
+def _removal(place: Place) -> None:
+    remove_runs(place.open(), ["story"])
+    store = place.open()
+    store.backend.remove(store.scope(NOTES).hash)
+    store.scope(NOTES).save({"n": "anew", "text": BIG})
+
+
+def _settle(place: Place) -> None:
+    fast = place.open(FAST)
+    scope = fast.scope(NOTES)
+    for number in range(1, 4):
+        scope.save({"n": number, "text": f"{number}" * 5000})
+    place.open().scope(NOTES).save({"n": "full", "text": "3" * 5000})
+    fast.scope(OTHER).save({"text": "3" * 5000})
+    place.open().scope(OTHER).save({"n": "full", "text": "3" * 5000})
+
+
+def _interrupted(place: Place) -> None:
+    """A writer died in the middle of a save: its mark and half a file lie there."""
+    _one(place)
+    fs = place.seam()
+    scope = place.open().scope(NOTES)
+    root = fs.open_root(place.path)
+    directory = fs.open_directory(root, scope.hash)
+    for name in (".tmp-held", ".tmp-0123456789abcdef"):
+        fd = fs.create(directory, name)
+        fs.write(fd, b'{"half')
+        fs.close_file(fd)
+    fs.sync_directory(directory)
+    fs.close_directory(directory)
+    fs.close_directory(root)
+
+
+def _take_over(place: Place) -> None:
+    place.open().scope(NOTES).save({"n": 1})
+    place.open().scope(NOTES).save({"n": 2, "text": BIG})
+
+
+WORKLOADS = {
+    workload.name: workload
+    for workload in (
+        Workload("first save", _first_save),
+        Workload("saves", _saves, _one),
+        Workload("two writers", _two_writers, _one),
+        Workload("large values", _large_values, _one),
+        Workload("long lists", _long_lists, _list_begun),
+        Workload("refine", _refine, _context),
+        Workload("turn", _turn),
+        Workload("repair", _repair, _damaged),
+        Workload("removal", _removal, _run_done),
+        Workload("settle", _settle, _one),
+        Workload("take over", _take_over, _interrupted),
+    )
+}
+
+
+def _print(note: Note) -> None:
+    os.write(1, msgspec.json.encode(note) + b"\n")
+
+
+def main(name: str, state_dir: str, part: str = "all") -> None:
+    """Run one story, or a part of it, on a real directory."""
+    workload = WORKLOADS[name]
+    with tempfile.TemporaryDirectory() as root:
+        place = Place(os.path.abspath(state_dir), Path(root), lambda: None, _print)
+        if part in ("prepare", "all"):
+            workload.prepare(place)
+        if part in ("act", "all"):
+            workload.act(place)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

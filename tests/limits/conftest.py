@@ -1,8 +1,0 @@
-"""Makes the campaigns importable (`from campaigns import kills`); they are no installed package."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
