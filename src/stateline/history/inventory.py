@@ -32,20 +32,24 @@ class Inventory:
 
     def take_stock(self) -> None:
         """List the objects. Before any snapshot is read: what is written afterwards is nobody's leftover."""
-        for place in [naming.OBJECTS, *self._shelves()]:
-            try:
-                for name in self.store.backend.list(place):
-                    self._stock(place, name)
-            except StatelineError as error:
-                self.findings.append(Finding.of(error, None, place))
+        names = self._list(naming.OBJECTS)
+        # Only a place of directories tells which of the 256 there are.
+        shelves = [f"{number:02x}" for number in range(256)] if self.places is None else sorted(names)
+        for shelf in filter(naming.is_shelf, shelves):
+            self._list(f"{naming.OBJECTS}/{shelf}")
 
-    def _shelves(self) -> list[str]:
-        shelves = [f"{naming.OBJECTS}/{number:02x}" for number in range(256)]
-        if self.places is not None:
-            self._look(naming.OBJECTS + "/")
-            for shelf in shelves:
-                self._look(shelf + "/")
-        return shelves
+    def _list(self, place: str) -> list[str]:
+        """List a directory, and take note of what lies in it; the names."""
+        self._look(place + "/")
+        names: list[str] = []
+        try:
+            for name in self.store.backend.list(place):
+                self._stock(place, name)
+                if place == naming.OBJECTS:
+                    names.append(name)
+        except StatelineError as error:
+            self.findings.append(Finding.of(error, None, place))
+        return names
 
     def _stock(self, place: str, name: str) -> None:
         path = f"{place}/{name}"
