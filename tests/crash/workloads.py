@@ -14,6 +14,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from stateline.service.repair import apply_repair
 from stateline.service.runs import remove as remove_runs
 from stateline.store.fs import HandleFs
 from stateline.store.local import LocalBackend
+from stateline.store.mending import LocalMending
 from stateline.store.protocol import FAST, FULL, Durability
 
 EPOCH = 1_780_000_000_000_000_000
@@ -73,21 +75,40 @@ class Witness(LocalBackend):
         super().remove(scope)
         self._listener(Note("removed", scope))
 
+    def mending(self, stamp: str) -> LocalMending:
+        return _WitnessedMending(self, stamp, self._listener)
+
+
+class _WitnessedMending(LocalMending):
+    """A repair, with the same listener."""
+
+    def __init__(self, backend: LocalBackend, stamp: str, listener: Listener) -> None:
+        super().__init__(backend, stamp)
+        self._listener = listener
+
+    def replace_pointer(self, scope: str, new: Pointer) -> str | None:
+        kept = super().replace_pointer(scope, new)
+        self._listener(Note("head", scope, new.path, new.sha256))
+        return kept
+
 
 class Place:
-    """Where a story happens: ``path`` is the state dir, ``root`` a real directory for other files."""
+    """Where a story happens: ``path`` is the state dir, ``root`` a real directory for other files. ``began`` is the
+    time of its first snapshot [ns since 1970]; each later one comes a millisecond later."""
 
-    def __init__(self, path: str, root: Path, fs: Callable[[], HandleFs | None], listener: Listener) -> None:
+    def __init__(
+        self, path: str, root: Path, fs: Callable[[], HandleFs | None], listener: Listener, began: int = EPOCH
+    ) -> None:
         self.path = path
         self.root = root
         self._fs = fs
         self._listener = listener
-        self._ticks = itertools.count()
+        self._ticks = itertools.count(began, 1_000_000)
 
     def open(self, durability: Durability = FULL) -> Store:
         """A store as another process would open it: nothing is remembered of the one before."""
         backend = Witness(self.path, self._fs(), self._listener, durability)
-        return Store(backend, redactor=Redactor(), clock=lambda: EPOCH + next(self._ticks) * 1_000_000)
+        return Store(backend, redactor=Redactor(), clock=lambda: next(self._ticks))
 
     def seam(self) -> HandleFs:
         """The seam, for what happens to a place from outside."""
@@ -95,11 +116,16 @@ class Place:
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """A story: ``prepare`` has happened long ago and is safe, ``act`` is what is looked at."""
+    """A story: ``prepare`` has happened long ago and is safe, ``act`` is what is looked at; it begins at the time
+    ``began`` [ns since 1970]. ``damaged``: the store is damaged when it begins. ``resume`` goes on with what the story
+    began, as its user would after a power loss."""
 
     name: str
     act: Callable[[Place], None]
     prepare: Callable[[Place], None] = lambda place: None
+    damaged: bool = False
+    began: int = EPOCH + 10**12
+    resume: Callable[[Place], None] = lambda place: None
 
 
 NOTES = "notes:story"
@@ -148,20 +174,20 @@ def _large_values(place: Place) -> None:
     place.open().scope(OTHER).save({"c": "y" * 5000})
 
 
-def _messages(first: int, count: int) -> list[Json]:
+def messages(first: int, count: int) -> list[Json]:
     return [{"role": "user", "content": f"{number}: " + "lorem ipsum " * 20} for number in range(first, first + count)]
 
 
 def _list_begun(place: Place) -> None:
-    place.open().scope(NOTES).save({"log": _messages(0, 40)})
+    place.open().scope(NOTES).save({"log": messages(0, 40)})
 
 
 def _long_lists(place: Place) -> None:
     scope = place.open().scope(NOTES)
-    scope.save({"log": _messages(0, 60)})
+    scope.save({"log": messages(0, 60)})
     store = place.open()
     head = store.scope(NOTES).load()
-    grown = store.append(head.state["log"], _messages(60, 20))
+    grown = store.append(head.state["log"], messages(60, 20))
     store.scope(NOTES).save({"log": grown, "n": 1})
 
 
@@ -193,26 +219,36 @@ def _turn(place: Place) -> None:
     execute(place.open(), Options(machine=machine, run="story", call=Call(input={"yes": True})))
 
 
+def _turn_again(place: Place) -> None:
+    machine = _machine(place)
+    for _ in range(2):
+        if execute(place.open(), Options(machine=machine, run="story")).status == "waiting":
+            return
+
+
 def _damaged(place: Place) -> None:
     """Five snapshots, of which the third is gone, and the pointer is torn."""
     scope = place.open().scope(NOTES)
     chain = [scope.save({"n": number, "text": f"{number}" * 5000}) for number in range(5)]
-    _harm(place, chain[2].scope, chain[2].path, None)
-    _harm(place, chain[2].scope, "latest.json", b'{"path":"st')
+    harm(place, chain[2].scope, chain[2].path, None)
+    harm(place, chain[2].scope, "latest.json", b'{"path":"st')
 
 
-def _harm(place: Place, scope: str, name: str, data: bytes | None) -> None:
-    """Remove a file, or write other bytes in its place; durable, since it is not what is looked at."""
+def harm(place: Place, scope: str, name: str, data: bytes | None, *, lasting: bool = True) -> None:
+    """Remove a file of a scope, or write other bytes in its place, as nobody's save would; ``lasting``: synced."""
     fs = place.seam()
     root = fs.open_root(place.path)
     directory = fs.open_directory(root, scope)
-    fs.unlink(directory, name)
+    with suppress(FileNotFoundError):
+        fs.unlink(directory, name)
     if data is not None:
         fd = fs.create(directory, name)
         fs.write(fd, data)
-        fs.sync_file(fd)
+        if lasting:
+            fs.sync_file(fd)
         fs.close_file(fd)
-    fs.sync_directory(directory)
+    if lasting:
+        fs.sync_directory(directory)
     fs.close_directory(directory)
     fs.close_directory(root)
 
@@ -242,22 +278,17 @@ def _settle(place: Place) -> None:
     place.open().scope(NOTES).save({"n": "full", "text": "3" * 5000})
     fast.scope(OTHER).save({"text": "3" * 5000})
     place.open().scope(OTHER).save({"n": "full", "text": "3" * 5000})
+    # An object of a fast save that is no part of the past: it is found, and may not be durable.
+    fast.scope(OTHER).save({"text": "4" * 5000})
+    place.open().scope(NOTES).save({"n": "too", "text": "4" * 5000})
 
 
 def _interrupted(place: Place) -> None:
     """A writer died in the middle of a save: its mark and half a file lie there."""
     _one(place)
-    fs = place.seam()
-    scope = place.open().scope(NOTES)
-    root = fs.open_root(place.path)
-    directory = fs.open_directory(root, scope.hash)
+    scope = place.open().scope(NOTES).hash
     for name in (".tmp-held", ".tmp-0123456789abcdef"):
-        fd = fs.create(directory, name)
-        fs.write(fd, b'{"half')
-        fs.close_file(fd)
-    fs.sync_directory(directory)
-    fs.close_directory(directory)
-    fs.close_directory(root)
+        harm(place, scope, name, b'{"half')
 
 
 def _take_over(place: Place) -> None:
@@ -274,8 +305,8 @@ WORKLOADS = {
         Workload("large values", _large_values, _one),
         Workload("long lists", _long_lists, _list_begun),
         Workload("refine", _refine, _context),
-        Workload("turn", _turn),
-        Workload("repair", _repair, _damaged),
+        Workload("turn", _turn, resume=_turn_again),
+        Workload("repair", _repair, _damaged, damaged=True),
         Workload("removal", _removal, _run_done),
         Workload("settle", _settle, _one),
         Workload("take over", _take_over, _interrupted),

@@ -55,10 +55,6 @@ class Mendable(Protocol):
 
 def mending_of(backend: Backend, stamp: str) -> Mending:
     """Raises ``RequestError`` for a backend that cannot be mended."""
-    from stateline.store.local import LocalBackend
-
-    if isinstance(backend, LocalBackend):
-        return LocalMending(backend, stamp)
     if isinstance(backend, Mendable):
         return backend.mending(stamp)
     raise RequestError(
@@ -92,8 +88,8 @@ class LocalMending:
                 name = self._free_name(path)
                 self.fs.rename(source, base, target, name)
                 # First where it went: a power loss between the two may show it twice, and never nowhere.
-                self.fs.sync_directory(target)
-            self.fs.sync_directory(source)
+                self.backend.state_dir.sync(target)
+            self.backend.state_dir.sync(source)
             return f"{self._name}/{name}"
 
     def renew_store_file(self) -> None:
@@ -127,7 +123,7 @@ class LocalMending:
             except OSError:
                 # The new head is published by now, so nobody takes the scope for one that was never begun.
                 return self._set_aside(root, path)
-            self.fs.sync_directory(target)
+            self.backend.state_dir.sync(target)
             return f"{self._name}/{name}"
 
     def _replace(self, directory: Directory, name: str, data: bytes) -> None:
@@ -147,13 +143,13 @@ class LocalMending:
             with suppress(OSError):
                 self.fs.unlink(directory, temporary)
             raise
-        self.fs.sync_directory(directory)
+        self.backend.state_dir.sync(directory)
 
     @contextmanager
     def _root(self) -> Iterator[Directory]:
         """The state dir, in which a writer may write. Its store file may be what is to be mended."""
+        self.backend.state_dir.demand_sound()
         with storage(f"open {self.backend.path}"):
-            self.backend.state_dir.demand_safe_parents()
             self.backend.state_dir.demand_safe_parents()
             root = self.fs.open_root(self.backend.path)
             try:
@@ -181,7 +177,7 @@ class LocalMending:
         if self.aside is None:
             with suppress(FileExistsError):
                 self.fs.make_directory(root, self._name)
-            self.fs.sync_directory(root)
+            self.backend.state_dir.sync(root)
             self.aside = self._name
         with self._open(root, self._name) as directory:
             yield directory

@@ -1,0 +1,175 @@
+"""A story recorded, and judged after every power loss; and what came after it, judged in the same way."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from unittest import mock
+
+import msgspec
+from campaigns.chain import Violated
+from crash.disk import Image, ModelFs, Said, Step
+from crash.judge import STATE_DIR, Judge, Promises, chain_of, effects_told, survivors_of
+from crash.losses import Crash, Losses, fingerprint, points
+from crash.workloads import Note, Place, Workload
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What a story did: the disk before it, each step, the inodes' modes, and the chains that were there before."""
+
+    base: Image
+    log: list[Step]
+    modes: dict[int, int]
+    past: dict[str, list[str]]
+
+
+class Count(msgspec.Struct):
+    """``steps`` is how long the story is, ``points`` at how many moments of it, and of what came after, the power was
+    taken. ``crashes`` is how many disks were come to, ``distinct`` how many of them differ in a name or a byte.
+    ``judged`` were all that differ in that or in what had been promised; ``twice`` of those came of a second crash,
+    ``unordered`` were left by no journal."""
+
+    steps: int = 0
+    points: int = 0
+    crashes: int = 0
+    distinct: int = 0
+    judged: int = 0
+    twice: int = 0
+    unordered: int = 0
+
+
+@contextmanager
+def predictable(first: int = 0) -> Iterator[None]:
+    """The store draws its names from a counter: the same story gives the same disk each time."""
+    counter = itertools.count(first)
+    with mock.patch.object(os, "urandom", lambda size: (next(counter) % 256**size).to_bytes(size, "big")):
+        yield
+
+
+def record(workload: Workload, root: Path) -> Record:
+    """Let a story happen."""
+    image = Image.empty(os.path.dirname(STATE_DIR))
+    log: list[Step] = []
+    with predictable():
+        prepared = ModelFs(image)
+        workload.prepare(Place(STATE_DIR, root, lambda: prepared, lambda note: None))
+        base = image.copy()
+        tree = base.tree(STATE_DIR)
+        past = survivors_of(tree) if workload.damaged else {scope: _shas(tree, scope) for scope in _scopes(tree)}
+        fs = ModelFs(image, log)
+
+        def listener(note: Note) -> None:
+            log.append(Said(note))
+
+        with effects_told(listener):
+            workload.act(Place(STATE_DIR, root, lambda: fs, listener, workload.began))
+    return Record(base, log, dict(image.modes), past)
+
+
+def _scopes(tree: dict[str, bytes]) -> list[str]:
+    return [path.partition("/")[0] for path in tree if path.endswith("/latest.json")]
+
+
+def _shas(tree: dict[str, bytes], scope: str) -> list[str]:
+    return [link.sha256 for link in chain_of(tree, scope)]
+
+
+class Trial:
+    """Judges the crashes of a story. ``limit`` images for each crash; every ``again``-th of the disks that were come
+    to is crashed a second time, while its reader goes on (0: none)."""
+
+    def __init__(self, workload: Workload, rng: Random, *, limit: int, again: int) -> None:
+        self.workload = workload
+        self.rng = rng
+        self.limit = limit
+        self.again = again
+        self.count = Count()
+        self.seen: set[bytes] = set()
+        self.disks: set[bytes] = set()
+        self.resumed: set[str] = set()
+
+    def run(self) -> Count:
+        """All of it. Raises :class:`~campaigns.chain.Violated` with the story's steps at the first broken promise."""
+        with tempfile.TemporaryDirectory() as root:
+            found = record(self.workload, Path(root))
+            self.count.steps = len(found.log)
+            self.count.points += points(found.log)
+            losses = Losses(found.base, found.log, self.limit, self.rng)
+            for crash in losses.crashes(found.modes):
+                self._first(crash, found, Path(root))
+        return self.count
+
+    def _is_new(self, crash: Crash, promises: Promises) -> bool:
+        self.count.crashes += 1
+        tree = crash.image.tree(STATE_DIR)
+        case = fingerprint(tree, promises.key())
+        if case in self.seen:
+            return False
+        self.seen.add(case)
+        self.disks.add(fingerprint(tree))
+        self.count.judged += 1
+        self.count.distinct = len(self.disks)
+        self.count.unordered += not crash.ordered
+        return True
+
+    def _first(self, crash: Crash, found: Record, root: Path) -> None:
+        promises = Promises(found.past, crash.told, crash.coming)
+        if not self._is_new(crash, promises):
+            return
+        twice = self.again and self.count.judged % self.again == 0
+        log: list[Step] | None = [] if twice else None
+        judge = Judge(crash.image, promises, root, repairing=self.workload.damaged)
+        try:
+            chains = judge.look()
+            with predictable(1 << 32):
+                if self._is_to_be_resumed(chains, promises):
+                    judge.resume(self.workload.resume)
+                after = judge.go_on(chains, log)
+        except Exception as error:
+            raise Violated(self._story(crash, found.log, error)) from error
+        if log is not None and not judge.damaged:
+            second = Record(crash.image, log, dict(after.modes), chains)
+            self._second(second, root, self._story(crash, found.log, None))
+
+    def _is_to_be_resumed(self, chains: dict[str, list[str]], promises: Promises) -> bool:
+        """Once for each state of the chains, and for one in ten besides: what a story goes on from are its heads."""
+        case = repr((sorted(chains.items()), promises.effects))
+        new = case not in self.resumed
+        self.resumed.add(case)
+        return new or self.rng.random() < 0.1
+
+    def _second(self, found: Record, root: Path, before: str) -> None:
+        self.count.points += points(found.log)
+        losses = Losses(found.base, found.log, self.limit, self.rng)
+        for crash in losses.crashes(found.modes):
+            promises = Promises(found.past, crash.told, crash.coming)
+            if not self._is_new(crash, promises):
+                continue
+            self.count.twice += 1
+            judge = Judge(crash.image, promises, root, repairing=self.workload.damaged)
+            judge.damaged = False
+            try:
+                chains = judge.look()
+                with predictable(1 << 40):
+                    judge.go_on(chains)
+            except Exception as error:
+                raise Violated(f"{before}\nand again, {self._story(crash, found.log, error)}") from error
+
+    def _story(self, crash: Crash, log: list[Step], error: Exception | None) -> str:
+        lines = [f"{self.workload.name}: the power went after step {crash.at} of {len(log)}"]
+        lines += [f"  {at}: {_short(step)}" for at, step in enumerate(log[: crash.at])][-12:]
+        tree = crash.image.tree(STATE_DIR)
+        lines += ["  what was left:", *(f"    {path} {data[:40]!r} ({len(data)})" for path, data in tree.items())]
+        if error is not None:
+            lines += [f"{type(error).__name__}: {error}"]
+        return "\n".join(lines)
+
+
+def _short(step: Step) -> str:
+    text = repr(step)
+    return text if len(text) < 200 else f"{text[:200]}..."

@@ -1,0 +1,345 @@
+"""Commit protocols that are wrong, each in one place: a model of power losses that passes one of them proves nothing.
+
+Each is the real store with one step left out, put earlier or done otherwise. Hardly anything but a power loss shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest import mock
+
+import msgspec
+from crash.disk import ModelFs, Written
+from crash.workloads import Note, Witness, _WitnessedMending
+
+from stateline.bundle import naming
+from stateline.bundle.envelope import Pointer
+from stateline.engine import loop
+from stateline.machine.run import Intended
+from stateline.store import local, locking, mending, publish, store
+from stateline.store.fs import Directory
+from stateline.store.local import LocalBackend
+from stateline.store.locking import Held
+from stateline.store.mending import LocalMending
+from stateline.store.statedir import StateDir
+from stateline.store.store import Scope, Store
+
+
+class Mutant(msgspec.Struct, frozen=True):
+    """``break_it`` breaks the protocol for a block; ``story`` is the workload that must show it."""
+
+    name: str
+    story: str
+    break_it: Callable[[], AbstractContextManager[Any]]
+
+
+def _nothing(*words: Any, **options: Any) -> None:
+    """What a mutant does instead."""
+
+
+def _no_file_sync() -> AbstractContextManager[Any]:
+    return mock.patch.object(ModelFs, "sync_file", _nothing)
+
+
+def _no_directory_sync() -> AbstractContextManager[Any]:
+    return mock.patch.object(ModelFs, "sync_directory", _nothing)
+
+
+def _unsynced_snapshot_name() -> AbstractContextManager[Any]:
+    """The directory is not synced between the snapshot's name and the pointer."""
+    sync = LocalBackend._sync
+
+    def only_heads(backend: LocalBackend, directory: Directory, what: str) -> None:
+        if not what.endswith(" is there"):
+            sync(backend, directory, what)
+
+    return mock.patch.object(LocalBackend, "_sync", only_heads)
+
+
+def _unsynced_pointer_bytes() -> AbstractContextManager[Any]:
+    write = Held.write
+    return mock.patch.object(Held, "write", lambda held, data, durable: write(held, data, durable=False))
+
+
+def _unsynced_pointer_name() -> AbstractContextManager[Any]:
+    """The save is acknowledged when the pointer is visible, not when it is durable."""
+    sync = LocalBackend._sync
+
+    def only_blobs(backend: LocalBackend, directory: Directory, what: str) -> None:
+        if what != "the new head is visible":
+            sync(backend, directory, what)
+
+    return mock.patch.object(LocalBackend, "_sync", only_blobs)
+
+
+def _acknowledged_early() -> AbstractContextManager[Any]:
+    def early(witness: Witness, scope: str, expected: Pointer | None, new: Pointer) -> None:
+        witness._listener(Note("head", scope, new.path, new.sha256, witness.durability))
+        LocalBackend.swap(witness, scope, expected, new)
+
+    return mock.patch.object(Witness, "swap", early)
+
+
+@contextmanager
+def _pointer_first() -> Iterator[None]:
+    """The pointer is moved before its snapshot is there."""
+    put, swap = Witness.put, Witness.swap
+    waiting: dict[str, bytes] = {}
+
+    def later(witness: Witness, name: str, data: bytes) -> None:
+        if name.startswith(naming.OBJECTS):
+            put(witness, name, data)
+        else:
+            waiting[name] = data
+
+    def first(witness: Witness, scope: str, expected: Pointer | None, new: Pointer) -> None:
+        with mock.patch.object(witness, "_listener", _nothing):
+            swap(witness, scope, expected, new)
+        for name in list(waiting):
+            put(witness, name, waiting.pop(name))
+        witness._listener(Note("head", scope, new.path, new.sha256, witness.durability))
+
+    with mock.patch.object(Witness, "put", later), mock.patch.object(Witness, "swap", first):
+        yield
+
+
+def _pointer_in_place() -> AbstractContextManager[Any]:
+    """The pointer's file is written over."""
+    rename = ModelFs.rename
+
+    def over(fs: ModelFs, source_dir: Directory, source: str, target_dir: Directory, target: str) -> None:
+        if target != naming.POINTER or target not in fs._entries(target_dir):
+            rename(fs, source_dir, source, target_dir, target)
+            return
+        inode = fs._at(target_dir, target)
+        fs.image.files[inode] = fs.image.files[fs._at(source_dir, source)]
+        fs._record(Written(inode, fs.image.files[inode]))
+        fs.unlink(source_dir, source)
+        fs.sync_file(fs._descriptor(inode))
+
+    return mock.patch.object(ModelFs, "rename", over)
+
+
+def _pointer_removed_first() -> AbstractContextManager[Any]:
+    """The old pointer is removed before the new one gets its name, as where renaming over a file does not work."""
+    rename = ModelFs.rename
+
+    def removed(fs: ModelFs, source_dir: Directory, source: str, target_dir: Directory, target: str) -> None:
+        if target == naming.POINTER and target in fs._entries(target_dir):
+            fs.unlink(target_dir, target)
+        rename(fs, source_dir, source, target_dir, target)
+
+    return mock.patch.object(ModelFs, "rename", removed)
+
+
+def _objects_last() -> AbstractContextManager[Any]:
+    """The objects are put when the snapshot that names them is the head."""
+    put_parts, save = Store._put_parts, Scope.save
+    waiting: list[Any] = []
+
+    def later(opened: Store, parts: Any, known: Any) -> None:
+        waiting.append((opened, parts, known))
+
+    def then(scope: Scope, *words: Any, **options: Any) -> Any:
+        saved = save(scope, *words, **options)
+        while waiting:
+            put_parts(*waiting.pop())
+        return saved
+
+    return _both(mock.patch.object(Store, "_put_parts", later), mock.patch.object(Scope, "save", then))
+
+
+def _unsynced_objects() -> AbstractContextManager[Any]:
+    """Objects are put as ``fast`` does it, whatever the store promises."""
+    put = LocalBackend.put
+
+    def fast(backend: LocalBackend, name: str, data: bytes) -> None:
+        promised = backend.durability
+        backend.durability = "fast" if name.startswith(naming.OBJECTS) else promised
+        try:
+            put(backend, name, data)
+        finally:
+            backend.durability = promised
+
+    return mock.patch.object(LocalBackend, "put", fast)
+
+
+def _unsynced_new_directories() -> AbstractContextManager[Any]:
+    """A scope's and an object's directory are made, and their own names are not synced."""
+
+    def durable(backend: LocalBackend, parent: Directory, name: str) -> Directory:
+        try:
+            directory = backend.fs.open_directory(parent, name)
+        except FileNotFoundError:
+            backend.fs.make_directory(parent, name)
+            directory = backend.fs.open_directory(parent, name)
+        directory.durable = True
+        return directory
+
+    return mock.patch.object(LocalBackend, "_open_or_make", durable)
+
+
+def _unsynced_state_dir() -> AbstractContextManager[Any]:
+    """The state dir's own name is not synced."""
+    return mock.patch.object(StateDir, "_sync_parent", _nothing)
+
+
+@contextmanager
+def _reused_temporary_name() -> Iterator[None]:
+    """A temporary file has always the same name, and one that is there is opened and cut to nothing."""
+    create = ModelFs.create
+
+    def again(fs: ModelFs, directory: Directory, name: str) -> int:
+        if not name.startswith(naming.TEMPORARY) or name == naming.HELD:
+            return create(fs, directory, name)
+        name = ".tmp-same"
+        if name not in fs._entries(directory):
+            return create(fs, directory, name)
+        inode = fs._at(directory, name)
+        fs.image.files[inode] = b""
+        fs._record(Written(inode, b""))
+        return fs._descriptor(inode)
+
+    def write_temporary(fs: Any, directory: Directory, data: bytes, *, durable: bool) -> str:
+        fd = fs.create(directory, ".tmp-same")
+        publish.fill(fs, (directory, ".tmp-same"), fd, data, durable=durable)
+        return ".tmp-same"
+
+    with (
+        mock.patch.object(ModelFs, "create", again),
+        # Nothing is swept: then the name is still there when it is used again.
+        mock.patch.object(Held, "mark", _nothing),
+        mock.patch.object(publish, "write_temporary", write_temporary),
+        mock.patch.object(locking, "write_temporary", write_temporary),
+    ):
+        yield
+
+
+def _open_to_others() -> AbstractContextManager[Any]:
+    create = ModelFs.create
+
+    def wide(fs: ModelFs, directory: Directory, name: str) -> int:
+        fd = create(fs, directory, name)
+        if name == naming.HELD:
+            fs.image.modes[fs._at(directory, name)] = 0o644
+        return fd
+
+    return mock.patch.object(ModelFs, "create", wide)
+
+
+def _nothing_settled() -> AbstractContextManager[Any]:
+    """A ``full`` save rests on ``fast`` ones as they are."""
+    return mock.patch.object(store, "settle_past", _nothing)
+
+
+def _found_object_trusted() -> AbstractContextManager[Any]:
+    """An object that is there with the same bytes is not synced again, whoever put it."""
+    put = LocalBackend.put
+
+    def trusting(backend: LocalBackend, name: str, data: bytes) -> None:
+        if not (name.startswith(naming.OBJECTS) and backend.has(name, len(data))):
+            put(backend, name, data)
+
+    return mock.patch.object(LocalBackend, "put", trusting)
+
+
+def _removed_file_by_file() -> AbstractContextManager[Any]:
+    """A scope is removed by deleting what is in it."""
+
+    def remove(backend: LocalBackend, scope: str) -> None:
+        root = backend.state_dir.demand()
+        directory = backend.fs.open_directory(root, scope)
+        for name in sorted(backend.fs.names(directory), reverse=True):
+            backend.fs.unlink(directory, name)
+        backend.fs.remove_directory(root, scope)
+        backend.fs.sync_directory(root)
+
+    return mock.patch.object(LocalBackend, "remove", remove)
+
+
+def _unsynced_removal() -> AbstractContextManager[Any]:
+    """A scope that was removed comes back."""
+    sync = LocalBackend._sync
+
+    def other(backend: LocalBackend, directory: Directory, what: str) -> None:
+        if what != "the scope is removed":
+            sync(backend, directory, what)
+
+    return mock.patch.object(LocalBackend, "_sync", other)
+
+
+def _litter_left() -> AbstractContextManager[Any]:
+    """What a dead writer left is not swept."""
+    return _both(
+        mock.patch.object(locking, "sweep", _nothing),
+        mock.patch.object(local, "sweep", _nothing),
+    )
+
+
+def _repair_unsynced() -> AbstractContextManager[Any]:
+    """A repair moves the pointer and does not wait for the disk."""
+    replace = LocalMending._replace
+
+    def quick(mender: LocalMending, directory: Directory, name: str, data: bytes) -> None:
+        with mock.patch.object(mender.fs, "sync_directory", _nothing):
+            replace(mender, directory, name, data)
+
+    return mock.patch.object(LocalMending, "_replace", quick)
+
+
+def _repair_forgets() -> AbstractContextManager[Any]:
+    """A repair moves the pointer before its own snapshot is durable."""
+
+    def first(mender: _WitnessedMending, scope: str, new: Pointer) -> str | None:
+        return LocalMending.replace_pointer(mender, scope, new)
+
+    unsynced = mock.patch.object(LocalBackend, "_sync", _nothing)
+    return _both(unsynced, mock.patch.object(mending.LocalMending, "_keep", _nothing))
+
+
+def _effect_first() -> AbstractContextManager[Any]:
+    """An effect that must not be repeated starts before its intent is saved."""
+
+    def attempt(run: Any, watch: Any) -> tuple[Any, bool]:
+        outcome = loop._perform(run)
+        if not run.machine.stages[run.state.tree.stage].repeatable:
+            run = loop.apply(run, Intended())
+        return loop.apply(run, outcome.event, outcome.seconds), False
+
+    return mock.patch.object(loop, "_attempt", attempt)
+
+
+@contextmanager
+def _both(*patches: AbstractContextManager[Any]) -> Iterator[None]:
+    first, second = patches
+    with first, second:
+        yield
+
+
+MUTANTS = [
+    Mutant("no file is synced", "saves", _no_file_sync),
+    Mutant("no directory is synced", "saves", _no_directory_sync),
+    Mutant("the snapshot's name is not synced before the pointer", "saves", _unsynced_snapshot_name),
+    Mutant("the pointer's bytes are not synced", "saves", _unsynced_pointer_bytes),
+    Mutant("the pointer's name is not synced", "saves", _unsynced_pointer_name),
+    Mutant("acknowledged before the pointer moves", "saves", _acknowledged_early),
+    Mutant("the pointer moves before the snapshot is there", "saves", _pointer_first),
+    Mutant("the pointer is written in place", "saves", _pointer_in_place),
+    Mutant("the old pointer is removed first", "saves", _pointer_removed_first),
+    Mutant("objects come after the snapshot", "large values", _objects_last),
+    Mutant("objects are not synced", "large values", _unsynced_objects),
+    Mutant("new directories are not synced in their parents", "first save", _unsynced_new_directories),
+    Mutant("the state dir's name is not synced", "first save", _unsynced_state_dir),
+    Mutant("a temporary name is used again", "saves", _reused_temporary_name),
+    Mutant("files are open to others", "first save", _open_to_others),
+    Mutant("full rests on fast as it is", "settle", _nothing_settled),
+    Mutant("a found object is trusted", "settle", _found_object_trusted),
+    Mutant("a scope is removed file by file", "removal", _removed_file_by_file),
+    Mutant("a removal is not synced", "removal", _unsynced_removal),
+    Mutant("litter is never swept", "take over", _litter_left),
+    Mutant("a repair does not sync the pointer", "repair", _repair_unsynced),
+    Mutant("a repair's snapshot is not synced", "repair", _repair_forgets),
+    Mutant("an effect starts before its intent is saved", "turn", _effect_first),
+]

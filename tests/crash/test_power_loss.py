@@ -1,0 +1,87 @@
+"""Whatever a power loss leaves, nothing that was acknowledged is lost; and a protocol with one step wrong is found out.
+
+`scripts/torture --suite power` does the same with more of everything.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+from campaigns import power
+from campaigns.chain import Violated
+from campaigns.power import Budget
+from crash.disk import Said
+from crash.model import Trial, record
+from crash.mutants import MUTANTS
+from crash.workloads import WORKLOADS
+
+SEED = os.environ.get("STATELINE_TEST_SEED", "20261122")
+EACH = 1000
+"""Distinct disks that each story is judged on at least; there are eleven stories."""
+AGAIN = {
+    "first save": 8,
+    "saves": 12,
+    "two writers": 20,
+    "large values": 26,
+    "long lists": 16,
+    "refine": 6,
+    "turn": 36,
+    "repair": 2,
+    "removal": 7,
+    "settle": 24,
+    "take over": 8,
+}
+"""One in so many of a story's disks is crashed again while somebody goes on from there."""
+
+
+@pytest.mark.parametrize("story", WORKLOADS)
+def test_nothing_that_was_acknowledged_is_lost_wherever_the_power_goes(story: str) -> None:
+    _, counted, disks = power.one(story, SEED, Budget(limit=48, again=AGAIN[story]))
+    sys.stdout.write(f"seed {SEED}: {counted}\n")
+    assert counted.distinct >= EACH
+    assert len(disks) == 16 * counted.distinct
+    assert counted.twice > 0
+    assert counted.unordered > 0
+
+
+@pytest.mark.parametrize("kind", ["drawn, full", "drawn, full and fast"])
+def test_the_same_holds_for_stories_that_nobody_thought_of(kind: str) -> None:
+    _, counted, _ = power.one(kind, f"{SEED}:{kind}", Budget(limit=16, again=0))
+    assert counted.judged > 100
+
+
+@pytest.mark.parametrize("mutant", [mutant.name for mutant in MUTANTS])
+def test_a_broken_protocol_is_found_out(mutant: str) -> None:
+    assert power.kill(mutant, SEED) > 0
+
+
+def test_what_breaks_a_promise_is_told_with_the_steps_that_led_there() -> None:
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == "the pointer's bytes are not synced")
+    with mutant.break_it(), pytest.raises(Violated) as caught:
+        Trial(WORKLOADS["saves"], Random(SEED), limit=64, again=0).run()
+    said = str(caught.value)
+    assert "saves: the power went after step" in said
+    assert "what was left:" in said
+    assert "latest.json" in said
+
+
+def test_the_same_story_leaves_the_same_disks_each_time(tmp_path: Path) -> None:
+    first, second = (power.one("refine", SEED, Budget(limit=32, again=20)) for _ in range(2))
+    assert first[1] == second[1]
+    assert sorted(first[2]) == sorted(second[2])
+
+
+def test_every_story_acknowledges_something_and_is_recorded_whole(tmp_path: Path) -> None:
+    for workload in WORKLOADS.values():
+        log = record(workload, tmp_path).log
+        assert any(isinstance(step, Said) and step.note.what == "head" for step in log), workload.name
+
+
+def test_a_campaign_stops_when_its_time_is_over(tmp_path: Path) -> None:
+    summary = power.campaign(tmp_path / "x", SEED, states=10**9, until=time.monotonic(), say=lambda text: None, jobs=1)
+    assert summary["distinct"] == 0
