@@ -298,10 +298,10 @@ def test_a_directory_above_that_cannot_be_synced_is_no_obstacle_unless_the_disk_
     tmp_path: Path, number: int
 ) -> None:
     class Refusing(HandleFs):
-        def open_root(self, path: str) -> Directory:
-            if number == errno.EACCES and path == str(tmp_path):
+        def open_parent(self, path: str) -> Directory:
+            if number == errno.EACCES and path == str(tmp_path / "own"):
                 raise OSError(number, os.strerror(number))
-            return super().open_root(path)
+            return super().open_parent(path)
 
         def sync_directory(self, directory: Directory) -> None:
             if directory.path == str(tmp_path):

@@ -145,9 +145,8 @@ class Recorder(HandleFs):
 
 
 SNAPSHOT = ["create .tmp-", "sync file", "link state-", "unlink .tmp-", "sync scope"]
-POINTER = ["sync file", "rename latest.json", "sync scope"]
+POINTER = ["create .tmp-", "sync file", "rename latest.json", "unlink .tmp-held", "sync scope"]
 MARK = "create .tmp-held"
-"""What becomes the pointer."""
 
 
 def unsynced(calls: list[str]) -> list[str]:
@@ -216,7 +215,7 @@ def test_an_object_that_the_parent_names_is_neither_read_nor_written_again(tmp_p
 
 CHANGING = ("create", "write", "sync_file", "sync_directory", "close_file", "link", "unlink", "rename")
 LOOKING = ("open_directory", "stat", "stat_file", "stat_path", "read", "names")
-MAKING = ("open_root", "make_root", "make_directory")
+MAKING = ("open_root", "open_parent", "make_root", "make_directory")
 LOCKING = ("open_lock",)
 NUMBERS = (errno.ENOSPC, errno.EIO, errno.EROFS)
 

@@ -2,7 +2,8 @@
 
 Each method that changes something is one system call, so that a recorder, a power-loss model or a fault injector can
 stand in for :class:`HandleFs` and see or break each of them. Everything is relative to a directory handle and nothing
-follows a symlink. The lock itself is the one exception: ``locking`` takes it on a file that was opened here.
+follows a symlink. Two things are not here: the lock itself, which ``locking`` takes on a file that was opened here, and
+the closing of a directory's handle that nobody closed (:class:`Directory`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -78,7 +80,7 @@ class Directory:
     def __del__(self) -> None:
         # A state dir's own handle lives as long as its backend, which nobody has to close.
         if self.fd >= 0:
-            os.close(self.fd)
+            _close(self.fd)
 
 
 class HandleFs:
@@ -88,13 +90,18 @@ class HandleFs:
         """Open the state dir itself. A symlink as the last component is refused (OSError ELOOP or ENOTDIR)."""
         return Directory(path, os.open(path, _DIRECTORY))
 
+    def open_parent(self, path: str) -> Directory:
+        """Open the directory in which the directory at an absolute path really is, whatever symlinks lead to it."""
+        return Directory(os.path.dirname(path), os.open(os.path.join(path, os.pardir), _DIRECTORY))
+
     def open_directory(self, parent: Directory, name: str) -> Directory:
         return Directory(os.path.join(parent.path, name), os.open(name, _DIRECTORY, dir_fd=parent.fd))
 
     def close_directory(self, directory: Directory) -> None:
-        if directory.fd >= 0:
-            os.close(directory.fd)
-            directory.fd = -1
+        """Never fails: nothing was written through the handle, and whatever closing says it is gone."""
+        fd, directory.fd = directory.fd, -1
+        if fd >= 0:
+            _close(fd)
 
     def make_root(self, path: str) -> None:
         """Create the state dir, 0700; its parent must exist."""
@@ -111,8 +118,18 @@ class HandleFs:
         return Stat.of(os.stat(name, dir_fd=directory.fd, follow_symlinks=False))
 
     def stat_path(self, path: str) -> Stat:
-        """Of what lies at an absolute path, not followed if it is a symlink: for what is above the state dir."""
+        """Of what lies at an absolute path, not followed if it is a symlink: for the state dir itself before it is
+        opened, and what is above it."""
         return Stat.of(os.lstat(path))
+
+    def is_read_only(self, path: str) -> bool:
+        """Whether what lies at an absolute path is on a file system that takes no changes; False where none can
+        tell."""
+        return sys.platform != "win32" and bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+    def may_change(self, path: str) -> bool:
+        """Whether this user may put something into the directory at an absolute path, as far as its mode says."""
+        return os.access(path, os.W_OK | os.X_OK)
 
     def read_link(self, path: str) -> str:
         """Where the symlink at an absolute path leads, as it says so itself."""
@@ -128,15 +145,19 @@ class HandleFs:
                 for entry in entries:
                     yield entry.name
         finally:
-            os.close(fd)
+            _close(fd)
 
     def create(self, directory: Directory, name: str) -> int:
         """A new file, 0600 whatever the umask; FileExistsError if the name is taken."""
         fd = os.open(name, _CREATE, FILE_MODE, dir_fd=directory.fd)
         # A umask can only take bits away; one that takes the owner's would leave a file its owner cannot read. Any
         # part of the process may change it at any time.
-        if stat.S_IMODE(os.fstat(fd).st_mode) != FILE_MODE:
-            os.fchmod(fd, FILE_MODE)
+        try:
+            if stat.S_IMODE(os.fstat(fd).st_mode) != FILE_MODE:
+                os.fchmod(fd, FILE_MODE)
+        except BaseException:
+            os.close(fd)
+            raise
         return fd
 
     def write(self, fd: int, data: bytes | memoryview) -> int:
@@ -150,6 +171,8 @@ class HandleFs:
     def sync_directory(self, directory: Directory) -> None:
         """Return when the directory's entries are on the medium."""
         _full_sync(directory.fd)
+        # XFS syncs a directory with success after it has shut down, and what was new in it is lost. This it refuses.
+        os.fstat(directory.fd)
 
     def close_file(self, fd: int) -> None:
         os.close(fd)
@@ -178,7 +201,11 @@ class HandleFs:
             return os.open(name, _LOCK, dir_fd=directory.fd)
         except FileNotFoundError:
             fd = os.open(name, _LOCK | os.O_CREAT, FILE_MODE, dir_fd=directory.fd)
-            os.fchmod(fd, FILE_MODE)
+            try:
+                os.fchmod(fd, FILE_MODE)
+            except BaseException:
+                os.close(fd)
+                raise
             return fd
 
     def close_lock(self, fd: int) -> None:
@@ -253,6 +280,9 @@ class PathFs(HandleFs):
             raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
         return Directory(path)
 
+    def open_parent(self, path: str) -> Directory:
+        return self.open_root(os.path.dirname(os.path.realpath(path)))
+
     def open_directory(self, parent: Directory, name: str) -> Directory:
         return self.open_root(os.path.join(parent.path, name))
 
@@ -317,6 +347,12 @@ class PathFs(HandleFs):
 def default_fs() -> HandleFs:
     """The seam for this platform."""
     return HandleFs() if os.open in os.supports_dir_fd and os.scandir in os.supports_fd else PathFs()
+
+
+def _close(fd: int) -> None:
+    """Close what nothing was written through: whatever the system says of that, it is closed, and nothing is lost."""
+    with suppress(OSError):
+        os.close(fd)
 
 
 def _make_private(name: str, dir_fd: int | None = None) -> None:

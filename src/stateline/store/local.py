@@ -321,25 +321,36 @@ class LocalBackend:
 
     def swap(self, scope: str, expected: Pointer | None, new: Pointer) -> None:
         durable = self.durability == FULL
-        with self.lock(scope, wait=WAIT), storage(f"write {self.path}/{scope}/{naming.POINTER}"):
-            current = self.read(scope)
-            if current != expected:
-                raise ConflictError(
-                    "the head moved while this change was made; the other's change was kept, this one is not the head",
-                    hint="load the head again and repeat the change",
-                )
-            with self._made(scope) as directory:
-                held = self._held[scope, threading.get_ident()]
-                temporary = held.write(new.encode(), durable=durable)
-                try:
-                    self.fs.rename(directory, temporary, directory, naming.POINTER)
-                except OSError:
+        what = f"write {self.path}/{scope}/{naming.POINTER}"
+        with self.lock(scope, wait=WAIT), storage(what), self._made(scope) as directory:
+            held = self._held[scope, threading.get_ident()]
+            temporary = held.write(new.encode(), durable=durable)
+            try:
+                # After the file is synced, which takes long: where the lock does not hold, the head may move in
+                # the meantime.
+                self._demand_head(scope, expected)
+                self.fs.rename(directory, temporary, directory, naming.POINTER)
+            except (OSError, StatelineError) as error:
+                # A network mount may do it and lose the answer.
+                if isinstance(error, StatelineError) or not self._is_head(scope, new):
                     held.discard(temporary)
                     raise
-                held.renamed()
-                if durable:
-                    # Only now is the commit durable; only after this may it be acknowledged.
-                    self._sync(directory, "the new head is visible")
+            held.renamed()
+            if durable:
+                # Only now is the commit durable; only after this may it be acknowledged.
+                self._sync(directory, "the new head is visible")
+
+    def _demand_head(self, scope: str, expected: Pointer | None) -> None:
+        if self.read(scope) != expected:
+            raise ConflictError(
+                "the head moved while this change was made; the other's change was kept, this one is not the head",
+                hint="load the head again and repeat the change",
+            )
+
+    def _is_head(self, scope: str, pointer: Pointer) -> bool:
+        with suppress(StatelineError):
+            return self.read(scope) == pointer
+        return False
 
     def scopes(self) -> Iterator[str]:
         root = self.state_dir.open()

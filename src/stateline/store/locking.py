@@ -1,8 +1,7 @@
 """The lock of a scope, and what its last holder may have left behind.
 
 A holder marks the scope's directory before anything half written can lie there. Whoever finds the mark knows that the
-holder before it died: only then is the directory listed, and what was half written is removed. The mark becomes the new
-pointer in the end, so that it costs no file of its own.
+holder before it died: only then is the directory listed, and what was half written is removed.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from stateline.bundle import naming
 from stateline.errors import LockTimeout
 from stateline.store.fs import Directory, HandleFs, Stat
 from stateline.store.places import danger
-from stateline.store.publish import discard, fill, write_temporary
+from stateline.store.publish import discard, write_temporary
 from stateline.store.refusals import unsafe
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 
 POLL = 0.005
 """[s] between attempts at a lock that is held."""
+_FOR_GOOD = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
+"""Why a temporary name is gone, or stays: somebody made a directory of it and put something there."""
 
 
 class Held:
@@ -34,7 +35,7 @@ class Held:
     It is this process's alone. A child that is forked meanwhile has the same files open, and no part in the lock.
     """
 
-    __slots__ = ("_fs", "_lock", "_mark", "_marked", "_process", "depth", "directory")
+    __slots__ = ("_fs", "_lock", "_marked", "_process", "depth", "directory")
 
     forks = 0
     """How many forks led to this process; a process's own id would cost a system call at each look."""
@@ -43,7 +44,6 @@ class Held:
         self._fs = fs
         self.directory = directory
         self._lock = lock
-        self._mark = -1
         self._marked = False
         self._process = Held.forks
         self.depth = 0
@@ -58,54 +58,46 @@ class Held:
         if self._marked:
             return
         try:
-            self._mark = self._fs.create(self.directory, naming.HELD)
+            made = self._fs.create(self.directory, naming.HELD)
             self._marked = True
+            self._fs.close_file(made)
         except FileExistsError:
             self._marked = True
-            sweep(self._fs, self.directory, spare=naming.HELD)
+            if not sweep(self._fs, self.directory, spare=naming.HELD):
+                # The mark stays, so that the next holder tries again.
+                self.directory.unfinished += 1
         except OSError as error:
             # On a full disk a scope can still be read under its lock, and removed.
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
 
     def write(self, data: bytes, *, durable: bool) -> str:
-        """A temporary file with ``data``, to be renamed and then :meth:`renamed`, or else discarded; its name. It is
-        the mark where that is this holder's and nothing unfinished lies beside it: while it is there it still says the
-        same. Nothing is left behind on failure."""
+        """A temporary file with ``data``, to be renamed and then :meth:`renamed`, or else discarded; its name. Nobody
+        else ever gives a file that name: where locks do not hold (a network mount), what is renamed must still be what
+        was written here, and the mark may be another's by then. Nothing is left behind on failure."""
         self.mark()
-        if self._mark < 0 or self.directory.unfinished or not self._is_there(self._mark):
-            return write_temporary(self._fs, self.directory, data, durable=durable)
-        mark, self._mark = self._mark, -1
-        self._marked = False
-        self.directory.unfinished += 1
-        fill(self._fs, (self.directory, naming.HELD), mark, data, durable=durable)
-        return naming.HELD
+        return write_temporary(self._fs, self.directory, data, durable=durable)
 
     def renamed(self) -> None:
-        """The temporary file has its name."""
+        """The temporary file has its name. The mark goes before the directory is synced, so that no power loss brings
+        it back; it is made again before anything else is written here."""
         self.directory.unfinished -= 1
+        self._unmark()
 
     def discard(self, name: str) -> None:
         """Remove a temporary file that got no name."""
         discard(self._fs, self.directory, name)
 
-    def _is_there(self, mark: int) -> bool:
-        """Whether the open file still has its name. Where locks do not hold (a network mount), another may have taken
-        the mark away and made its own; that one must not become the pointer."""
-        try:
-            return self._fs.stat(self.directory, naming.HELD).identity == self._fs.stat_file(mark).identity
-        except FileNotFoundError:
-            return False
+    def _unmark(self) -> None:
+        """Take the mark away, unless something half written lies beside it."""
+        if self._marked and not self.directory.unfinished and not self.inherited:
+            self._marked = not _remove(self._fs, self.directory, naming.HELD)
 
     def release(self) -> None:
         """Let go, and take the mark away; it stays beside what is half written (this holder was interrupted, or could
         not remove it). In a forked child nothing happens but that its copies of the open files are closed."""
         try:
-            if self._mark >= 0:
-                with suppress(OSError):
-                    self._fs.close_file(self._mark)
-            if self._marked and not self.directory.unfinished and not self.inherited:
-                _remove(self._fs, self.directory, naming.HELD)
+            self._unmark()
             self._fs.close_directory(self.directory)
         finally:
             if self.inherited:
@@ -230,23 +222,33 @@ def _same_place(fs: HandleFs, root: Directory, scope: str, directory: Directory,
         return False
 
 
-def sweep(fs: HandleFs, directory: Directory, *, spare: str = "", before: float | None = None) -> None:
+def sweep(fs: HandleFs, directory: Directory, *, spare: str = "", before: float | None = None) -> bool:
     """Remove temporary files: all but ``spare``, or those whose content last changed ``before`` [s since 1970].
 
-    What cannot be removed stays; it is residue, and in nobody's way.
+    What cannot be removed stays; it is residue, and in nobody's way. False if something may be removed another time.
     """
+    done = False
     with suppress(OSError):
-        for name in [name for name in fs.names(directory) if name.startswith(naming.TEMPORARY) and name != spare]:
-            with suppress(OSError):
+        names = [name for name in fs.names(directory) if name.startswith(naming.TEMPORARY) and name != spare]
+        done = True
+        for name in names:
+            try:
                 if before is None or fs.stat(directory, name).changed < before:
-                    _remove(fs, directory, name)
+                    done = _remove(fs, directory, name) and done
+            except OSError:
+                done = False
+    return done
 
 
-def _remove(fs: HandleFs, directory: Directory, name: str) -> None:
-    """Remove a temporary file if that can be done, or an empty directory that somebody made of it."""
-    with suppress(OSError):
+def _remove(fs: HandleFs, directory: Directory, name: str) -> bool:
+    """Remove a temporary file if that can be done, or an empty directory that somebody made of it. False if that may
+    work another time."""
+    try:
         try:
             fs.unlink(directory, name)
         except (IsADirectoryError, PermissionError):
             # Linux says the one, POSIX the other.
             fs.remove_directory(directory, name)
+    except OSError as error:
+        return error.errno in _FOR_GOOD
+    return True

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 from contextlib import suppress
 
 from stateline.bundle import canonical, naming
@@ -167,11 +166,7 @@ class StateDir:
         """Make the state dir ready for writing; see ``Backend.prepare``."""
         if self._prepared:
             return
-        if self._poisoned:
-            raise StorageError(
-                "a sync of this store failed earlier in this process; nothing more is written through it",
-                hint="open the store anew, and run `stateline verify`",
-            )
+        self.demand_sound()
         with storage(f"look at what is above {self.path}"):
             self.demand_safe_parents()
         with storage(f"create the state dir {self.path}"):
@@ -198,19 +193,25 @@ class StateDir:
         with storage(f"look at {self.path}"):
             self.demand_safe_parents()
             root = self.open()
-            place = self.path
-            while not os.path.lexists(place):
-                place = os.path.dirname(place)
+            place = os.path.dirname(missing[-1]) if (missing := self._missing()) else self.path
             if root is not None:
                 self.demand_safe(root)
                 try:
                     self._check_store_file(root, writing=True)
                 except FileNotFoundError:
                     self._demand_empty(root)
-            if sys.platform != "win32" and os.statvfs(place).f_flag & os.ST_RDONLY:
+            if self.fs.is_read_only(place):
                 raise OSError(errno.EROFS, "read-only", place)
-            if not os.access(place, os.W_OK | os.X_OK):
+            if not self.fs.may_change(place):
                 raise PermissionError(errno.EACCES, "not writable", place)
+
+    def demand_sound(self) -> None:
+        """Raise ``StorageError`` if a sync failed here: for writers that do without :meth:`prepare`."""
+        if self._poisoned:
+            raise StorageError(
+                "a sync of this store failed earlier in this process; nothing more is written through it",
+                hint="open the store anew, and run `stateline verify`",
+            )
 
     def sync(self, directory: Directory) -> None:
         """Sync a directory; after a failure this process writes nothing more here.
@@ -238,12 +239,8 @@ class StateDir:
         self._poisoned, self._prepared = True, False
 
     def _make(self) -> list[str]:
-        """Make the state dir and what is missing above it; which those were, the state dir first."""
-        missing: list[str] = []
-        path = self.path
-        while not os.path.lexists(path):
-            missing.append(path)
-            path = os.path.dirname(path)
+        """Make the state dir and what is missing above it; which those were."""
+        missing = self._missing()
         for path in reversed(missing):
             with suppress(FileExistsError):
                 self.fs.make_root(path)
@@ -251,8 +248,23 @@ class StateDir:
             self._sync_parent(path)
         return missing
 
+    def _missing(self) -> list[str]:
+        """The state dir and what is above it, as far as it is not there; the state dir first."""
+        missing: list[str] = []
+        path = self.path
+        while True:
+            try:
+                self.fs.stat_path(path)
+                return missing
+            except (FileNotFoundError, NotADirectoryError):
+                above = os.path.dirname(path)
+                if above == path:
+                    raise
+                missing.append(path)
+                path = above
+
     def _sync_parent(self, path: str) -> None:
-        parent = self.fs.open_root(os.path.dirname(os.path.realpath(path)))
+        parent = self.fs.open_parent(path)
         try:
             self.sync(parent)
         finally:
