@@ -33,6 +33,8 @@ def structural(victim: Victim, rng: Random) -> Iterator[Harm]:
     yield from harms.removed(victim)
     yield from harms.replaced(victim)
     yield from harms.swapped(victim)
+    yield from harms.overwritten(victim, rng)
+    yield from harms.cut(victim)
     yield from harms.moved(victim)
     yield from intrusions.added(victim)
     yield from intrusions.replayed(victim)
@@ -49,7 +51,7 @@ class Judge:
         self.victim = victim
         self.counts: dict[str, Counter[str]] = {}
         self.wrong: list[str] = []
-        self._usual = {scope: self._facts(self.look(scope)) for scope in ("", *victim.chains)}
+        self._usual = {scope: self._facts(self.look(scope)) for scope in ("", *victim.keys)}
 
     def look(self, scope: str) -> Report:
         """``verify`` of one scope, or of all ("")."""

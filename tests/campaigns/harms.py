@@ -55,7 +55,7 @@ def _flip(place: Place, data: bytes, at: int, value: int) -> frozenset[str]:
         # No digest leads to these, so a newer version may well have written them.
         mark = b"stateline/" if place.role == "store file" else b'"version":"'
         digits = b"023456789" if place.role == "store file" else b"23456789"
-        if at == data.index(mark) + len(mark) and value in digits:
+        if at == data.rindex(mark) + len(mark) and value in digits:
             return TOLD
     if place.role == "store file":
         # The store's own id is random, and nothing else holds it.
@@ -64,10 +64,10 @@ def _flip(place: Place, data: bytes, at: int, value: int) -> frozenset[str]:
     return DAMAGE
 
 
-def every_flip(victim: Victim, rng: Random, *, small: int, most: int) -> Iterator[Harm]:
-    """Every byte of every file changed: to one other value; to all 255 in files of up to ``small`` bytes that something
-    vouches for. Of a file of more than ``most`` bytes: its first and last 512, what separates its values, and ``most``
-    of the rest."""
+def every_flip(victim: Victim, rng: Random, *, small: int, most: int, bits: bool = False) -> Iterator[Harm]:
+    """Every byte of every file changed: to one other value, and with ``bits`` also in one bit; to all 255 in files of
+    up to ``small`` bytes that something vouches for. Of a file of more than ``most`` bytes: its first and last 512,
+    what separates its values, and ``most`` of the rest."""
     for place in victim.places:
         data = victim.read(place.path)
         if place.role == "store file":
@@ -76,8 +76,10 @@ def every_flip(victim: Victim, rng: Random, *, small: int, most: int) -> Iterato
         for at in _positions(data, rng, most):
             if len(data) <= small and place.role in _HELD:
                 yield from (flipped(place, data, at, value) for value in range(256) if value != data[at])
-            else:
-                yield flipped(place, data, at, data[at] ^ rng.randrange(1, 256))
+                continue
+            yield flipped(place, data, at, data[at] ^ rng.randrange(1, 256))
+            if bits:
+                yield flipped(place, data, at, data[at] ^ 1 << rng.randrange(8))
 
 
 def _positions(data: bytes, rng: Random, most: int) -> list[int]:
@@ -115,9 +117,13 @@ def removed(victim: Victim) -> Iterator[Harm]:
     """Every file removed."""
     for place in victim.places:
         expect = DAMAGE if place.role in ("store file", "snapshot", "object") else SILENT
+        if place.role == "unacknowledged":
+            # Objects that only it named are named by nothing then.
+            expect = ANY - DAMAGE
         if place.role == "pointer":
-            # A first snapshot without a pointer is what a crash leaves of a first save.
-            expect = TOLD if len(victim.chains[place.scope]) == 1 else DAMAGE
+            # First snapshots without a pointer are what crashes leave of first saves.
+            here = [one.path for one in victim.of("snapshot", "unacknowledged") if one.scope == place.scope]
+            expect = DAMAGE if any(victim.document(path)["seq"] for path in here) else TOLD
         yield Harm(
             f"{place.role}: removed", place.path, place.scope, expect, lambda root, p=place.path: (root / p).unlink()
         )
@@ -126,9 +132,10 @@ def removed(victim: Victim) -> Iterator[Harm]:
 def _socket(path: Path) -> None:
     here = os.getcwd()
     try:
-        os.chdir(path.parent)  # the path of a socket may only be short
+        os.chdir(path.parent)  # the path of a socket may only be short, and so may its name
         with socket.socket(socket.AF_UNIX) as made:
-            made.bind(path.name)
+            made.bind("socket")
+        os.rename("socket", path.name)
     finally:
         os.chdir(here)
 
@@ -147,7 +154,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
 def replaced(victim: Victim) -> Iterator[Harm]:
     """Every file made something that is no file, or a symlink to its own bytes elsewhere."""
     for place in victim.places:
-        expect = {"temporary": SILENT, "removed": SILENT}.get(place.role, DAMAGE)
+        expect = SILENT if place.role in ("temporary", "removed", "set aside") else DAMAGE
         for kind, make in KINDS.items():
             yield Harm(f"{place.role}: made a {kind}", place.path, place.scope, expect, _become(place.path, make))
         act = _become(place.path, lambda path, good=victim.elsewhere / place.path: os.symlink(good, path))
@@ -184,10 +191,35 @@ def swapped(victim: Victim) -> Iterator[Harm]:
         yield Harm("two files exchanged", f"{one.path} and {other.path}", scope, expect, act)
 
 
+def cut(victim: Victim) -> Iterator[Harm]:
+    """The newest snapshots of each chain removed, one after the other, and the pointer left as it was."""
+    for scope, chain in victim.chains.items():
+        for count in range(1, len(chain) + 1):
+            gone = [f"{scope}/{name}" for name in chain[-count:]]
+            yield Harm("tail cut", f"{scope} by {count}", scope, DAMAGE, lambda root, gone=gone: _unlink(root, gone))
+
+
+def _unlink(root: Path, paths: list[str]) -> None:
+    for path in paths:
+        (root / path).unlink()
+
+
+def overwritten(victim: Victim, rng: Random, most: int = 4) -> Iterator[Harm]:
+    """Files filled with the bytes of up to ``most`` others of their kind: an older snapshot under a newer name, the
+    pointer of another scope, an object in the place of another."""
+    for place in victim.of("pointer", "snapshot", "object", "unacknowledged", "unreferenced"):
+        data = victim.read(place.path)
+        others = [one for one in victim.of(place.role) if victim.read(one.path) != data]
+        for other in rng.sample(others, min(most, len(others))):
+            done = f"{place.path} by {other.path}"
+            act = _overwrite(place.path, victim.read(other.path))
+            yield Harm(f"{place.role}: overwritten", done, place.scope, DAMAGE, act)
+
+
 def moved(victim: Victim) -> Iterator[Harm]:
     """Snapshots and pointers copied or moved into each other scope; scopes moved, exchanged and taken away."""
     for place in victim.of("snapshot", "unacknowledged", "pointer"):
-        for scope in sorted(victim.chains.keys() - {place.scope}):
+        for scope in sorted(victim.keys.keys() - {place.scope}):
             target = f"{scope}/{os.path.basename(place.path)}"
             copy = _copy(place.path, target)
             yield Harm(f"{place.role}: copied to another scope", f"{place.path} to {scope}", scope, DAMAGE, copy)
@@ -201,7 +233,8 @@ def moved(victim: Victim) -> Iterator[Harm]:
         yield Harm("scope under another hash", scope, "", DAMAGE, _move(scope, other))
         # The tree of a removed scope is no damage: `exec rm` leaves the same.
         yield Harm("scope taken away", scope, "", ANY - DAMAGE, lambda root, s=scope: shutil.rmtree(root / s))
-    yield Harm("objects taken away", "objects", "", DAMAGE, lambda root: shutil.rmtree(root / "objects"))
+    expect = DAMAGE if victim.of("object") else ANY - DAMAGE
+    yield Harm("objects taken away", "objects", "", expect, lambda root: shutil.rmtree(root / "objects"))
 
 
 def _copy(source: str, target: str) -> Callable[[Path], object]:

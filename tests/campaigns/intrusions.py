@@ -21,7 +21,7 @@ _SNAPSHOT = "state-2026-11-20T092659.123456Z-00000000.json"
 def added(victim: Victim) -> Iterator[Harm]:
     """Names that do not belong, names that nearly do, and names that do, in each directory."""
     yield from _in_the_root()
-    for scope in sorted(victim.chains):
+    for scope in sorted(victim.keys):
         yield from _in_a_scope(scope)
     yield from _among_objects(victim)
 
@@ -121,26 +121,66 @@ def replayed(victim: Victim) -> Iterator[Harm]:
 
 
 def pointed(victim: Victim) -> Iterator[Harm]:
-    """Pointers set back, set forward, mixed, and of other shapes."""
+    """Pointers set back, set forward, mixed, and of other shapes; and pointers where there was none."""
     for scope, chain in victim.chains.items():
         path = f"{scope}/latest.json"
         shas = {name: canonical.sha256(victim.read(f"{scope}/{name}")) for name in chain}
-        loose = [place.path for place in victim.of("unacknowledged") if place.scope == scope]
+        loose = dict(_loose(victim, scope))
         for steps, name in enumerate(reversed(chain[:-1]), 1):
-            # One step back looks like a crash before the pointer; with a snapshot beyond it, like no crash.
-            expect = TOLD if steps == 1 and not loose else DAMAGE
+            expect = TOLD if steps == 1 and _looks_like_a_crash(victim, scope, [*loose.values()]) else DAMAGE
             act = _write(path, _pointer(name, shas[name]))
             yield Harm("pointer set back", f"{scope} by {steps}", scope, expect, act)
-        for place in loose:
-            name, sha = place.split("/")[1], canonical.sha256(victim.read(place))
-            # The same as the save whose pointer was never written.
-            yield Harm("pointer set forward", place, scope, SILENT, _write(path, _pointer(name, sha)))
+        for sha, document in loose.items():
+            expect = _forward(victim, scope, document, [*loose.values()])
+            act = _write(path, _pointer(document["name"], sha))
+            yield Harm("pointer set forward", f"{scope} to {document['name']}", scope, expect, act)
         for name in chain:
             for other in chain:
                 if name != other:
                     act = _write(path, _pointer(name, shas[other]))
                     yield Harm("pointer mixed", f"{name} with the sha of {other}", scope, DAMAGE, act)
         yield from _shapes(scope, path, chain[-1], shas[chain[-1]])
+    for scope in victim.bare:
+        firsts = list(_loose(victim, scope))
+        for sha, document in firsts:
+            # The end of a first save whose pointer was never written. Of another one it may be said that it is beside.
+            expect = SILENT if len(firsts) == 1 else ANY - DAMAGE
+            act = _write(f"{scope}/latest.json", _pointer(document["name"], sha))
+            yield Harm("pointer added", f"{scope} to {document['name']}", scope, expect, act)
+
+
+def _loose(victim: Victim, scope: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Digests and content of the snapshots of a scope that were never acknowledged, with their ``name``."""
+    for place in victim.of("unacknowledged"):
+        if place.scope == scope:
+            yield canonical.sha256(victim.read(place.path)), victim.document(place.path) | {"name": _name(place.path)}
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _looks_like_a_crash(victim: Victim, scope: str, loose: list[dict[str, Any]]) -> bool:
+    """Whether a pointer that names the snapshot before the head is what a crash leaves: the head follows it, nothing
+    follows the head, and what is below needs no word of the head's about what is lost."""
+    before, head = victim.chains[scope][-2:]
+    document = victim.document(f"{scope}/{head}")
+    declared = document["event"].get("repaired", {})
+    follows = document["prev"] == before
+    return follows and not any(one["prev"] == head for one in loose) and not any(map(declared.get, ("gaps", "objects")))
+
+
+def _forward(victim: Victim, scope: str, document: dict[str, Any], loose: list[dict[str, Any]]) -> frozenset[str]:
+    """What is seen of a pointer that names a snapshot which was never acknowledged: nothing if that follows the head,
+    else that the head is now what it was."""
+    chain = victim.chains[scope]
+    if document["prev"] == chain[-1]:
+        return SILENT if sum(one["prev"] == chain[-1] for one in loose) == 1 else ANY - DAMAGE
+    head = victim.document(f"{scope}/{chain[-1]}")
+    beside = document["prev"] == head["prev"] and document["prev_sha"] == head["prev_sha"]
+    declared = head["event"].get("repaired", {})
+    lonely = not any(one["prev"] == chain[-1] for one in loose) and not any(map(declared.get, ("gaps", "objects")))
+    return TOLD if beside and lonely else DAMAGE
 
 
 def _pointer(path: Any, sha: Any, version: Any = "1", **more: Any) -> bytes:
@@ -201,7 +241,7 @@ def store_files(victim: Victim) -> Iterator[Harm]:
 
 def opened(victim: Victim) -> Iterator[Harm]:
     """Files and directories that others may use."""
-    places = [place.path for place in victim.places if place.role not in ("temporary", "removed")]
+    places = [place.path for place in victim.places if place.role not in ("temporary", "removed", "set aside")]
     directories = sorted({os.path.dirname(path) for path in places} | {"objects"})
     for path in [*places, *directories]:
         yield Harm("opened to others", path or "the state dir", "", TOLD, lambda root, p=path: (root / p).chmod(0o755))
@@ -210,7 +250,7 @@ def opened(victim: Victim) -> Iterator[Harm]:
 def directories_replaced(victim: Victim) -> Iterator[Harm]:
     """Scopes, ``objects`` and its shelves made something that is no directory."""
     shelves = sorted({os.path.dirname(place.path) for place in victim.of("object")})
-    for path in [*sorted(victim.chains), "objects", *shelves]:
+    for path in [*sorted(victim.keys), "objects", *shelves]:
         for kind, make in KINDS.items():
             if kind != "directory":
                 yield Harm(f"directory made a {kind}", path, "", DAMAGE, _instead(path, make))

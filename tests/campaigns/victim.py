@@ -26,10 +26,10 @@ RUN = "run:exec-damage"
 
 ROLES = (
     *("store file", "pointer", "lock", "snapshot", "unacknowledged"),
-    *("object", "unreferenced", "temporary", "removed"),
+    *("object", "unreferenced", "temporary", "removed", "set aside"),
 )
 """``snapshot`` lies on a chain and ``object`` is named by one; ``unreferenced`` is an object that nothing names;
-``removed`` lies in the directory of a scope that was being removed."""
+``removed`` lies in the directory of a scope that was being removed, ``set aside`` in an extension."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -43,7 +43,8 @@ class Place(msgspec.Struct, frozen=True):
 
 class Victim(msgspec.Struct, frozen=True):
     """A store to harm. ``pristine`` keeps what it was, ``elsewhere`` is a copy that links may lead to; ``keys`` maps a
-    scope's hash to its key, ``chains`` to the names of its snapshots from the first to the head."""
+    scope's hash to its key, ``chains`` to the names of its snapshots from the first to the head, over what a repair has
+    declared lost. ``bare`` are the scopes that have snapshots and no pointer; they are in ``keys`` too."""
 
     root: Path
     pristine: Path
@@ -52,6 +53,7 @@ class Victim(msgspec.Struct, frozen=True):
     places: tuple[Place, ...]
     keys: dict[str, str]
     chains: dict[str, tuple[str, ...]]
+    bare: tuple[str, ...] = ()
 
     def read(self, path: str) -> bytes:
         """What a file held before any harm."""
@@ -60,6 +62,11 @@ class Victim(msgspec.Struct, frozen=True):
     def of(self, *roles: str) -> list[Place]:
         """The files of these roles, by path."""
         return [place for place in self.places if place.role in roles]
+
+    def document(self, path: str) -> dict[str, Any]:
+        """What a file of JSON held before any harm."""
+        found: dict[str, Any] = json.loads(self.read(path))
+        return found
 
     def restore(self) -> None:
         """Make the store what it was, whatever lies there now."""
@@ -87,15 +94,13 @@ def fill(path: Path, data: bytes) -> None:
 def build(root: Path) -> Victim:
     """Make the store under ``root``, which must not exist, and a copy beside it."""
     root.mkdir(parents=True)
-    state_dir, pristine, machine = root / "state dir", root / "pristine", root / "machine.json"
+    state_dir, machine = root / "state dir", root / "machine.json"
     machine.write_text(json.dumps(_machine()))
     _context_and_run(state_dir, machine)
     store = Store(LocalBackend(str(state_dir)), redactor=Redactor())
     _notes(store)
     _residue(store, state_dir)
-    shutil.copytree(state_dir, pristine)
-    shutil.copytree(state_dir, root / "elsewhere")
-    return _described(state_dir, pristine, machine)
+    return described(state_dir, machine)
 
 
 def _machine() -> dict[str, Any]:
@@ -160,52 +165,95 @@ def _residue(store: Store, state_dir: Path) -> None:
 # -- what each file is -------------------------------------------------------------------------------------------------
 
 
-def _described(state_dir: Path, pristine: Path, machine: Path) -> Victim:
-    chains: dict[str, tuple[str, ...]] = {}
-    keys: dict[str, str] = {}
-    named: dict[str, str] = {}
-    for pointer in sorted(pristine.glob("*/latest.json")):
-        scope, name, chain = pointer.parent.name, json.loads(pointer.read_bytes())["path"], []
-        if scope.startswith("."):
-            continue
-        while name is not None:
-            document = json.loads((pointer.parent / name).read_bytes())
-            keys[scope] = document["scope"]
-            chain.append(name)
-            _name_objects(pristine, document, scope, named)
-            name = document["prev"]
-        chains[scope] = tuple(chain[::-1])
-        for loose in sorted(pointer.parent.glob("state-*")):
-            _name_objects(pristine, json.loads(loose.read_bytes()), scope, named)
-    if {scope_hash(key) for key in keys.values()} != set(keys):
+def described(state_dir: Path, machine: Path) -> Victim:
+    """Keep two copies beside the state dir, and say what each file of it is. Raises RuntimeError for a store that is
+    not good."""
+    pristine, elsewhere = state_dir.parent / "pristine", state_dir.parent / "elsewhere"
+    shutil.copytree(state_dir, pristine)
+    shutil.copytree(state_dir, elsewhere)
+    past = _Past(pristine)
+    for place in sorted(pristine.iterdir()):
+        if len(place.name) == 64:
+            past.read_scope(place)
+    if any(scope_hash(key) != scope for scope, key in past.keys.items()):
         raise RuntimeError("a scope lies where it does not belong")
     files = sorted(str(path.relative_to(pristine)) for path in pristine.rglob("*") if path.is_file())
-    places = tuple(_place(path, chains, named) for path in files)
-    return Victim(state_dir, pristine, pristine.parent / "elsewhere", machine, places, keys, chains)
+    places = tuple(_place(path, past) for path in files)
+    bare = tuple(sorted(past.keys.keys() - past.chains.keys()))
+    return Victim(state_dir, pristine, elsewhere, machine, places, past.keys, past.chains, bare)
 
 
-def _name_objects(root: Path, document: dict[str, Any], scope: str, named: dict[str, str]) -> None:
-    """Note the objects of a snapshot, node or chunk, and what those name in turn."""
-    refs = [*document["objects"].values(), *filter(None, [document.get("before")])]
-    for ref in refs:
-        sha, media_type = ref["sha256"], ref["media_type"]
-        new = sha not in named
-        named.setdefault(sha, scope)
-        if new and media_type.startswith("application/vnd.stateline."):
-            data = (root / "objects" / sha[:2] / sha).read_bytes()
-            _name_objects(root, json.loads(data), scope, named)
+class _Past:
+    """What the JSON of a good store says: its scopes, the chains in them, and the objects that these name."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.keys: dict[str, str] = {}
+        self.chains: dict[str, tuple[str, ...]] = {}
+        self.named: dict[str, str] = {}
+        """Digest of an object -> the hash of a scope that names it."""
+
+    def read_scope(self, place: Path) -> None:
+        """Walk the chain from the pointer, if there is one, then look at what lies beside it."""
+        scope, lost = place.name, set[str]()
+        if (place / "latest.json").exists():
+            self.chains[scope] = tuple(self._chain(place, lost)[::-1])
+        for snapshot in sorted(place.glob("state-*")):
+            document = json.loads(snapshot.read_bytes())
+            self.keys[scope] = document["scope"]
+            if snapshot.name not in self.chains.get(scope, ()):
+                self._name_objects(document, scope, lost)
+
+    def _chain(self, place: Path, lost: set[str]) -> list[str]:
+        """Names from the head down. ``lost`` grows by the objects that are declared lost on the way."""
+        pointer = json.loads((place / "latest.json").read_bytes())
+        name, sha = pointer["path"], pointer["sha256"]
+        chain, gaps = [], dict[str, Any]()
+        while name is not None:
+            if not (place / name).exists():
+                below = gaps[sha]["resumes"] or {"path": None, "sha256": None}
+                name, sha = below["path"], below["sha256"]
+                continue
+            document = json.loads((place / name).read_bytes())
+            chain.append(name)
+            self._name_objects(document, place.name, lost)
+            declared = document["event"].get("repaired", {})
+            lost.update(declared.get("objects", []))
+            for gap in declared.get("gaps", []):
+                gaps.setdefault(gap["lost"]["sha256"], gap)
+            name, sha = document["prev"], document["prev_sha"]
+        return chain
+
+    def _name_objects(self, document: dict[str, Any], scope: str, lost: set[str]) -> None:
+        """Note the objects of a snapshot, node or chunk, and what those name in turn."""
+        refs = [*document["objects"].values(), *filter(None, [document.get("before")])]
+        for ref in refs:
+            sha, media_type = ref["sha256"], ref["media_type"]
+            file = self.root / "objects" / sha[:2] / sha
+            if sha in self.named or (sha in lost and not file.exists()):
+                continue
+            if sha in lost:
+                raise RuntimeError(f"{sha} is declared lost, and it is there")
+            self.named[sha] = scope
+            data = file.read_bytes()
+            if media_type.startswith("application/vnd.stateline."):
+                self._name_objects(json.loads(data), scope, lost)
 
 
-def _place(path: str, chains: dict[str, tuple[str, ...]], named: dict[str, str]) -> Place:
+def _place(path: str, past: _Past) -> Place:
     first, _, rest = path.partition("/")
     name = os.path.basename(path)
-    if first.startswith(".rm-"):
-        return Place(path, "removed", "")
+    for beginning, role in ((".rm-", "removed"), ("ext-", "set aside")):
+        if first.startswith(beginning):
+            return Place(path, role, "")
     if name.startswith(".tmp-"):
-        return Place(path, "temporary", first if first in chains else "")
+        return Place(path, "temporary", first if first in past.keys else "")
     if path == "stateline.json":
         return Place(path, "store file", "")
     if first == "objects":
-        return Place(path, "object" if name in named else "unreferenced", named.get(name, ""))
+        return Place(path, "object" if name in past.named else "unreferenced", past.named.get(name, ""))
     roles = {"latest.json": "pointer", "scope.lock": "lock"}
-    return Place(path, roles.get(rest, "snapshot" if rest in chains[first] else "unacknowledged"), first)
+    on_chain = rest in past.chains.get(first, ())
+    return Place(
+        path, roles.get(rest, "snapshot" if on_chain else "unacknowledged"), first if first in past.keys else ""
+    )

@@ -1,4 +1,5 @@
-"""Harm of every kind, with small budgets; `scripts/torture --suite damage` (and `audits`, `repairs`) does it all."""
+"""Harm of every kind to one store that has everything and to drawn ones, with small budgets; `scripts/torture --suite
+damage` (and `audits`, `repairs`, `tampering`) does it all."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from campaigns import audits, damage, harms
+from campaigns import audits, damage, generated, harms, tampering
 from campaigns.mends import Mender
 from campaigns.victim import ROLES, Victim, build
 
@@ -28,7 +29,7 @@ def sample(cases: list[harms.Harm], count: int, seed: str) -> list[harms.Harm]:
 
 
 def test_the_store_that_is_harmed_has_everything_in_it(victim: Victim) -> None:
-    assert {place.role for place in victim.places} == set(ROLES)
+    assert {place.role for place in victim.places} == set(ROLES) - {"set aside"}
     assert sorted(len(chain) for chain in victim.chains.values()) == [1, 3, 4, 5]
     types = b"".join(victim.read(place.path) for place in victim.of("snapshot", "object"))
     for media_type in (b"stateline.node+json", b"stateline.list+json", b"image/png"):
@@ -84,3 +85,58 @@ def test_what_is_repaired_is_whole_and_says_what_was_lost(victim: Victim) -> Non
         mender.mend([harmed.pop() for _ in range(2 if len(harmed) % 5 == 0 else 1)])
     assert mender.wrong == []
     assert mender.counts["repaired"] > 10
+
+
+# -- stores drawn from a seed ------------------------------------------------------------------------------------------
+
+
+def test_drawn_stores_are_good_and_have_everything_between_them(tmp_path: Path) -> None:
+    drawn = [generated.build(tmp_path / str(number), Random(f"drawn {number}")) for number in range(12)]
+    for victim in drawn:
+        assert damage.Judge(victim).look("").ok
+    assert {place.role for victim in drawn for place in victim.places} == set(ROLES)
+    kinds = {key.partition(":")[0] for victim in drawn for key in victim.keys.values()}
+    assert kinds == {"notes", "context", "run", "machine"}
+    lengths = {len(chain) for victim in drawn for chain in victim.chains.values()}
+    assert min(lengths) == 1
+    assert max(lengths) > 8
+    held = b"".join(victim.read(place.path) for victim in drawn for place in victim.of("snapshot", "object"))
+    for mark in (
+        b"stateline.node+json",
+        b"stateline.list+json",
+        b"image/png",
+        b'"fast"',
+        b'"full"',
+        b'"gaps":[{',
+    ):
+        assert mark in held
+
+
+def test_the_same_seed_draws_the_same_scopes(tmp_path: Path) -> None:
+    lengths = []
+    for name in "ab":
+        victim = generated.build(tmp_path / name, Random("again"))
+        lengths.append({victim.keys[scope]: len(chain) for scope, chain in victim.chains.items()})
+    # But for that of the machine, whose key is of the file's path.
+    one, other = ({key: found for key, found in both.items() if "machine:" not in key} for both in lengths)
+    assert one == other != {}
+
+
+def test_no_harm_to_a_drawn_store_goes_unnoticed(tmp_path: Path) -> None:
+    until = time.monotonic() + 600
+    summary = tampering.campaign(
+        tmp_path, "drawn", stores=1, cases=300, each=1, compared=0, until=until, say=lambda text: None
+    )
+    assert summary["stores"] == 1
+    assert summary["bytes changed"] > 200
+    assert len(summary["verdicts"]) > 90
+
+
+@pytest.mark.skipif(
+    any(shutil.which(tool) is None for tool in ("sh", "jq", "sha256sum")), reason="the script needs jq and sha256sum"
+)
+def test_the_auditors_script_and_verify_agree_on_a_drawn_store(tmp_path: Path) -> None:
+    rng = Random("script 2")
+    victim = generated.build(tmp_path / "place", rng)
+    pairs = tampering.compare(victim, tmp_path, rng, 4, time.monotonic() + 600, lambda text: None)
+    assert pairs.total() == 4

@@ -18,6 +18,7 @@ from stateline.bundle.objects import Artifact
 from stateline.errors import NotFound
 from stateline.history.findings import NOTE, SHOWN, Finding, Report
 from stateline.history.verify import verify
+from stateline.service.repair import apply_repair
 from stateline.store.local import LocalBackend
 from stateline.store.store import Snapshot, Store
 
@@ -68,7 +69,7 @@ def tree(place: Path) -> list[tuple[str, int, int, int]]:
 
 
 def test_a_good_store_is_ok_and_counted(store: Store, chain: list[Snapshot], check: Callable[[], Report]) -> None:
-    store.scope("notes:y").save({"n": 0})
+    other = store.scope("notes:y").save({"n": 0})
     report = check()
     assert report.document() == {
         "ok": True,
@@ -76,6 +77,11 @@ def test_a_good_store_is_ok_and_counted(store: Store, chain: list[Snapshot], che
         "snapshots": 6,
         "objects": 4,
         "findings": [],
+        "heads": [
+            {"scope": KEY, "seq": 4, "sha256": chain[4].sha256},
+            {"scope": "notes:y", "seq": 0, "sha256": other.sha256},
+        ],
+        "anchors": [],
         "note": NOTE,
     }
 
@@ -437,6 +443,31 @@ def test_a_newer_pointer_is_a_warning_and_makes_nothing_else_damage(
     assert report.snapshots == 5
 
 
+@pytest.mark.parametrize("newer", ["pointer", "snapshot"])
+def test_below_a_newer_head_what_a_repair_declared_lost_is_no_damage(
+    store: Store,
+    chain: list[Snapshot],
+    place: Path,
+    publish: Callable[..., Pointer],
+    check: Callable[[], Report],
+    newer: str,
+) -> None:
+    lost = chain[4].envelope.objects["/raw"].sha256
+    (place / naming.object_path(lost)).unlink()
+    apply_repair(store, KEY)
+    head = store.scope(KEY).load()
+    if newer == "pointer":
+        pointer = canonical.encode({"path": head.path, "sha256": head.sha256, "version": "2"})
+        (place / head.scope / "latest.json").write_bytes(pointer)
+    else:
+        at = "2030-01-01T00:00:00.000000Z"
+        linked = {"seq": head.seq + 1, "prev": head.path, "prev_sha": head.sha256, "created_at": at}
+        publish(store, KEY, head=True, version="2.1", **linked)
+    report = check()
+    assert report.ok, report.findings
+    assert {("warning", "newer_version"), ("warning", "lost")} <= set(codes(report))
+
+
 def test_a_newer_snapshot_is_a_warning_and_makes_nothing_else_damage(
     store: Store, chain: list[Snapshot], publish: Callable[..., Pointer], check: Callable[[], Report]
 ) -> None:
@@ -642,7 +673,9 @@ def test_a_store_in_memory_can_be_verified(open_store: Callable[..., Store]) -> 
     store = open_store()
     for number in range(3):
         store.scope(KEY).save({"n": number, "big": BIG})
-    assert verify(store) == Report(ok=True, scopes=1, snapshots=3, objects=1, findings=())
+    (head,) = store.heads()
+    heads = (Link(KEY, 2, head.sha256),)
+    assert verify(store) == Report(ok=True, scopes=1, snapshots=3, objects=1, findings=(), heads=heads)
 
 
 def test_a_scope_removed_while_it_is_read_is_no_damage(

@@ -53,6 +53,25 @@ class _Declared(msgspec.Struct, frozen=True):
     objects: list[str] = []
 
 
+class _Told(msgspec.Struct, frozen=True):
+    sha256: str | None = None
+
+
+class _Recorded(msgspec.Struct, frozen=True):
+    gaps: list[Gap] = []
+    lost: list[_Told] = []
+
+
+def recorded_lost(event: Mapping[str, Json]) -> set[str]:
+    """Digests of the snapshots that this event says are lost, on the chain or beyond its end: for people to read, no
+    declaration. Empty for what has not the shape of one."""
+    try:
+        recorded = msgspec.convert(event.get(MEMBER, {}), _Recorded)
+    except msgspec.ValidationError:
+        return set()
+    return {gap.lost.sha256 for gap in recorded.gaps} | {told.sha256 for told in recorded.lost if told.sha256}
+
+
 class Losses:
     """What the snapshots on a chain declare lost, gathered from the newest on. The newest word counts."""
 

@@ -66,28 +66,37 @@ def show(
 def verify(
     ctx: typer.Context,
     key: Annotated[str | None, typer.Argument(metavar="[KEY]", help="One scope (default: the whole store).")] = None,
+    anchors: Annotated[
+        list[str] | None,
+        typer.Option("--anchor", metavar="SHA", help="A head's whole sha, kept elsewhere: it must be on a chain."),
+    ] = None,
 ) -> int:
     """Check every byte: digests, links, order, objects, permissions. Collects all findings, changes nothing.
 
     Of the severities only damage makes it exit 5. With unsafe (others may change a place), warning and residue (what a
     crash leaves; harmless) it exits 0.
+
+    From inside nobody can see that a chain's end was cut off cleanly, that a chain was written anew, that a scope was
+    taken away whole or the store exchanged. So keep the heads' shas elsewhere, and give them to --anchor (repeatable):
+    one that is on no chain is damage.
     """
     from stateline.history.verify import verify as verb
 
     said = settings(ctx)
     store = said.store()
-    report = verb(store, key)
+    report = verb(store, key, anchors or ())
     colours = {"damage": "red", "unsafe": "red", "warning": "yellow", "residue": "dim"}
     lines = [
         f"{coloured(found.severity, colours[found.severity])} {found.code}: {plain(_told(found))}"
         for found in report.findings
     ]
+    lines += _moorings(report)
     verdict = _verdict(report)
     lines.append(
         f"{verdict}{counted(report.scopes, 'scope')}, {counted(report.snapshots, 'snapshot')}, "
         f"{counted(report.objects, 'object')} checked; {counted(len(report.findings), 'finding')}"
     )
-    if not report.ok:
+    if any(found.severity == "damage" and found.code != "anchor" for found in report.findings):
         from shlex import quote
 
         lines.append(
@@ -97,6 +106,18 @@ def verify(
         lines.append(report.note)
     emit(said, report.document(), lines)
     return 0 if report.ok else 5
+
+
+def _moorings(report: Report) -> list[str]:
+    """The heads, for an auditor to keep elsewhere, and where the anchors are that were given. They are what the verdict
+    is about, so they stand beside it on stdout."""
+    from stateline.history.findings import SHOWN
+
+    heads = [f"head {head.sha256} {plain(head.scope)}@{head.seq}" for head in report.heads]
+    if len(heads) > SHOWN:
+        heads = [f"{len(heads)} heads: `stateline scopes` and --format json list them"]
+    anchors = [anchor for anchor in report.anchors if anchor.scope is not None]
+    return heads + [f"anchor {anchor.sha256} {plain(anchor.scope or '')}@{anchor.seq}" for anchor in anchors]
 
 
 def _told(found: Finding) -> str:

@@ -7,14 +7,15 @@ residue, or damage; and a snapshot on the chain is never removed again, but with
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import partial
 
 import msgspec
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import Envelope, Link, Pointer
-from stateline.bundle.repairs import Losses
+from stateline.bundle.repairs import Losses, recorded_lost
 from stateline.errors import IntegrityError, NewerVersion, StatelineError
 from stateline.history.findings import Finding, Severity
 from stateline.history.inventory import Inventory, unsafe
@@ -36,16 +37,22 @@ class Loose(msgspec.Struct, frozen=True):
 
 
 class ChainCheck:
-    """One pass over a scope. ``findings``, ``snapshots`` (intact ones) and ``has_head`` are the result;
-    ``certain`` is False when a snapshot could not be read, so that nobody knows what it names."""
+    """One pass over a scope. ``findings``, ``snapshots`` (intact ones), ``has_head`` and ``head`` (if it is intact) are
+    the result; ``certain`` is False when a snapshot could not be read, so that nobody knows what it names. Of the
+    digests in ``anchors``, ``anchored`` has those on the chain with their ``seq``, and ``given_up`` those that a repair
+    on the chain has recorded as lost."""
 
-    def __init__(self, store: Store, scope: str, inventory: Inventory) -> None:
+    def __init__(self, store: Store, scope: str, inventory: Inventory, anchors: Collection[str] = ()) -> None:
         self.store = store
         self.scope = scope
         self.inventory = inventory
         self.findings: list[Finding] = []
         self.snapshots = 0
         self.has_head = False
+        self.head: Link | None = None
+        self.anchored: dict[str, int] = {}
+        self.given_up: set[str] = set()
+        self._anchors = frozenset(anchors)
         self.certain = True
         self.key: str | None = None
         self._names: set[str] = set()
@@ -126,6 +133,10 @@ class ChainCheck:
                 self._sought.add(pointer.sha256)
                 return
             self._chain[bytes.fromhex(snapshot.sha256)] = snapshot.seq
+            if child is None:
+                self.head = Link(snapshot.envelope.scope, snapshot.seq, snapshot.sha256)
+            if self._anchors:
+                self._moor(snapshot)
             if child is not None and self._misordered(snapshot.envelope, child.envelope):
                 self._found(
                     "damage", "misordered", child.path, f"seq or created_at do not follow those of {snapshot.path}"
@@ -136,6 +147,12 @@ class ChainCheck:
                 self._complete = True
                 return
             pointer, child = Pointer(envelope.prev, envelope.prev_sha), snapshot
+
+    def _moor(self, snapshot: Snapshot) -> None:
+        """Note which of the anchors a snapshot on the chain has, or says are lost."""
+        if snapshot.sha256 in self._anchors:
+            self.anchored[snapshot.sha256] = snapshot.seq
+        self.given_up.update(self._anchors.intersection(recorded_lost(snapshot.event)))
 
     def _is_lost(self, pointer: Pointer) -> bool:
         """Whether a snapshot is not there, and a newer one says so."""
@@ -170,8 +187,13 @@ class ChainCheck:
     def _rest(self) -> dict[str, Loose]:
         """Read what was listed and is not on the chain: sha -> Loose."""
         loose: dict[str, Loose] = {}
-        for path in sorted(self._names):
+        # Below a head of a newer version nothing was walked: the newest comes first, as on the chain, so that what it
+        # declares lost is not called damage where older ones name it.
+        headless = self._newer
+        for path in sorted(self._names, reverse=headless):
             snapshot = self._snapshot(path, partial(self._by_name, path), False)
+            if snapshot is not None and headless:
+                self._losses.heed(snapshot.event)
             if snapshot is not None and (snapshot.sha256 in loose or bytes.fromhex(snapshot.sha256) in self._chain):
                 self._found("damage", "misplaced", path, "the same snapshot lies here under another name too")
             elif snapshot is not None:
@@ -260,17 +282,36 @@ class ChainCheck:
         grounded = self._complete or (readable and pointer is None and not lost)
         parents = {item.prev_sha for item in loose.values()}
         tips = sorted((item.seq, item.created_at, sha) for sha, item in loose.items() if sha not in parents)
+        beside = self._on_chain({item.seq for item in loose.values()})
+        strays: set[bytes] = set()
         for _, _, sha in reversed(tips):
             claimed = self._piece(sha, loose)
             piece = list(claimed.values())
             last = piece[-1]
-            joined = last.prev_sha is not None and bytes.fromhex(last.prev_sha) in self._chain
+            parent = None if last.prev_sha is None else bytes.fromhex(last.prev_sha)
+            joined = parent is not None and parent in self._chain
+            # What has the same place on the chain follows the same parent, if that is on the chain too.
+            rival = beside.get(last.seq) if last.seq == 0 or (joined and parent not in strays) else None
             if len(piece) == 1 and (joined or (last.seq == 0 and grounded)):
-                self._never_acknowledged(last)
+                self._never_acknowledged(last, rival)
             else:
-                self._orphaned(piece, joined)
+                self._orphaned(piece, joined, rival)
             grounded = grounded or last.seq == 0
+            strays.update(claimed)
             self._chain.update((digest, item.seq) for digest, item in claimed.items())
+
+    def _on_chain(self, places: set[int]) -> dict[int, str]:
+        """The names of the snapshots on the chain that have one of these ``seq``."""
+        digests = {digest.hex(): seq for digest, seq in self._chain.items() if seq in places}
+        labels = {digest[: naming.LABEL]: digest for digest in digests}
+        found: dict[int, str] = {}
+        with suppress(StatelineError):
+            for name in self.store.backend.list(self.scope) if digests else ():
+                parts = naming.snapshot_parts(name)
+                digest = labels.get(parts[1][: naming.LABEL]) if parts else None
+                if parts and digest and digest.startswith(parts[1]):
+                    found[digests[digest]] = name
+        return found
 
     def _piece(self, sha: str, loose: dict[str, Loose]) -> dict[bytes, Loose]:
         """The run of loose snapshots from a tip down to where it ends or meets what is known."""
@@ -281,13 +322,23 @@ class ChainCheck:
             at = loose[at].prev_sha
         return piece
 
-    def _never_acknowledged(self, item: Loose) -> None:
+    def _never_acknowledged(self, item: Loose, rival: str | None) -> None:
         if item.seq and not self._follows(item):
             self._found("damage", "misordered", item.path, "it names a parent on the chain and does not follow it")
             return
-        self._found(
-            "residue", "unacknowledged", item.path, "published and never made head: a crash, or a save under way"
-        )
+        if rival is None:
+            message = "published and never made head: a crash, or a save under way"
+            self._found("residue", "unacknowledged", item.path, message)
+            return
+        fork = f"{_rivals(item, rival)} is on the chain, and this one is not"
+        parts = naming.snapshot_parts(rival)
+        if parts is not None and parts[0] < item.created_at.replace(":", ""):
+            # A save that crashed is over before the next one begins.
+            message = "it is the newer one, which no crash leaves: the lock does not hold here, it was put here, or the"
+            self._found("warning", "forked", item.path, f"{fork}; {message} clock was set back")
+            return
+        message = "it crashed before it was made head, or the lock does not hold here and the other overtook it"
+        self._found("residue", "unacknowledged", item.path, f"{fork}: {message}")
 
     def _follows(self, item: Loose) -> bool:
         parts = naming.snapshot_parts(item.prev or "")
@@ -299,12 +350,15 @@ class ChainCheck:
             and parts[0] < item.created_at.replace(":", "")
         )
 
-    def _orphaned(self, piece: list[Loose], joined: bool) -> None:
+    def _orphaned(self, piece: list[Loose], joined: bool, rival: str | None) -> None:
         first, last = piece[-1], piece[0]
         span = (
             f"snapshot {last.seq}" if len(piece) == 1 else f"the {len(piece)} snapshots from {first.seq} to {last.seq}"
         )
         why = "the pointer was set back, or a second chain was put here" if joined else "what led there is lost"
+        if rival is not None:
+            why = "the pointer was set back, or a second chain was put here"
+            why = f"{_rivals(first, rival)} is on the chain, {first.path} is not; the lock does not hold here, or {why}"
         self._found("damage", "orphaned", last.path, f"{span} cannot be reached from the head: {why}")
 
     # -- telling ---------------------------------------------------------------------------------------------------
@@ -320,3 +374,8 @@ class ChainCheck:
 
     def _found(self, severity: Severity, code: str, name: str, message: str) -> None:
         self.findings.append(Finding(severity, code, self.key, f"{self.scope}/{name}".rstrip("/"), message))
+
+
+def _rivals(item: Loose, rival: str) -> str:
+    """The beginning of what is said of a fork, which ends with the snapshot that is on the chain."""
+    return f"two snapshots follow {item.prev}: {rival}" if item.seq else f"there are two first snapshots: {rival}"

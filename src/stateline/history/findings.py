@@ -9,13 +9,15 @@ import msgspec
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
+from stateline.bundle.envelope import Link
 from stateline.errors import IntegrityError, NewerVersion, StatelineError, UnsafePlace
 
 Severity = Literal["damage", "residue", "unsafe", "warning"]
 
 NOTE = (
     "A chain proves that nothing was changed inside it. It cannot show that snapshots were cut off its end cleanly, "
-    "nor that the whole store was exchanged for another: compare a head's sha with one kept elsewhere."
+    "that all of it was written anew, that a scope was taken away whole, or that the store was exchanged for another: "
+    "compare a head's sha with one kept elsewhere (`stateline verify --anchor SHA`)."
 )
 """What no check of a store can see from inside it."""
 
@@ -65,20 +67,35 @@ class Finding(msgspec.Struct, frozen=True):
         return msgspec.structs.asdict(self)
 
 
+class Anchor(msgspec.Struct, frozen=True):
+    """A digest that was kept outside the store, and where the snapshot that has it stands on its chain; None and None
+    if it is on none."""
+
+    sha256: str
+    scope: str | None = None
+    seq: int | None = None
+
+
 class Report(msgspec.Struct, frozen=True):
     """What was checked, and what was found. ``ok``: nothing is damaged. Counts are of what is intact: ``scopes`` that
-    have a head, ``snapshots`` and ``objects`` read. ``note`` says what such a check cannot see."""
+    have a head, ``snapshots`` and ``objects`` read. ``note`` says what such a check cannot see; ``heads`` are the
+    intact heads, by key, to be kept elsewhere for that; ``anchors`` says where those are that were given."""
 
     ok: bool
     scopes: int
     snapshots: int
     objects: int
     findings: tuple[Finding, ...]
+    heads: tuple[Link, ...] = ()
+    anchors: tuple[Anchor, ...] = ()
     note: str = NOTE
 
     def document(self) -> dict[str, Json]:
         """As it stands in ``--format json``."""
-        return {**msgspec.structs.asdict(self), "findings": [finding.document() for finding in self.findings]}
+        lists = ("findings", "heads", "anchors")
+        return msgspec.structs.asdict(self) | {
+            name: [msgspec.structs.asdict(item) for item in getattr(self, name)] for name in lists
+        }
 
 
 def has_damage(findings: Iterable[Finding]) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from msgspec.structs import replace
 
 from stateline.bundle import naming
-from stateline.errors import NewerVersion, NotFound, StatelineError
+from stateline.errors import NewerVersion, NotFound, StatelineError, UsageError
 from stateline.history.chain import ChainCheck
-from stateline.history.findings import Finding, Report, gathered, has_damage
+from stateline.history.findings import Anchor, Finding, Report, gathered, has_damage
 from stateline.history.inventory import Inventory, unsafe
 from stateline.store.protocol import Places
 from stateline.store.reading import reading_all
@@ -19,15 +21,20 @@ _NO_DIRECTORY = ("symlink", "not_regular")
 """Codes of a state dir that is no directory."""
 
 
-def verify(store: Store, key: str | None = None) -> Report:
+def verify(store: Store, key: str | None = None, anchors: Collection[str] = ()) -> Report:
     """Check the whole store, or the one scope ``key`` and the objects it names. Writes nothing, and may run while
     others write: what they are writing is never called damage.
 
-    Each file is read once (again only what looks damaged). Memory grows with the number of snapshots in one scope and
-    of objects in the store, by a digest each, not with their sizes. What a scope's state means is not judged.
+    ``anchors`` are digests of snapshots that somebody kept elsewhere. One that is on no chain that was checked is
+    damage (``anchor``), also where a repair has recorded it as lost: who can write here can write that as well.
 
-    Raises ``NotFound`` for a ``key`` whose scope does not exist, ``StorageError`` when the state dir cannot be opened.
+    Each file is read once (again only what looks damaged). Memory grows with the number of scopes, of snapshots in one
+    scope and of objects in the store, by a digest each, not with their sizes. What a scope's state means is not judged.
+
+    Raises ``NotFound`` for a ``key`` whose scope does not exist, ``StorageError`` when the state dir cannot be opened,
+    ``UsageError`` for an anchor that is no digest.
     """
+    anchors = tuple(dict.fromkeys(_checked_anchor(anchor) for anchor in anchors))
     store = reading_all(store)
     places = store.backend if isinstance(store.backend, Places) else None
     scopes = sorted(store.backend.scopes()) if places is None else []
@@ -38,7 +45,7 @@ def verify(store: Store, key: str | None = None) -> Report:
         if blocked:
             # Not opened, by readers neither. That nothing was checked must not look like a store in order.
             others = [finding for finding in findings if finding.code not in _NO_DIRECTORY]
-            return _report([*(replace(finding, severity="damage") for finding in blocked), *others], [], 0)
+            return _report([*(replace(finding, severity="damage") for finding in blocked), *others], [], 0, anchors)
         names = sorted(places.top())
         if not names and isinstance(places.examine(), NotFound):
             message = "there is no store here; an absent store is an empty one"
@@ -46,7 +53,7 @@ def verify(store: Store, key: str | None = None) -> Report:
         scopes = [name for name in names if naming.is_sha256(name)]
         newer = _store_file(places, names, findings)
         if newer:
-            return _report(findings, [], 0)
+            return _report(findings, [], 0, anchors)
         if key is None:
             findings += _top(places, names)
     if key is not None:
@@ -54,12 +61,19 @@ def verify(store: Store, key: str | None = None) -> Report:
     inventory = Inventory(store, places)
     if key is None:
         inventory.take_stock()
-    checks = [_settled(store, scope, inventory) for scope in scopes]
+    checks = [_settled(store, scope, inventory, anchors) for scope in scopes]
     if key is None:
         inventory.leftovers(certain=all(check.certain for check in checks))
     for check in checks:
         findings += check.findings
-    return _report(findings + inventory.findings, checks, inventory.intact)
+    return _report(findings + inventory.findings, checks, inventory.intact, anchors)
+
+
+def _checked_anchor(text: str) -> str:
+    if naming.is_sha256(text):
+        return text
+    hint = "an anchor is the whole sha of a snapshot, 64 lower-case hex digits; fewer bind nothing"
+    raise UsageError(f"{text[:80]!a} is no anchor", hint=hint)
 
 
 def _above(places: Places) -> list[Finding]:
@@ -72,14 +86,39 @@ def _above(places: Places) -> list[Finding]:
     return [Finding("unsafe", found.code, None, "", f"{found.reason}; to mend it: {found.fix}") for found in above]
 
 
-def _report(findings: list[Finding], checks: list[ChainCheck], objects: int) -> Report:
+def _report(findings: list[Finding], checks: list[ChainCheck], objects: int, anchors: Collection[str]) -> Report:
+    findings = findings + [_adrift(anchor, checks) for anchor in anchors if _found(anchor, checks).scope is None]
+    heads = [check.head for check in checks if check.head is not None]
     return Report(
         ok=not has_damage(findings),
         scopes=sum(check.has_head for check in checks),
         snapshots=sum(check.snapshots for check in checks),
         objects=objects,
         findings=gathered(findings),
+        heads=tuple(sorted(heads, key=lambda head: head.scope)),
+        anchors=tuple(_found(anchor, checks) for anchor in anchors),
     )
+
+
+def _found(anchor: str, checks: list[ChainCheck]) -> Anchor:
+    """Where an anchor is. No two chains have the same snapshot: each says which scope it is of."""
+    for check in checks:
+        if anchor in check.anchored:
+            return Anchor(anchor, check.key, check.anchored[anchor])
+    return Anchor(anchor)
+
+
+def _adrift(anchor: str, checks: list[ChainCheck]) -> Finding:
+    """The finding for an anchor that is on no chain."""
+    for check in checks:
+        if anchor in check.given_up:
+            message = f"no chain has the anchor {anchor}: a repair of this scope has recorded it as lost"
+            return Finding("damage", "anchor", check.key, "", message)
+    message = (
+        f"no chain that was read has the anchor {anchor}: it was cut off, written anew or taken away, or this is "
+        "another store"
+    )
+    return Finding("damage", "anchor", None, "", message)
 
 
 def _only(key: str, scopes: list[str]) -> str:
@@ -119,13 +158,13 @@ def _top(places: Places, names: list[str]) -> list[Finding]:
     return findings
 
 
-def _settled(store: Store, scope: str, inventory: Inventory) -> ChainCheck:
+def _settled(store: Store, scope: str, inventory: Inventory, anchors: Collection[str]) -> ChainCheck:
     """Check a scope; look again before anything is called damage. A scope that is removed, or removed and begun anew,
     while it is read looks broken once; what is damaged stays so."""
-    first = ChainCheck(store, scope, inventory).run()
+    first = ChainCheck(store, scope, inventory, anchors).run()
     if not has_damage(first.findings):
         return first
     seen = {(finding.code, finding.path) for finding in first.findings}
-    again = ChainCheck(store, scope, inventory).run()
+    again = ChainCheck(store, scope, inventory, anchors).run()
     again.findings = [f for f in again.findings if f.severity != "damage" or (f.code, f.path) in seen]
     return again

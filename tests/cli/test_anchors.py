@@ -1,0 +1,69 @@
+"""`verify` gives heads to keep elsewhere, and takes them back as anchors."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def head(cli: Any) -> str:
+    """The head of a context with two snapshots."""
+    cli.json("run", "--state-scope", "demo", "--set", "a=1")
+    found: str = cli.json("run", "--state-scope", "demo", "--set", "a=2")["head"]
+    return found
+
+
+def test_verify_prints_each_head_and_where_an_anchor_is(cli: Any, head: str) -> None:
+    lines = cli("verify", "--anchor", head).out.decode().splitlines()
+    assert f"head {head} context:demo@1" in lines
+    assert f"anchor {head} context:demo@1" in lines
+    assert [line for line in lines if line.startswith("anchor")] == [f"anchor {head} context:demo@1"]
+
+
+def test_an_anchor_that_is_missing_exits_5_and_asks_for_no_repair(cli: Any, head: str) -> None:
+    result = cli("verify", "--anchor", "0" * 64, "--anchor", head)
+    text = result.out.decode()
+    assert result.code == 5
+    assert f"damage anchor: no chain that was read has the anchor {'0' * 64}" in text
+    assert "\nDAMAGED: " in text
+    assert "plans how to go on" not in text
+    document = cli.json("verify", "--anchor", "0" * 64, "--anchor", head, exits=5)
+    assert document["ok"] is False
+    assert document["heads"] == [{"scope": "context:demo", "seq": 1, "sha256": head}]
+    assert document["anchors"] == [
+        {"sha256": "0" * 64, "scope": None, "seq": None},
+        {"sha256": head, "scope": "context:demo", "seq": 1},
+    ]
+    assert [(finding["severity"], finding["code"]) for finding in document["findings"]] == [("damage", "anchor")]
+
+
+def test_a_store_that_was_exchanged_is_told_by_the_anchor(cli: Any, head: str) -> None:
+    shutil.rmtree(cli.state)
+    cli.json("run", "--state-scope", "demo", "--set", "a=1")
+    assert cli("verify").code == 0
+    assert cli("verify", "--anchor", head).code == 5
+
+
+def test_what_is_no_whole_digest_is_a_usage_error(cli: Any, head: str) -> None:
+    result = cli("verify", "--anchor", head[:16])
+    assert result.code == 64
+    assert "64 lower-case hex digits" in result.err
+
+
+def test_of_many_heads_people_are_told_the_number_and_programs_all(cli: Any) -> None:
+    for number in range(11):
+        cli.json("run", "--state-scope", f"demo-{number}", "--set", "a=1")
+    text = cli("verify").out.decode()
+    assert "\nhead " not in f"\n{text}"
+    assert "11 heads: `stateline scopes` and --format json list them\n" in text
+    assert len(cli.json("verify")["heads"]) == 11
+
+
+def test_the_note_names_all_that_cannot_be_seen(cli: Any, head: str) -> None:
+    note = cli.json("verify")["note"]
+    for unseen in ("cut off its end", "written anew", "taken away whole", "exchanged for another", "--anchor"):
+        assert unseen in note
+    assert note in cli("verify").out.decode()
