@@ -54,6 +54,7 @@ def _meaning(ended: process.Exit, timeout: float) -> Evaluated:
         return Evaluated(code="too_large", message=message, hint="keep data in files that tasks read")
     try:
         return msgspec.convert(json.loads(ended.written.output), Evaluated)
-    except (ValueError, msgspec.ValidationError):
+    # The file may have written past the loader, into the same pipe: what comes out of it is anything.
+    except (ValueError, RecursionError, msgspec.ValidationError):
         message = f"running the file ended its process with code {ended.code} before `machine` was known"
         return Evaluated(code="exception", message=message)

@@ -115,6 +115,8 @@ def read_run(store: Store, scope: Scope, snapshot: Snapshot) -> Run:
             raise KeyError(state.tree.stage)
         if state.status != _STATUS[state.tree.phase]:
             raise KeyError(f"status {state.status!r} in phase {state.tree.phase!r}")
+        if state.tree.phase in ("ready", "started", "unknown") and "effect" not in snapshot.event:
+            raise KeyError("effect")  # it would be performed without a key of its own
         if state.context is not None:
             naming.checked_key(msgspec.convert(state.context, ContextRef).scope)
             if not naming.snapshot_parts(str(snapshot.event.get("context_path"))):

@@ -97,7 +97,7 @@ class RunEvent(msgspec.Struct, frozen=True, kw_only=True):
     meters: Meters
     transitions: list[Way]
     context_path: str | None = None
-    effect: Effect | None = None
+    effect: Effect | msgspec.UnsetType = msgspec.UNSET
     waiting: Request | None = None
     answered: Given | None = None
     output_of: str | None = None
@@ -186,7 +186,8 @@ def after_repair(content: Snapshot, newer_lost: bool) -> dict[str, Json]:
     if state.get("status") == "error" and "error" in last:
         document["error"] = last["error"]
     tree = state.get("tree")
-    document["stage"] = tree["stage"] if isinstance(tree, dict) else last.get("stage")
+    stage = tree.get("stage") if isinstance(tree, dict) else None
+    document["stage"] = stage if isinstance(stage, str) else last.get("stage")
     document["transitions"] = []
     document["birth"] = os.urandom(4).hex()
     if newer_lost and isinstance(document.get("effect"), dict):

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 NAMES = ("input", "state", "outputs", "output", "context", "error", "visits")
 """What an expression may name."""
 
+_LONGEST = 500
+"""Most characters of what the library says that are passed on: it repeats the expression."""
 _QUOTE_HINT = "text in an expression needs quotes of its own: 'text'"
 _WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _COMPILE_ERROR = re.compile(r"^ERROR: <input>:(-?\d+):(-?\d+): (.*)$", re.MULTILINE)
@@ -169,7 +171,7 @@ def _compile_error(expression: str, text: str) -> ConditionError:
         messages.append(f"{message} ({where})")
     if not messages:
         messages.append(text.splitlines()[0] if text else "it cannot be read")
-    return ConditionError(printable("; ".join(messages)), hint)
+    return ConditionError(printable("; ".join(messages)[:_LONGEST]), hint)
 
 
 def _compile_message(expression: str, words: str, line: int, column: int) -> tuple[str, str, int]:
@@ -223,7 +225,7 @@ def _raise_failure(expression: str, text: str) -> NoReturn:
         message = "a name has no value here: " + text.splitlines()[0]
     elif "Iteration budget" in text:
         message, hint = "the expression goes through more than 10000 items", "compute it in a task instead"
-    raise ConditionError(printable(message[:500]), hint)
+    raise ConditionError(printable(message[:_LONGEST]), hint)
 
 
 def _has_hint(expression: str, key: str) -> str:

@@ -6,6 +6,7 @@ schema whose parts multiply is refused, and of a large value only the first viol
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -154,19 +155,36 @@ def _multiplies(schema: Json) -> bool:
         elif isinstance(item, list):
             stack.extend(item)
     memo: dict[int, int] = {}
-    return any(_parts(node, schema, named, memo, 0) > _FAN_OUT for node in nodes)
+    return any(_parts(node, schema, named, memo) > _FAN_OUT for node in nodes)
 
 
-def _parts(node: Json, root: Json, named: dict[str, Any], memo: dict[int, int], level: int) -> int:
+def _parts(node: dict[str, Any], root: Json, named: dict[str, Any], memo: dict[int, int]) -> int:
     """How many subschemas apply to a value that ``node`` applies to; more than the limit is not counted further."""
-    if not isinstance(node, dict):
-        return 1
+    # Not by recursion: the answer must not depend on how deep the caller stands.
+    stack: list[tuple[int, Iterator[Json]]] = []
+
+    def enter(part: dict[str, Any]) -> None:
+        memo[id(part)] = 0  # a reference back to here adds nothing: the library cuts such cycles
+        stack.append((id(part), iter(_in_place(part, root, named))))
+        totals.append(1)
+
+    totals: list[int] = []
     if id(node) not in memo:
-        memo[id(node)] = 0  # a reference back to here adds nothing: the library cuts such cycles
-        if level > _CHAIN:
-            return _FAN_OUT + 1
-        total = 1 + sum(_parts(child, root, named, memo, level + 1) for child in _in_place(node, root, named))
-        memo[id(node)] = min(total, _FAN_OUT + 1)
+        enter(node)
+    while stack:
+        part, children = stack[-1]
+        for child in children:
+            if isinstance(child, dict) and id(child) not in memo:
+                if len(stack) > _CHAIN:
+                    return _FAN_OUT + 1
+                enter(child)
+                break
+            totals[-1] += memo[id(child)] if isinstance(child, dict) else 1
+        else:
+            stack.pop()
+            memo[part] = min(totals.pop(), _FAN_OUT + 1)
+            if totals:
+                totals[-1] += memo[part]
     return memo[id(node)]
 
 
@@ -193,7 +211,8 @@ def _target(reference: str, root: Json, named: dict[str, Any]) -> Json:
         key = canonical.unescape(token)
         if isinstance(place, dict):
             place = place.get(key)
-        elif isinstance(place, list) and key.isdecimal() and int(key) < len(place):
+        # More digits than any list has items: converting very long ones takes quadratic time, or is refused.
+        elif isinstance(place, list) and key.isascii() and key.isdecimal() and len(key) < 10 and int(key) < len(place):
             place = place[int(key)]
         else:
             return None

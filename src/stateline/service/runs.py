@@ -179,9 +179,16 @@ def history(store: Store, run: str | None) -> list[dict[str, Json]]:
 def _turn(store: Store, snapshot: Snapshot, event: RunEvent) -> dict[str, Json]:
     output = None
     if event.type in ("succeeded", "answered"):
-        outputs = snapshot.state["outputs"]
+        state = snapshot.state
+        outputs = state.get("outputs") if isinstance(state, dict) else None
         # Outputs of all stages may be one object; only this one's content is wanted.
         outputs = store.resolve(outputs) if isinstance(outputs, Ref) else outputs
+        if not isinstance(outputs, dict):
+            raise IntegrityError(
+                f"the snapshot {snapshot.path} does not hold a run's state: it has no outputs",
+                finding="malformed",
+                hint="nothing was changed; `stateline verify` lists all damage",
+            )
         output = store.resolve(outputs.get(event.output_of))
     return {
         "turn": event.turn,

@@ -53,8 +53,13 @@ class Document:
 
     def remember(self, path: Path, place: Place) -> None:
         """``path`` begins at ``place``, unless a place is known; a part without one has its parent's."""
-        if len(self.findings.places) < _MOST_PLACES:
+        if not self.full:
             self.findings.places.setdefault(path, place)
+
+    @property
+    def full(self) -> bool:
+        """Whether no more places are remembered."""
+        return len(self.findings.places) >= _MOST_PLACES
 
     def text_at(self, text: str, path: Path, place: Place) -> str:
         """``text``, or the same without its lone surrogates, which are noted."""

@@ -94,7 +94,8 @@ def _targets(statement: ast.stmt) -> list[ast.expr]:
 
 
 def _walk(document: Document, lines: list[str], names: dict[str, ast.expr], path: Path, value: ast.expr) -> None:
-    if len(path) > DEPTH:
+    # Names that stand for lists of names can have more places than there is time to walk to.
+    if len(path) > DEPTH or document.full:
         return
     if isinstance(value, ast.Name):
         value = names.get(value.id, value)
