@@ -18,31 +18,34 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from campaigns import audits, damage, kills, limits, mends, races, saves
+from campaigns import report
 from campaigns.chain import Violated
+from campaigns.suites import SUITES, Amounts, Call
 
 from stateline.errors import StatelineError
 
-SUITES = ("kills", "points", "runs", "saves", "damage", "audits", "repairs", "limits")
-
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/torture", description=__doc__)
-    parser.add_argument("--suite", choices=(*SUITES, "all"), default="all")
-    parser.add_argument("--kills", type=int, default=200, metavar="N", help="kills of each kind (default 200)")
-    parser.add_argument(
-        "--cases",
-        type=int,
-        default=100_000,
-        metavar="N",
-        help="bytes changed by the suite damage; audits compares a hundredth, repairs mends a two-hundredth of that "
-        "(default 100000)",
+    width = max(map(len, SUITES)) + 2
+    told = "\n".join(f"  {name:{width}}{suite.about}" for name, suite in SUITES.items())
+    parser = argparse.ArgumentParser(
+        prog="scripts/torture",
+        description=__doc__,
+        epilog=f"suites:\n{told}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--scopes", type=int, default=100_000, metavar="N", help="of the suite limits (default 100000)")
-    parser.add_argument("--minutes", type=float, default=30.0, metavar="M", help="stop after that time (default 30)")
+    usual = Amounts()
+    parser.add_argument("--suite", action="append", choices=SUITES, help="one of them; may be repeated (default: all)")
+    parser.add_argument("--minutes", type=float, default=60.0, metavar="M", help="for all of it (default 60)")
+    parser.add_argument("--seed", metavar="S", help="makes the choices repeatable; the system's timing is not")
+    parser.add_argument("--write", action="store_true", help="keep the figures, and renew them in docs/reliability.md")
+    parser.add_argument("--states", type=int, default=usual.states, metavar="N", help="distinct disks of `power`")
+    parser.add_argument("--crashes", type=int, default=usual.crashes, metavar="N", help="of `filesystems`")
+    parser.add_argument("--kills", type=int, default=usual.kills, metavar="N", help="of each kind")
     parser.add_argument(
-        "--seed", default=None, metavar="S", help="makes the choices repeatable; the system's timing is not"
+        "--cases", type=int, default=usual.cases, metavar="N", help="bytes changed by `damage`; other suites do a part"
     )
+    parser.add_argument("--scopes", type=int, default=usual.scopes, metavar="N", help="of `limits`")
     return parser.parse_args()
 
 
@@ -50,47 +53,28 @@ def _say(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
-def _suite(name: str, root: Path, arguments: argparse.Namespace, until: float) -> dict[str, Any]:
-    seed = f"{arguments.seed}:{name}"
-    if name == "runs":
-        return races.campaign(root, rounds=5, until=until, say=_say)
-    if name == "saves":
-        return saves.campaign(root, seed, writers=8, each=200, until=until, say=_say)
-    if name == "limits":
-        return limits.campaign(root, count=arguments.scopes, say=_say)
-    if name == "damage":
-        return damage.campaign(root, seed, cases=arguments.cases, until=until, say=_say)
-    if name == "audits":
-        if shutil.which("jq") is None:
-            return {"skipped": "jq is not installed"}
-        return audits.campaign(root, seed, cases=arguments.cases // 100, until=until, say=_say)
-    if name == "repairs":
-        return mends.campaign(root, seed, cases=arguments.cases // 200, until=until, say=_say)
-    repeatable, points = name.endswith("repeatable"), name.startswith("points")
-    if points and shutil.which("strace") is None:
-        return {"skipped": "strace is not installed"}
-    return kills.campaign(
-        root, seed, repeatable=repeatable, kills=arguments.kills, until=until, say=_say, points=points
-    )
-
-
 def main() -> int:
     arguments = _arguments()
-    arguments.seed = arguments.seed or os.urandom(4).hex()
-    _say(f"seed {arguments.seed}")
-    until = time.monotonic() + 60 * arguments.minutes
-    wanted = SUITES if arguments.suite == "all" else (arguments.suite,)
-    twofold = ("kills", "points")
-    names = [f"{name}{kind}" for name in wanted for kind in ((", repeatable", ", once") if name in twofold else ("",))]
-    summary: dict[str, Any] = {"seed": arguments.seed, "ok": True, "suites": {}}
+    seed = arguments.seed or os.urandom(4).hex()
+    _say(f"seed {seed}")
+    end = time.monotonic() + 60 * arguments.minutes
+    wanted = arguments.suite or list(SUITES)
+    amounts = Amounts(arguments.states, arguments.crashes, arguments.kills, arguments.cases, arguments.scopes)
+    summary: dict[str, Any] = {"seed": seed, "ok": True, "suites": {}}
     root = Path(tempfile.mkdtemp(prefix="stateline torture "))
-    for name in names:
+    for number, name in enumerate(wanted):
         _say(f"== {name}")
+        # What one suite leaves of its share goes to the others.
+        left = sum(SUITES[later].share for later in wanted[number:])
+        until = time.monotonic() + (end - time.monotonic()) * SUITES[name].share / left
         try:
-            summary["suites"][name] = _suite(name, root / name, arguments, until)
+            found = SUITES[name].perform(Call(root / name, f"{seed}:{name}", until, _say, amounts))
         except (Violated, StatelineError) as error:
             summary["ok"] = False
-            summary["suites"][name] = {"violated": str(error), "place": str(root / name)}
+            found = {"violated": str(error), "place": str(root / name)}
+        summary["suites"][name] = found
+        if arguments.write and "skipped" not in found:
+            report.keep(name, seed, found)
     sys.stdout.write(json.dumps(summary, indent=2) + "\n")
     if summary["ok"]:
         shutil.rmtree(root, ignore_errors=True)

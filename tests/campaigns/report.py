@@ -1,0 +1,76 @@
+"""What the campaigns found last, kept as JSON, and its table in docs/reliability.md."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import platform
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+KEPT = Path(__file__).with_name("results.json")
+PAGE = CHECKOUT / "docs" / "reliability.md"
+_TABLE = re.compile(r"<!-- torture -->\n.*?<!-- /torture -->", re.DOTALL)
+
+
+def keep(suite: str, seed: str, found: dict[str, Any]) -> None:
+    """Keep what a suite found, in the place of what it found before, and renew the table."""
+    results = load()
+    results[suite] = {
+        "command": f"scripts/torture --suite {shlex.quote(suite)} --seed {shlex.quote(seed)}",
+        "day": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": _commit(),
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}, Python {platform.python_version()}",
+        "found": found,
+    }
+    KEPT.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
+
+
+def load() -> dict[str, Any]:
+    """What is kept, by suite."""
+    results: dict[str, Any] = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
+    return results
+
+
+def renewed(page: str, results: dict[str, Any]) -> str:
+    """The page with the table of ``results``. Raises ValueError for a page without a place for it."""
+    if not _TABLE.search(page):
+        raise ValueError("there are no lines `<!-- torture -->` and `<!-- /torture -->`")
+    table = "\n".join(_row(suite, result) for suite, result in results.items())
+    head = "| suite, and what repeats it | found | at |\n| --- | --- | --- |"
+    return _TABLE.sub(lambda _: f"<!-- torture -->\n\n{head}\n{table}\n\n<!-- /torture -->", page)
+
+
+def _row(suite: str, result: dict[str, Any]) -> str:
+    found = "; ".join(f"{name} {_number(value)}" for name, value in figures(result["found"]))
+    return f"| **{suite}** `{result['command']}` | {found} | {result['day']}, `{result['commit']}` |"
+
+
+def figures(found: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The numbers and words at the top of a summary; what is nested is for programs, but for a count of it."""
+    told: list[tuple[str, Any]] = []
+    for name, value in found.items():
+        if isinstance(value, str | int | float):
+            told.append((name.replace("_", " "), value))
+        elif isinstance(value, dict) and value and all(isinstance(each, int) for each in value.values()):
+            parts = ", ".join(f"{each} {_number(count)}" for each, count in sorted(value.items())[:8])
+            told.append((name.replace("_", " "), f"({parts}{', ...' if len(value) > 8 else ''})"))
+    return told
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value).replace("|", "\\|").replace("\n", " ")
+    return f"{value:,}"
+
+
+def _commit() -> str:
+    said = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=CHECKOUT, capture_output=True, text=True, check=False
+    )
+    return said.stdout.strip() or "unknown"
