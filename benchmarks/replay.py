@@ -26,22 +26,20 @@ def replayed(place: str, size: int, durability: str = "full") -> Callable[[int],
 
     def save(number: int) -> None:
         directory, lock = _locked(root)
-        mark = _new(directory, ".tmp-held")
+        os.close(_new(directory, ".tmp-held"))
         _read(directory, "latest.json")
         _read(directory, f"state-{number - 1:08}")
-        temporary = f".tmp-{os.urandom(8).hex()}"
-        _write(_new(directory, temporary), data, synced)
+        temporary = _temporary(directory, data, synced)
         os.link(temporary, f"state-{number:08}", src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
         os.unlink(temporary, dir_fd=directory)
         if synced:
-            os.fsync(directory)
+            _sync(directory)
+        temporary = _temporary(directory, _POINTER, synced)
         _read(directory, "latest.json")
-        os.stat(".tmp-held", dir_fd=directory, follow_symlinks=False)
-        os.fstat(mark)
-        _write(mark, _POINTER, synced)
-        os.rename(".tmp-held", "latest.json", src_dir_fd=directory, dst_dir_fd=directory)
+        os.rename(temporary, "latest.json", src_dir_fd=directory, dst_dir_fd=directory)
+        os.unlink(".tmp-held", dir_fd=directory)
         if synced:
-            os.fsync(directory)
+            _sync(directory)
         os.close(directory)
         fcntl.flock(lock, fcntl.LOCK_UN)
         os.close(lock)
@@ -80,8 +78,17 @@ def _read(directory: int, name: str) -> None:
     os.geteuid()
 
 
-def _write(fd: int, data: bytes, synced: bool) -> None:
+def _temporary(directory: int, data: bytes, synced: bool) -> str:
+    """A new file under a random name with ``data``; the name."""
+    name = f".tmp-{os.urandom(8).hex()}"
+    fd = _new(directory, name)
     os.write(fd, data)
     if synced:
         os.fsync(fd)
     os.close(fd)
+    return name
+
+
+def _sync(directory: int) -> None:
+    os.fsync(directory)
+    os.fstat(directory)

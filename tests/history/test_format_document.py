@@ -330,6 +330,29 @@ def leftover_first(audited: Audited) -> None:
     (audited.scope / name).write_bytes(data)
 
 
+def forked(audited: Audited) -> None:
+    """Beside the head a newer one of the same place: what two writers leave where a lock does not hold."""
+    older = audited.store.scope(KEY).save({"n": 3})
+    audited.point(2)
+    audited.store.scope(KEY).save({"n": 4})
+    audited.files["pointer"].write_bytes(older.pointer.encode())
+
+
+def leftover_of(size: int) -> Callable[[Audited], None]:
+    """A fourth snapshot of that many bytes whose pointer was never written."""
+
+    def change(audited: Audited) -> None:
+        saved = audited.store.scope(KEY).save({"n": ""})
+        audited.point(2)
+        (audited.scope / saved.path).unlink()
+        data = saved.data.replace(b'{"n":""}', b'{"n":"' + b"n" * (size - len(saved.data)) + b'"}')
+        assert len(data) == size
+        name = naming.snapshot_name(saved.envelope.created_at, canonical.sha256(data))
+        (audited.scope / name).write_bytes(data)
+
+    return change
+
+
 def stranger(audited: Audited) -> None:
     other = audited.store.scope("notes:else").save({})
     shutil.copy(audited.place / other.scope / other.path, audited.scope / other.path)
@@ -445,6 +468,9 @@ CHANGES: dict[str, tuple[Callable[[Audited], None], str]] = {
     "junk snapshot added": (add(LONG, b"{}"), "damage"),
     "snapshot name that is none": (add("state-x-1.json", b"{}"), "damage"),
     "snapshot never acknowledged": (leftover, "intact"),
+    "snapshot never acknowledged, as large as may be": (leftover_of(canonical.SNAPSHOT_LIMIT), "intact"),
+    "snapshot never acknowledged, one byte too large": (leftover_of(canonical.SNAPSHOT_LIMIT + 1), "damage"),
+    "snapshot beside the head, and newer": (forked, "intact"),
     "two snapshots beyond the head": (second_leftover, "damage"),
     "first snapshot never acknowledged": (leftover_first, "intact"),
     "snapshot of another scope": (stranger, "damage"),

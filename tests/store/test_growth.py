@@ -93,7 +93,7 @@ def test_a_small_change_beside_a_large_value_writes_little_and_opens_no_object(
     writer.save({"n": 1, "big": MIB, "deep": {"big": MIB + "2", "l": chat(200)}})
     assert fs.opened == []
     assert fs.counts["bytes"] < 4096
-    assert fs.counts["files"] == 2, "the snapshot and the pointer"
+    assert fs.counts["files"] == 3, "the mark, the snapshot and the pointer"
     assert fs.counts["syncs"] == 4
 
 
@@ -106,7 +106,7 @@ def test_the_thousandth_message_costs_what_an_early_one_costs(scope: Scope, fs: 
         saved = writer.save({"chat": chat(total + 1), "model": "m"})
         assert fs.counts["bytes"] < 8192
         assert len(fs.opened) <= 2
-        assert fs.counts["files"] == 3, "the last chunk, the snapshot and the pointer"
+        assert fs.counts["files"] == 4, "the mark, the last chunk, the snapshot and the pointer"
         counts.append((fs.counts["bytes"], len(fs.opened)))
         assert writer.store.resolve(saved.state) == {"chat": chat(total + 1), "model": "m"}
     (early, opened), _, (late, opened_late) = counts
@@ -139,7 +139,7 @@ def test_what_is_inside_a_node_that_changed_is_known_by_reading_that_node_only(
     fs.forget()
     second = writer.save(state("two"))
     assert fs.opened == [node.sha256]
-    assert fs.counts["files"] == 3, "the node, the snapshot and the pointer"
+    assert fs.counts["files"] == 4, "the mark, the node, the snapshot and the pointer"
     assert second.envelope.objects["/outer"] != node
 
 
@@ -222,7 +222,7 @@ def test_a_state_with_references_in_it_is_saved_without_reading_objects(
     fs.forget()
     writer.save(head.state | {"n": 1})
     assert fs.opened == []
-    assert fs.counts["files"] == 2
+    assert fs.counts["files"] == 3, "the mark, the snapshot and the pointer"
 
 
 # -- appending ---------------------------------------------------------------------------------------------------------
