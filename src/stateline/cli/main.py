@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from typing import Any
 
@@ -13,12 +15,18 @@ _STOPPED = {
     "message": "stopped by a signal; what was finished is saved",
     "hint": "call again to go on; an effect that was cut and is not repeatable waits as unknown_outcome",
 }
+_LOADED_LATER = {
+    errno.EMFILE: "raise the limit of open files (ulimit -n), then call again",
+    errno.ENFILE: "end what holds so many files open, then call again",
+    errno.ENOMEM: "free some memory, then call again",
+}
+"""What to do where a module could not be loaded."""
+_INSTALLATION = "check that the disk is well and the installation of stateline can be read, then call again"
 
 
 def main() -> None:
     """The program ``stateline``. Ends the process; everything is flushed before."""
     import gc
-    import os
 
     # A call is a process, and a short one: collecting garbage and tearing the interpreter down would be a third of it.
     gc.disable()
@@ -36,17 +44,35 @@ def main() -> None:
 
 def run(argv: list[str]) -> int:
     """Run one command; its exit code. Never raises."""
-    if argv == ["--version"]:
-        return _version()
     try:
-        return _run(argv)
+        return _version() if argv == ["--version"] else _run(argv)
     except KeyboardInterrupt:
         # Ctrl-C while modules are loaded.
-        from stateline.cli.options import json_wanted
-        from stateline.cli.output import fail
-
-        fail(json_wanted(argv), _STOPPED)
+        _last_words(argv, _STOPPED)
         return _CTRL_C
+    except (OSError, ImportError) as error:
+        # Not even what every command needs can be loaded.
+        _last_words(argv, _not_loaded(error))
+        return 1
+
+
+def json_wanted(argv: list[str]) -> bool:
+    """Whether the caller wants JSON, told from the bare words: for errors that come before they are understood."""
+    wanted = os.environ.get("STATELINE_FORMAT") == "json"
+    for index, word in enumerate(argv):
+        if word == "--":
+            break
+        if word.startswith("--format="):
+            wanted = word == "--format=json"
+        elif word == "--format" and index + 1 < len(argv):
+            wanted = argv[index + 1] == "json"
+    return wanted
+
+
+def debug_wanted(argv: list[str]) -> bool:
+    """Whether the caller wants tracebacks, told from the bare words."""
+    words = argv[: argv.index("--")] if "--" in argv else argv
+    return "--debug" in words or os.environ.get("STATELINE_DEBUG", "").lower() in ("1", "true")
 
 
 def _version() -> int:
@@ -64,7 +90,6 @@ def _run(argv: list[str]) -> int:
     from typer._click import exceptions as click
 
     from stateline.cli.app import application
-    from stateline.cli.options import debug_wanted, json_wanted
     from stateline.cli.output import fail, talk
     from stateline.engine.interrupts import Interrupted
 
@@ -108,7 +133,61 @@ def _explain(error: BaseException) -> tuple[dict[str, Any], int]:
         message = "no command was given" if isinstance(error, click.NoArgsIsHelpError) else error.format_message()
         path = context.command_path if context else "stateline"
         return {"code": "usage", "message": message, "hint": f"see `{path} --help`"}, 64
+    if _while_loading(error):
+        return _not_loaded(error), 1
     return {"code": "internal", "message": f"{type(error).__name__}: {error}", "hint": _INTERNAL}, 1
+
+
+def _while_loading(error: BaseException) -> bool:
+    """Whether a module could not be loaded: the system refuses that too (too many open files, an I/O error)."""
+    if isinstance(error, ImportError):
+        return True
+    trace = error.__traceback__ if isinstance(error, OSError) else None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _not_loaded(error: BaseException) -> dict[str, Any]:
+    """What is said where a module could not be loaded. Loads nothing."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__
+    if cause is None:
+        reason, hint = str(error) or type(error).__name__, _INSTALLATION
+    else:
+        where = f": {cause.filename}" if isinstance(cause.filename, str) else ""
+        reason, hint = f"{cause.strerror or cause}{where}", _LOADED_LATER.get(cause.errno or 0, _INSTALLATION)
+    message = f"cannot load a part of the program: {reason}; what was acknowledged before is untouched"
+    return {"code": "storage", "message": message, "hint": hint}
+
+
+def _last_words(argv: list[str], document: dict[str, Any]) -> None:
+    """Say ``document`` although what else says it may not load."""
+    try:
+        from stateline.cli.output import fail
+
+        fail(json_wanted(argv), document)
+        return
+    except (OSError, ImportError):
+        pass
+    words = {key: _plain(text) for key, text in document.items()}
+    try:
+        if json_wanted(argv):
+            # Nothing is left in the words that JSON would have to escape.
+            members = ",".join(f'"{key}":"{text}"' for key, text in words.items())
+            print(f'{{"error":{{{members}}}}}', flush=True)
+        else:
+            print(f"error: {words['message']}\nhint:  {words['hint']}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        pass
+
+
+def _plain(text: str) -> str:
+    """``text`` with nothing in it that acts on a terminal or has to be escaped."""
+    return "".join(letter if " " <= letter <= "~" and letter not in '"\\' else "?" for letter in text)
 
 
 if __name__ == "__main__":

@@ -160,25 +160,6 @@ def settings(ctx: click.Context) -> Settings:
         ) from None
 
 
-def json_wanted(argv: list[str]) -> bool:
-    """Whether the caller wants JSON, told from the bare words: for errors that come before they are understood."""
-    wanted = os.environ.get("STATELINE_FORMAT") == "json"
-    for index, word in enumerate(argv):
-        if word == "--":
-            break
-        if word.startswith("--format="):
-            wanted = word == "--format=json"
-        elif word == "--format" and index + 1 < len(argv):
-            wanted = argv[index + 1] == "json"
-    return wanted
-
-
-def debug_wanted(argv: list[str]) -> bool:
-    """Whether the caller wants tracebacks, told from the bare words."""
-    words = argv[: argv.index("--")] if "--" in argv else argv
-    return "--debug" in words or os.environ.get("STATELINE_DEBUG", "").lower() in ("1", "true")
-
-
 def read_input(text: str | None) -> Any:
     """``--input JSON|@FILE``; UNSET without it. Raises ``UsageError`` for what is not JSON or cannot be read."""
     from stateline.bundle import canonical
