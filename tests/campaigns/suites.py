@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-
 from campaigns import (
     audits,
     contests,
