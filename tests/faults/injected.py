@@ -167,7 +167,7 @@ class Stage:
         wrong: list[str] = []
         outcome = str(done.returncode)
         checks = (
-            lambda: self._pythons_own(name, shot, done) or _demand_said(done, target, shot),
+            lambda: _demand_said(done, target, shot),
             lambda: _demand_kept(self.state, target, before, done.stdout),
             lambda: _demand_usable(self.state, target, keys),
         )
@@ -179,21 +179,6 @@ class Stage:
             except (StatelineError, OSError) as error:
                 wrong.append(f"{type(error).__name__} afterwards: {error}")
         return Done(name, shot, Verdict(outcome, "; ".join(wrong)))
-
-    def _pythons_own(self, name: str, shot: Shot, done: subprocess.CompletedProcess[bytes]) -> bool:
-        """Whether an error that is called a bug is that a module of the program could not be loaded, since nothing at
-        all could be read any more: a module that is missing is no matter of the state dir."""
-        if shot.way != "sticky" or b'"code":"internal"' not in done.stdout or b"Traceback" in done.stderr:
-            return False
-        self._renewed(name)
-        again = self._run(name, [*_STRACE, *shot.words()], "--debug")
-        trace = again.stderr.decode(errors="replace")
-        own = any(word in trace for word in ("importlib", "ImportError", "ModuleNotFoundError")) or not trace
-        if own:
-            # What is looked at next is what the first time left.
-            self._renewed(name)
-            self._run(name, [*_STRACE, *shot.words()])
-        return own
 
     def _renewed(self, name: str) -> tuple[Picture, dict[str, str]]:
         """A fresh copy of what the command begins with; its picture, and its scopes."""
