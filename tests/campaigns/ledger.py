@@ -1,14 +1,44 @@
-"""A scope's chain read with a JSON parser and SHA-256 alone, for judges that must not trust the store's own eyes."""
+"""What judges of real directories share: what the oracle cannot read breaks an invariant, ``verify`` finds residue
+only, and in a scope's directory there is a chain and what lies beside it."""
 
 from __future__ import annotations
 
-import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from campaigns.chain import demand
+from campaigns.chain import Violated, demand
+from campaigns.oracle import Broken, Tree, chain_of, sha256, snapshots_of, tree_of
+
+from stateline import Store
+from stateline.history.findings import Report
+from stateline.history.verify import verify
+
+
+@contextmanager
+def demanding() -> Iterator[None]:
+    """What the oracle cannot read is an invariant that does not hold: ``Broken`` becomes ``Violated``."""
+    try:
+        yield
+    except Broken as error:
+        raise Violated(str(error)) from error
+
+
+def demand_only_residue(store: Store, *, mended: bool = False) -> Report:
+    """``verify`` finds what a crash leaves at most, a store without its own file included; where something was
+    ``mended``, the records of that too. Raises ``Violated``."""
+    harmless = ("no_store", "extension", "lost") if mended else ("no_store",)
+    report = verify(store)
+    worse = [
+        found
+        for found in report.findings
+        if found.severity != "residue" and not (found.severity == "warning" and found.code in harmless)
+    ]
+    demand(report.ok and not worse, f"verify found {worse}")
+    return report
 
 
 def said_by(file: Path) -> list[list[str]]:
@@ -21,9 +51,9 @@ def said_by(file: Path) -> list[list[str]]:
 class Chain(msgspec.Struct, frozen=True):
     """What lies in a scope's directory. ``files`` maps each snapshot's sha to its document, ``names`` to its file's
     name; ``order`` are the shas from the first to the head, ``on_chain`` maps them to their places in it; ``loose`` are
-    the shas beside the chain, ``temporary`` names of unfinished files."""
+    the shas beside the chain, ``temporary`` names of unfinished files, ``tree`` is the whole state dir."""
 
-    state_dir: Path
+    tree: Tree
     files: dict[str, dict[str, Any]]
     names: dict[str, str]
     order: list[str]
@@ -32,62 +62,39 @@ class Chain(msgspec.Struct, frozen=True):
     temporary: list[str]
 
     @classmethod
+    @demanding()
     def read(cls, state_dir: Path, key: str) -> Chain:
         """Read all of it. Raises ``Violated`` if the pointer, or what it leads to, is not as the format says."""
-        scope = state_dir / hashlib.sha256(key.encode()).hexdigest()
-        files: dict[str, dict[str, Any]] = {}
-        names: dict[str, str] = {}
+        tree = tree_of(state_dir)
+        scope = sha256(key.encode())
+        snapshots = snapshots_of(tree).get(scope, [])
+        files = {link.sha256: link.document for link in snapshots}
+        names = {link.sha256: link.path for link in snapshots}
+        demand(len(files) == len(snapshots), f"{key} holds a snapshot twice")
         temporary: list[str] = []
-        for path in sorted(scope.iterdir()):
-            if path.name.startswith("state-"):
-                data = path.read_bytes()
-                sha = hashlib.sha256(data).hexdigest()
-                label = path.stem.rpartition("-")[2]
-                demand(sha.startswith(label) and len(label) >= 8, f"{path.name} has the digest {sha}")
-                demand(sha not in files, f"{path.name} is there twice")
-                files[sha], names[sha] = json.loads(data), path.name
-                demand(files[sha]["scope"] == key, f"{path.name} belongs to another scope")
-            elif path.name.startswith(".tmp-"):
-                temporary.append(path.name)
+        for name in {path[65:] for path in tree if path.startswith(f"{scope}/")} - {"", *names.values()}:
+            demand(not name.startswith("state-"), f"{name} has another digest")
+            if name.startswith(".tmp-"):
+                temporary.append(name)
             else:
-                demand(path.name in ("latest.json", "scope.lock"), f"{path.name} does not belong here")
-        order = _order(json.loads((scope / "latest.json").read_bytes()), files, names)
+                demand(name in ("latest.json", "scope.lock"), f"{name} does not belong here")
+        demand(all(document["scope"] == key for document in files.values()), f"{key} holds another scope's snapshots")
+        demand(f"{scope}/latest.json" in tree, f"{key} has no pointer")
+        order = [link.sha256 for link in chain_of(tree, scope)]
         on_chain = {sha: place for place, sha in enumerate(order)}
         loose = [sha for sha in files if sha not in on_chain]
-        return cls(state_dir, files, names, order, on_chain, loose, temporary)
+        return cls(tree, files, names, order, on_chain, loose, sorted(temporary))
 
     def states(self) -> list[dict[str, Any]]:
         """The states on the chain, oldest first, with null where an object stands."""
         return [self.files[sha]["state"] for sha in self.order]
 
     def values(self, place: str) -> list[Any]:
-        """The objects at ``place`` (a JSON Pointer) of the states on the chain, oldest first; each has its digest."""
-        found = []
-        for sha in self.order:
-            digest = self.files[sha]["objects"][place]["sha256"]
-            data = (self.state_dir / "objects" / digest[:2] / digest).read_bytes()
-            demand(hashlib.sha256(data).hexdigest() == digest, f"the object {digest} is altered")
-            found.append(json.loads(data))
-        return found
+        """The objects at ``place`` (a JSON Pointer) of the states on the chain, oldest first."""
+        digests = [self.files[sha]["objects"][place]["sha256"] for sha in self.order]
+        return [json.loads(self.tree[f"objects/{digest[:2]}/{digest}"]) for digest in digests]
 
     def parent_of(self, sha: str) -> str | None:
         """The sha of a snapshot's parent, or None for a first one."""
         parent: str | None = self.files[sha]["prev_sha"]
         return parent
-
-
-def _order(pointer: dict[str, Any], files: dict[str, dict[str, Any]], names: dict[str, str]) -> list[str]:
-    """The chain from its first snapshot to the one that the pointer names. Raises ``Violated`` if it is not one."""
-    order: list[str] = []
-    path, sha = pointer["path"], pointer["sha256"]
-    while sha is not None:
-        demand(sha in files, f"the chain leads to {sha}, which is not there")
-        demand(names[sha] == path, f"the chain calls {sha} {path}, and it is {names[sha]}")
-        order.append(sha)
-        path, sha = files[sha]["prev"], files[sha]["prev_sha"]
-    order.reverse()
-    for place, sha in enumerate(order):
-        demand(files[sha]["seq"] == place, f"{names[sha]} has seq {files[sha]['seq']} at place {place}")
-    times = [files[sha]["created_at"] for sha in order]
-    demand(times == sorted(set(times)), "times do not rise along the chain")
-    return order

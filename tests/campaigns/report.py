@@ -11,19 +11,29 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 KEPT = Path(__file__).with_name("results.json")
 PAGE = CHECKOUT / "docs" / "reliability.md"
 _TABLE = re.compile(r"<!-- torture -->\n.*?<!-- /torture -->", re.DOTALL)
 
 
-def keep(suite: str, seed: str, found: dict[str, Any]) -> None:
+class Run(msgspec.Struct, frozen=True):
+    """What was run: the seed, the ``options`` besides as they are written, and the commit that was there."""
+
+    seed: str
+    options: str
+    commit: str
+
+
+def keep(suite: str, run: Run, found: dict[str, Any]) -> None:
     """Keep what a suite found, in the place of what it found before, and renew the table."""
     results = load()
     results[suite] = {
-        "command": f"scripts/torture --suite {shlex.quote(suite)} --seed {shlex.quote(seed)}",
+        "command": f"scripts/torture --suite {shlex.quote(suite)} --seed {shlex.quote(run.seed)} {run.options}",
         "day": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "commit": _commit(),
+        "commit": run.commit,
         "system": f"{platform.system()} {platform.release().partition('-')[0]}, Python {platform.python_version()}",
         "found": found,
     }
@@ -42,13 +52,13 @@ def renewed(page: str, results: dict[str, Any]) -> str:
     if not _TABLE.search(page):
         raise ValueError("there are no lines `<!-- torture -->` and `<!-- /torture -->`")
     table = "\n".join(_row(suite, result) for suite, result in results.items())
-    head = "| suite, and what repeats it | found | at |\n| --- | --- | --- |"
+    head = "| suite, and how it was run | found | at |\n| --- | --- | --- |"
     return _TABLE.sub(lambda _: f"<!-- torture -->\n\n{head}\n{table}\n\n<!-- /torture -->", page)
 
 
 def _row(suite: str, result: dict[str, Any]) -> str:
     found = "; ".join(f"{name} {_number(value)}" for name, value in figures(result["found"]))
-    return f"| **{suite}** `{result['command']}` | {found} | {result['day']}, `{result['commit']}` |"
+    return f"| **{suite}** `{_number(result['command'])}` | {found} | {result['day']}, `{result['commit']}` |"
 
 
 def figures(found: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -69,7 +79,8 @@ def _number(value: Any) -> str:
     return f"{value:,}"
 
 
-def _commit() -> str:
+def commit() -> str:
+    """The commit that is checked out, with ``-dirty`` if something was changed."""
     said = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=CHECKOUT, capture_output=True, text=True, check=False
     )

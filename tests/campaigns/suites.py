@@ -1,4 +1,10 @@
-"""The campaigns that prove what is claimed, each as one suite with its share of the time."""
+"""The campaigns that attack what is promised, each as one suite with its share of the time.
+
+What the other modules here are for: ``oracle``, ``chain``, ``observed``, ``ledger`` read and judge what lies there;
+``plant``, ``task`` and ``nursery`` start the processes that run, save and are killed; ``victim`` and ``generated`` make
+stores, ``harms``, ``intrusions`` and ``mutations`` spoil them; ``images``, ``outage``, ``doomed`` and ``survivors`` are
+about file systems whose power is cut; ``loaders`` lists all that reads bytes from outside. ``report`` keeps figures.
+"""
 
 from __future__ import annotations
 
@@ -95,15 +101,11 @@ SUITES: dict[str, Suite] = {
     ),
     "syscalls": Suite("SIGKILL before and after every call of every story", 3, _usual(syscalls.campaign)),
     "errors": Suite("an error of every kind at every call of every story", 5, _usual(errors.campaign)),
-    "errors of the system": Suite(
-        "the same by strace, in the real program", 2, _usual(errors.strace_campaign), ("strace",)
-    ),
-    "kills, repeatable": Suite("runs killed at random moments", 1, _kills(repeatable=True)),
-    "kills, once": Suite("the same with effects that must not be repeated", 1, _kills(repeatable=False)),
-    "points, repeatable": Suite(
-        "runs killed at one call after the other", 1, _kills(repeatable=True, points=True), ("strace",)
-    ),
-    "points, once": Suite(
+    "strace": Suite("the same by strace, in the real program", 2, _usual(errors.strace_campaign), ("strace",)),
+    "kills": Suite("runs killed at random moments", 1, _kills(repeatable=True)),
+    "kills-once": Suite("the same with effects that must not be repeated", 1, _kills(repeatable=False)),
+    "points": Suite("runs killed at one call after the other", 1, _kills(repeatable=True, points=True), ("strace",)),
+    "points-once": Suite(
         "the same with effects that must not be repeated", 1, _kills(repeatable=False, points=True), ("strace",)
     ),
     "runs": Suite(
@@ -119,12 +121,12 @@ SUITES: dict[str, Suite] = {
     "saves": Suite(
         "16 processes save 1,000 times each, one killed every 50 ms", 3, _usual(saves.campaign, writers=16, each=1000)
     ),
-    "saves, fast": Suite(
+    "saves-fast": Suite(
         "the same in `fast`, with readers",
         1,
         _usual(saves.campaign, writers=16, each=100, durability="fast", readers=2),
     ),
-    "saves without a lock": Suite(
+    "unlocked": Suite(
         "the same where the lock does not hold",
         1,
         lambda call: unlocked.campaign(call.root, writers=16, each=100, until=call.until, say=call.say),

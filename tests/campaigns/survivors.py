@@ -1,22 +1,21 @@
 """What of a store survived, judged by what its writers had been told.
 
-Chains are walked here with JSON and SHA-256 alone, without the store's own code, which is asked afterwards: what it
-says must agree.
+Chains are read by ``campaigns.oracle``, without the store's own code, which is asked afterwards: what it says must
+agree.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import json
-import re
-import stat
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from campaigns import oracle
 from campaigns.chain import demand
+from campaigns.ledger import demand_only_residue, demanding
 from crash.workloads import NOTES, OTHER, Note
 
 from stateline import Store
@@ -27,14 +26,8 @@ from stateline.history.verify import verify
 from stateline.service.repair import apply_repair
 from stateline.store.protocol import FULL
 
-_POINTER = re.compile(rb'\{"path":"(state-[0-9TZ.\-]+-[0-9a-f]+\.json)","sha256":"([0-9a-f]{64})","version":"1"\}')
-_SCOPE = re.compile(r"[0-9a-f]{64}")
-_NESTED = "application/vnd.stateline."
 _REMOVABLE = (scope_hash(NOTES), scope_hash("run:story"))
 """Scopes that the story "removal" takes away."""
-
-Tree = dict[str, tuple[int, int, str]]
-"""Mode, size and digest of each file and directory, by its path."""
 
 
 class Ledger:
@@ -79,13 +72,14 @@ class Case:
         # The story "settle" saves fast itself, and such a save may have been under way.
         self.lenient = fast or lacking or story == "settle"
         """Whether something was acknowledged, or under way, that may be damaged."""
-        self._sound: set[str] = set()
+        self._tree: oracle.Tree = {}
         # The story "repair" has taken the third of five away itself.
         heads = ledger.heads.get(scope_hash(NOTES), [])
         self._taken = heads[2] if story == "repair" else None
 
     # -- judging ---------------------------------------------------------------------------------------------------
 
+    @demanding()
     def judge(self) -> Counter[str]:
         """Look at the store as the crash left it; nothing is written. Gives what it found: residue by code, and
         ``unheard`` for each head that nobody had been told of. Raises ``Violated``."""
@@ -93,6 +87,7 @@ class Case:
             demand(not self.ledger.heads and not self.ledger.kept, "the state dir is gone")
             return Counter()
         demand_private(self.state_dir)
+        self._tree = oracle.tree_of(self.state_dir)
         for name in sorted(self.ledger.kept):
             self._demand_kept(name)
         found: Counter[str] = Counter()
@@ -106,6 +101,7 @@ class Case:
                 demand(present or not heads, f"the scope {scope} is gone")
         return found + self._verified()
 
+    @demanding()
     def recover(self) -> Counter[str]:
         """Do what an operator does next: repair where that is needed, save, verify. What is there then is what the
         ledger promises. Gives how often there was something to repair. Raises ``Violated``."""
@@ -118,11 +114,13 @@ class Case:
             demand(report.ok, f"after a repair: {report.findings}")
             done["repaired"] += 1
             self.ledger.kept = set()
+        self._tree = oracle.tree_of(self.state_dir)
         for scope in self._scopes():
             self._demand_linked(scope)
         for key in (NOTES, OTHER):
             marked = (self.state_dir / scope_hash(key) / ".tmp-held").exists()
             saved = Store.open(self.state_dir).scope(key).save({"n": "after"})
+            self._tree = oracle.tree_of(self.state_dir)
             chain = self.chain(saved.scope)
             demand(chain[-1][1] == saved.sha256, f"the save after the crash is not the head: {chain[-1]}")
             litter = [path.name for path in (self.state_dir / saved.scope).iterdir() if path.name.startswith(".tmp-")]
@@ -136,75 +134,16 @@ class Case:
         self._heard()
         return +done
 
-    # -- the oracle of its own -------------------------------------------------------------------------------------
+    # -- what was promised -----------------------------------------------------------------------------------------
 
     def chain(self, scope: str) -> list[tuple[str, str]]:
-        """(file name, sha) of each snapshot from the first to the head that the pointer names, each of them and all
-        that it names read and hashed. Raises ``Violated``."""
-        directory = self.state_dir / scope
-        match = _POINTER.fullmatch((directory / "latest.json").read_bytes())
-        if match is None:
-            demand(False, f"{directory}/latest.json is {(directory / 'latest.json').read_bytes()[:200]!r}")
-            return []
-        return self._back(directory, match[1].decode(), match[2].decode())
-
-    def _back(self, directory: Path, name: str, sha: str) -> list[tuple[str, str]]:
-        links: list[tuple[str, str]] = []
-        gaps: dict[str, Any] = {}
-        lost: set[str] = set()
-        while True:
-            if not (directory / name).exists() and sha in gaps:
-                resumes = gaps.pop(sha)
-                if resumes is None:
-                    break
-                name, sha = resumes["path"], resumes["sha256"]
-                continue
-            document = self._snapshot(directory / name, sha, lost)
-            links.append((name, sha))
-            repaired = document["event"].get("repaired", {})
-            lost.update(repaired.get("objects", ()))
-            for gap in repaired.get("gaps", ()):
-                gaps.setdefault(gap["lost"]["sha256"], gap["resumes"])
-            if document["prev"] is None:
-                demand(document["seq"] == 0, f"{name} has seq {document['seq']} and no parent")
-                break
-            name, sha = document["prev"], document["prev_sha"]
-        return links[::-1]
-
-    def _snapshot(self, path: Path, sha: str, lost: set[str]) -> dict[str, Any]:
-        demand(path.exists(), f"{path} is missing")
-        data = path.read_bytes()
-        demand(hashlib.sha256(data).hexdigest() == sha, f"{path} ({len(data)} bytes) is not what {sha} names")
-        document: dict[str, Any] = json.loads(data)
-        for ref in document["objects"].values():
-            self._object(ref, lost)
-        return document
-
-    def _object(self, ref: dict[str, Any], lost: set[str]) -> None:
-        waiting = [ref]
-        while waiting:
-            ref = waiting.pop()
-            sha = ref["sha256"]
-            path = self.state_dir / "objects" / sha[:2] / sha
-            if sha in self._sound or (sha in lost and not path.exists()):
-                continue
-            demand(path.exists(), f"the object {sha} is missing")
-            data = path.read_bytes()
-            demand(len(data) == ref["size"], f"the object {sha} has {len(data)} bytes, not {ref['size']}")
-            demand(hashlib.sha256(data).hexdigest() == sha, f"the object {sha} is altered")
-            self._sound.add(sha)
-            if ref["media_type"].startswith(_NESTED):
-                nested = json.loads(data)
-                waiting += nested["objects"].values()
-                waiting += filter(None, [nested.get("before")])
-
-    # -- what was promised -----------------------------------------------------------------------------------------
+        """(file name, sha) of each snapshot from the first to the head, as they were when last looked at. Raises
+        ``Broken``."""
+        return [(link.path, link.sha256) for link in oracle.chain_of(self._tree, scope)]
 
     def _scopes(self) -> list[str]:
         """The scopes that have a pointer."""
-        return sorted(
-            path.parent.name for path in self.state_dir.glob("*/latest.json") if _SCOPE.fullmatch(path.parent.name)
-        )
+        return sorted(oracle.heads_of(self._tree))
 
     def _may_be_gone(self, scope: str) -> bool:
         return self.story == "removal" and scope in _REMOVABLE
@@ -229,14 +168,14 @@ class Case:
         """What a ``full`` save made durable is there, whatever the pointer says, and linked."""
         for scope in self.ledger.heads:
             wanted = [note for note in self.ledger.promised(scope) if note != self._taken]
-            directory = self.state_dir / scope
             if self.story == "repair":
                 for note in wanted:
-                    self._snapshot(directory / note.name, note.sha256, set())
+                    oracle.snapshot_of(self._tree, scope, note.name, note.sha256)
             elif wanted:
-                chain = self._back(directory, wanted[-1].name, wanted[-1].sha256)
+                chain = oracle.chain_from(self._tree, scope, wanted[-1].name, wanted[-1].sha256)
                 links = [(note.name, note.sha256) for note in wanted]
-                demand_among(links, chain, f"settled and not on the chain of {scope}")
+                own = [(link.path, link.sha256) for link in chain]
+                demand_among(links, own, f"settled and not on the chain of {scope}")
 
     def _demand_linked(self, scope: str) -> None:
         """All that was promised is on the chain that the pointer leads to."""
@@ -245,12 +184,11 @@ class Case:
 
     def _demand_kept(self, name: str) -> None:
         directory, _, base = name.rpartition("/")
-        path = self.state_dir / name
         taken = self._taken is not None and base == self._taken.name
-        if taken or (not path.exists() and self._may_be_gone(directory)):
+        if taken or (name not in self._tree and self._may_be_gone(directory)):
             return
-        demand(path.exists(), f"{name} was acknowledged and is missing")
-        sha = hashlib.sha256(path.read_bytes()).hexdigest()
+        demand(name in self._tree, f"{name} was acknowledged and is missing")
+        sha = oracle.sha256(self._tree[name])
         label = base.rpartition("-")[2].removesuffix(".json")
         demand(sha.startswith(label), f"{name} was acknowledged and has the digest {sha}")
 
@@ -263,16 +201,12 @@ class Case:
     # -- what the product says -------------------------------------------------------------------------------------
 
     def _verified(self) -> Counter[str]:
-        report = verify(Store.open(self.state_dir))
-        harmless = {"residue"}
-        if self.story == "repair" or not (self.state_dir / "stateline.json").exists():
-            harmless.add("warning")
+        store = Store.open(self.state_dir)
+        lenient = self.lenient or self._half_repaired()
+        report = verify(store) if lenient else demand_only_residue(store, mended=self.story == "repair")
         found = Counter(finding.code for finding in report.findings if finding.severity == "residue")
-        if self.lenient or self._half_repaired():
-            return found + Counter(f"damage {f.code}" for f in report.findings if f.severity == "damage")
-        worse = [finding for finding in report.findings if finding.severity not in harmless]
-        demand(report.ok and not worse, f"verify found {worse}")
-        return found
+        damage = Counter(f"damage {finding.code}" for finding in report.findings if finding.severity == "damage")
+        return found + damage
 
     def _commands(self) -> Counter[str]:
         """Every reading command gives an answer or a typed error; how often each exit code came."""
@@ -310,18 +244,14 @@ def demand_among(links: list[tuple[str, str]], chain: list[tuple[str, str]], wha
     demand(not missing, f"{what}: {missing}")
 
 
-def tree_of(state_dir: Path) -> Tree:
-    """All that lies in the state dir."""
-    found: Tree = {}
-    for path in [state_dir, *state_dir.rglob("*")] if state_dir.exists() else []:
-        seen = path.lstat()
-        data = path.read_bytes() if stat.S_ISREG(seen.st_mode) else b""
-        found[str(path.relative_to(state_dir))] = (seen.st_mode, len(data), hashlib.sha256(data).hexdigest())
-    return found
+def tree_of(state_dir: Path) -> dict[str, tuple[int, int, str]]:
+    """Mode, size and digest of all that lies in the state dir, by its path."""
+    tree = oracle.tree_of(state_dir)
+    modes = {path: (state_dir / path).lstat().st_mode for path in tree}
+    return {path: (modes[path], len(data), oracle.sha256(data)) for path, data in tree.items()}
 
 
 def demand_private(state_dir: Path) -> None:
-    """Nothing is open to others. Raises ``Violated``."""
-    for path, (mode, _, _) in tree_of(state_dir).items():
-        wanted = 0o700 if stat.S_ISDIR(mode) else 0o600
-        demand(not stat.S_IMODE(mode) & ~wanted, f"{path} has the mode {stat.S_IMODE(mode):o}")
+    """There is nothing but files and directories, and nothing is open to others. Raises ``Violated``."""
+    strange = oracle.strange_in(state_dir)
+    demand(not strange, "; ".join(strange))

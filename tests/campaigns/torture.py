@@ -1,7 +1,7 @@
-"""Proves the claims about durability, damage and repair: ``scripts/torture`` runs this.
+"""Attacks what docs/reliability.md promises: ``scripts/torture`` runs this.
 
-Prints the seed and the progress on stderr and one JSON document on stdout. Exit code 1: an invariant does not hold; the
-place is then kept and named.
+Prints the seed and the progress on stderr and one JSON document on stdout. Exit code 1: a promise does not hold, or a
+suite broke down; the place is then kept and named. 0: no suite that ran found anything; what was skipped says why.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -35,22 +36,45 @@ def _arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     usual = Amounts()
-    parser.add_argument("--suite", action="append", choices=SUITES, help="one of them; may be repeated (default: all)")
-    parser.add_argument("--minutes", type=float, default=60.0, metavar="M", help="for all of it (default 60)")
+    parser.add_argument("--suite", action="append", metavar="NAME", help="may be repeated (default: all of them)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=60.0,
+        metavar="M",
+        help="for all of it (default 60); what is under way when they are over is ended, which `limits` takes long for",
+    )
     parser.add_argument("--seed", metavar="S", help="makes the choices repeatable; the system's timing is not")
     parser.add_argument("--write", action="store_true", help="keep the figures, and renew them in docs/reliability.md")
-    parser.add_argument("--states", type=int, default=usual.states, metavar="N", help="distinct disks of `power`")
-    parser.add_argument("--crashes", type=int, default=usual.crashes, metavar="N", help="of `filesystems`")
-    parser.add_argument("--kills", type=int, default=usual.kills, metavar="N", help="of each kind")
-    parser.add_argument(
-        "--cases", type=int, default=usual.cases, metavar="N", help="bytes changed by `damage`; other suites do a part"
-    )
-    parser.add_argument("--scopes", type=int, default=usual.scopes, metavar="N", help="of `limits`")
-    return parser.parse_args()
+    amounts = {
+        "states": "distinct disks of `power`",
+        "crashes": "of `filesystems`",
+        "kills": "of each kind",
+        "cases": "bytes changed by `damage`; other suites do a part",
+        "scopes": "of `limits`",
+    }
+    for name, about in amounts.items():
+        default = getattr(usual, name)
+        parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{about} (default {default})")
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.suite or () if name not in SUITES]
+    if unknown:
+        parser.error(f"there is no suite {unknown[0]!r}; --help lists them")
+    if arguments.minutes <= 0:
+        parser.error("nothing can be proved in no time: say --minutes 1 or more")
+    return arguments
 
 
 def _say(text: str) -> None:
     sys.stderr.write(f"{text}\n")
+
+
+def _told(arguments: argparse.Namespace, amounts: Amounts) -> str:
+    """The options of this call that were not left as they are, as they are written."""
+    usual = Amounts()
+    told = [f"--{name} {getattr(amounts, name)}" for name in amounts.__struct_fields__]
+    left = {f"--{name} {getattr(usual, name)}" for name in amounts.__struct_fields__}
+    return " ".join([*(word for word in told if word not in left), f"--minutes {arguments.minutes:g}"])
 
 
 def main() -> int:
@@ -62,6 +86,7 @@ def main() -> int:
     amounts = Amounts(arguments.states, arguments.crashes, arguments.kills, arguments.cases, arguments.scopes)
     summary: dict[str, Any] = {"seed": seed, "ok": True, "suites": {}}
     root = Path(tempfile.mkdtemp(prefix="stateline torture "))
+    commit, options = report.commit(), _told(arguments, amounts)
     for number, name in enumerate(wanted):
         _say(f"== {name}")
         # What one suite leaves of its share goes to the others.
@@ -70,11 +95,15 @@ def main() -> int:
         try:
             found = SUITES[name].perform(Call(root / name, f"{seed}:{name}", until, _say, amounts))
         except (Violated, StatelineError) as error:
-            summary["ok"] = False
             found = {"violated": str(error), "place": str(root / name)}
+        except Exception as error:  # noqa: BLE001 (what broke down must not take the others' figures with it)
+            found = {"broke_down": traceback.format_exc(), "why": repr(error), "place": str(root / name)}
+        summary["ok"] = summary["ok"] and not {"violated", "broke_down"} & found.keys()
         summary["suites"][name] = found
-        if arguments.write and "skipped" not in found:
-            report.keep(name, seed, found)
+        if isinstance(found.get("skipped"), str):
+            _say(f"skipped: {found['skipped']}")
+        elif arguments.write:
+            report.keep(name, report.Run(seed, options, commit), found)
     sys.stdout.write(json.dumps(summary, indent=2) + "\n")
     if summary["ok"]:
         shutil.rmtree(root, ignore_errors=True)

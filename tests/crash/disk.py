@@ -7,7 +7,6 @@ the locks. What a power loss may make of its log is the business of ``crash.loss
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import tempfile
 import time
@@ -15,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+from campaigns.oracle import sha256
 
 from stateline.store.fs import DIRECTORY_MODE, FILE_MODE, Directory, HandleFs, NotRegular, Stat, TooLarge
 
@@ -330,19 +330,6 @@ def apply(entries: dict[str, int], name: str, inode: int | None) -> None:
         entries.pop(name, None)
     else:
         entries[name] = inode
-
-
-_digests: dict[bytes, str] = {}
-
-
-def sha256(data: bytes) -> str:
-    """The SHA-256 in hex; remembered, since a campaign meets the same bytes again and again."""
-    found = _digests.get(data)
-    if found is None:
-        if len(_digests) > 50_000:
-            _digests.clear()
-        found = _digests[data] = hashlib.sha256(data).hexdigest()
-    return found
 
 
 def _absent(name: str) -> FileNotFoundError:

@@ -1,12 +1,11 @@
-"""What must hold of a state dir after a power loss. The chains are read here from JSON and digests alone; what the
-store, ``verify`` and a repair say of the same disk is compared with that.
+"""What must hold of a state dir after a power loss. The chains are read by ``campaigns.oracle``; what the store,
+``verify`` and a repair say of the same disk is compared with that.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from unittest import mock
 
 import msgspec
 from campaigns.chain import Violated, demand
-from crash.disk import Image, ModelFs, Said, Step, sha256
+from campaigns.oracle import Broken, Link, Tree, chain_of, keys_of, sha256, snapshots_of
+from crash.disk import Image, ModelFs, Said, Step
 from crash.workloads import EPOCH, NOTES, Note, Place
 
 from stateline import Redactor, Store
@@ -32,91 +32,16 @@ AFTERWARDS = EPOCH + 10**15
 """[ns since 1970] at which somebody comes again after a power loss."""
 
 _SCOPE = re.compile(r"[0-9a-f]{64}")
-_facts: dict[bytes, Any] = {}
-
-Tree = dict[str, bytes]
-
-
-class Broken(Exception):
-    """A chain cannot be read from its head to its first snapshot."""
-
-
-class Link(msgspec.Struct, frozen=True):
-    """A snapshot as its file says it."""
-
-    path: str
-    sha256: str
-    scope: str
-
-
-def chain_of(tree: Tree, scope: str) -> tuple[Link, ...]:
-    """The chain of a scope's hash, oldest first, every digest and every object looked at; empty without a pointer.
-
-    Raises :class:`Broken`.
-    """
-    pointer = tree.get(f"{scope}/latest.json")
-    if pointer is None:
-        return ()
-    gaps: dict[str, Any] = {}
-    try:
-        said = _parsed(pointer)
-        path, sha = said["path"], said["sha256"]
-        links = []
-        while path is not None:
-            if f"{scope}/{path}" not in tree and sha in gaps:
-                # A repair has declared it lost, and where the chain goes on.
-                below = gaps.pop(sha) or {"path": None, "sha256": None}
-                path, sha = below["path"], below["sha256"]
-                continue
-            data = tree[f"{scope}/{path}"]
-            _demand_digest(data, sha, path)
-            document = _parsed(data)
-            links.append(Link(path, sha, document["scope"]))
-            _demand_objects(tree, document)
-            for gap in document["event"].get("repaired", {}).get("gaps", []):
-                gaps.setdefault(gap["lost"]["sha256"], gap["resumes"])
-            path, sha = document["prev"], document["prev_sha"]
-    except (KeyError, ValueError, TypeError) as error:
-        raise Broken(f"{scope}: {error!r}") from None
-    return tuple(reversed(links))
 
 
 def survivors_of(tree: Tree) -> dict[str, list[str]]:
     """The shas of the intact snapshots of each scope, oldest first, whether something leads to them or not."""
-    found: dict[str, list[str]] = {}
-    for path in sorted(tree):
-        scope, _, name = path.partition("/")
-        if _SCOPE.fullmatch(scope) and name.startswith("state-") and sha256(tree[path]).startswith(name[-13:-5]):
-            found.setdefault(scope, []).append(sha256(tree[path]))
-    return found
-
-
-def _parsed(data: bytes) -> Any:
-    found = _facts.get(data)
-    if found is None:
-        if len(_facts) > 50_000:
-            _facts.clear()
-        found = _facts[data] = json.loads(data)
-    return found
-
-
-def _demand_digest(data: bytes, sha: str, what: str) -> None:
-    if sha256(data) != sha:
-        raise Broken(f"{what} is not what leads to it says")
-
-
-def _demand_objects(tree: Tree, document: Any) -> None:
-    for ref in [*document["objects"].values(), *filter(None, [document.get("before")])]:
-        sha = ref["sha256"]
-        data = tree[f"objects/{sha[:2]}/{sha}"]
-        _demand_digest(data, sha, f"the object {sha}")
-        if ref["media_type"].startswith("application/vnd.stateline."):
-            _demand_objects(tree, _parsed(data))
+    return {scope: [link.sha256 for link in links] for scope, links in snapshots_of(tree).items()}
 
 
 class Promise(msgspec.Struct):
     """What was promised of one scope: the shas of ``firm`` snapshots are on its chain, whatever happens; those of
-    ``loose`` (saved ``fast``) may be. ``past`` is what lies before the story."""
+    ``loose`` (saved ``fast``) may be."""
 
     firm: list[str]
     loose: list[str]
@@ -126,14 +51,23 @@ class Promise(msgspec.Struct):
         return [self.firm + self.loose[:count] for count in range(len(self.loose) + 1)]
 
 
+class Before(msgspec.Struct, frozen=True):
+    """What was there before a story, and must last: ``chains`` by scope, what was ``kept`` (blobs, with the scope they
+    lie in), and the digests of all ``bytes`` that a repair must not delete."""
+
+    chains: dict[str, list[str]]
+    kept: dict[str, str] = {}
+    bytes: frozenset[str] = frozenset()
+
+
 class Promises:
     """All that was promised when the power went: chains by scope, blobs that are ``kept``, and what was ``coming``."""
 
-    def __init__(self, past: dict[str, list[str]], told: Iterable[Said], coming: Said | None) -> None:
-        self.scopes = {scope: Promise(list(chain), []) for scope, chain in past.items()}
-        self.past = past
+    def __init__(self, before: Before, told: Iterable[Said], coming: Said | None) -> None:
+        self.scopes = {scope: Promise(list(chain), []) for scope, chain in before.chains.items()}
+        self.before = before
         self.mended = False
-        self.kept: dict[str, str] = {}
+        self.kept = dict(before.kept)
         self.hurried: set[str] = set()
         self.effects: list[Note] = []
         for said in told:
@@ -169,7 +103,11 @@ class Promises:
     def key(self) -> str:
         """Equal for promises that are equal."""
         scopes = {scope: (promise.firm, promise.loose) for scope, promise in sorted(self.scopes.items())}
-        return repr((scopes, sorted(self.kept), self.effects, self.coming))
+        return repr((scopes, sorted(self.kept), sorted(self.hurried), self.mended, self.effects, self.coming))
+
+    def going(self) -> str | None:
+        """The scope whose removal is under way."""
+        return self.coming.scope if self.coming and self.coming.what == "removed" else None
 
     def right(self, scope: str) -> list[list[str]]:
         """The chains of a scope's hash that are right."""
@@ -188,63 +126,77 @@ class Promises:
 
 class Judge:
     """Looks at one disk. ``root`` is a real directory for what a story needs besides; ``repairing``: the story repairs
-    a store, so that it may be damaged until that is done."""
+    a store, so that it may be damaged until that is done; ``ordered``: a journal could have left the disk."""
 
-    def __init__(self, image: Image, promises: Promises, root: Path, *, repairing: bool = False) -> None:
+    def __init__(
+        self, image: Image, promises: Promises, root: Path, *, repairing: bool = False, ordered: bool = False
+    ) -> None:
+        self.ordered = ordered
         self.image = image
         self.promises = promises
         self.root = root
         self.repairing = repairing
         self.tree = image.tree(STATE_DIR)
+        self.keys = keys_of(self.tree)
         self.damaged = repairing and not promises.mended
 
     def look(self) -> dict[str, list[str]]:
         """What reading must say; the chains that were found. Raises :class:`Violated`."""
         demand(not self.image.widest(STATE_DIR), "something is open to others")
-        if self.repairing:
-            there = {sha256(data) for data in self.tree.values()}
-            gone = [sha for chain in self.promises.past.values() for sha in chain if sha not in there]
-            demand(not gone, f"a repair lost what was intact: {gone}")
-        found = self._chains()
-        coming = self.promises.coming
-        going = coming.scope if coming and coming.what == "removed" else None
-        for name, scope in self.promises.kept.items():
-            if scope == going and not found.get(scope):
-                continue
-            there = self.tree.get(name)
-            demand(there is not None, f"{name} was kept and is gone")
-            if there is not None and not scope:
-                demand(sha256(there) == name.rpartition("/")[2], f"{name} was kept and is torn")
+        there = {sha256(data) for data in self.tree.values()}
+        demand(self.promises.before.bytes <= there, f"a repair deleted {self.promises.before.bytes - there}")
+        found = self._chains(there)
+        self._demand_kept(self.tree, found)
+        self._demand_contexts(found)
         self._read(found)
-        return found
+        return {scope: [link.sha256 for link in chain] for scope, chain in found.items()}
 
-    def _chains(self) -> dict[str, list[str]]:
+    def _demand_kept(self, tree: Tree, found: Mapping[str, object]) -> None:
+        for name, scope in self.promises.kept.items():
+            if scope == self.promises.going() and not found.get(scope):
+                continue
+            data = tree.get(name)
+            demand(data is not None, f"{name} was kept and is gone")
+            # An object's name is its digest; a snapshot's ends in the first digits of it.
+            label = name.removesuffix(".json").replace("/", "-").rpartition("-")[2]
+            demand(data is None or sha256(data).startswith(label), f"{name} was kept and is torn")
+
+    def _demand_contexts(self, found: dict[str, tuple[Link, ...]]) -> None:
+        """The context that a run saved ``full`` names lasts as long as the run."""
+        for chain in found.values():
+            for link in chain:
+                state = link.document["state"]
+                context = state.get("context") if isinstance(state, dict) else None
+                if isinstance(context, dict) and "sha256" in context and link.document["event"]["durability"] != FAST:
+                    shas = {each.sha256 for each in found.get(scope_hash(context["scope"]), ())}
+                    demand(context["sha256"] in shas, f"the context that {link.path} names is not on a sound chain")
+
+    def _chains(self, there: set[str]) -> dict[str, tuple[Link, ...]]:
         scopes = {path[:64] for path in self.tree if _SCOPE.match(path)} | self.promises.scopes.keys()
-        found: dict[str, list[str]] = {}
+        found: dict[str, tuple[Link, ...]] = {}
         for scope in scopes - {""}:
             may_break = self.damaged or self.promises.may_break(scope)
             try:
-                chain = [link.sha256 for link in chain_of(self.tree, scope)]
+                chain = chain_of(self.tree, scope)
             except Broken as error:
                 demand(may_break, f"a chain is broken: {error}")
+                firm = self.promises.scopes[scope].firm if scope in self.promises.scopes else []
+                demand(there.issuperset(firm), f"what was promised of {scope} is gone: {firm}")
                 self.damaged = True
                 continue
             right = self.promises.right(scope)
-            if chain not in right and may_break and not self.repairing:
-                # An older pointer is as legal as a torn one.
-                demand(any(chain == end[: len(chain)] for end in right), f"{scope} holds {chain}, not one of {right}")
-                self.damaged = True
-            demand(chain in right or may_break, f"{scope} holds {chain}, not one of {right}")
+            shas = [link.sha256 for link in chain]
+            demand(shas in right or (self.damaged and self.repairing), f"{scope} holds {shas}, not one of {right}")
             found[scope] = chain
         return found
 
-    def _read(self, found: dict[str, list[str]]) -> None:
+    def _read(self, found: dict[str, tuple[Link, ...]]) -> None:
         log: list[Step] = []
         fs = ModelFs(self.image, log)
         store = Store(LocalBackend(STATE_DIR, fs), redactor=Redactor())
         report = self._verified(store)
         for scope, chain in found.items():
-            key = self._key(scope)
+            key = self.keys.get(scope)
             if key is None:
                 continue
             try:
@@ -252,7 +204,8 @@ class Judge:
             except IntegrityError:
                 demand(self.damaged, f"{key} cannot be loaded")
                 continue
-            demand((head.sha256 if head else None) == (chain[-1] if chain else None), f"{key} loads another head")
+            wanted = chain[-1].sha256 if chain else None
+            demand((head.sha256 if head else None) == wanted, f"{key} loads another head")
         demand(not log, f"reading wrote: {log}")
         self.damaged = self.damaged or not report.ok
 
@@ -270,15 +223,6 @@ class Judge:
             demand(report.ok and (not worse or told), f"verify found {worse}")
         return report
 
-    def _key(self, scope: str) -> str | None:
-        for path, data in self.tree.items():
-            if path.startswith(f"{scope}/state-"):
-                try:
-                    return str(_parsed(data)["scope"])
-                except (ValueError, KeyError, TypeError):
-                    continue
-        return None
-
     # -- going on ----------------------------------------------------------------------------------------------------
 
     def go_on(self, found: dict[str, list[str]], log: list[Step] | None = None) -> Image:
@@ -291,12 +235,18 @@ class Judge:
         if self.damaged:
             repaired = apply_repair(place.open(), None)
             demand(repaired.ok, f"the repair left {repaired.findings} and {repaired.blocked}")
-        keys = {NOTES, *filter(None, (self._key(scope) for scope in found))}
-        for key in sorted(key for key in keys if key.startswith("notes:")):
+        # One scope is enough where all that is done is done again and again.
+        keys = {NOTES} if log is not None else {NOTES, *self.keys.values()}
+        for key in sorted(keys):
             self._save(place, key, found.get(scope_hash(key), []))
         after = Judge(image, self.promises, self.root, repairing=self.repairing or self.damaged)
         after.damaged = False
         after._verified(Store(LocalBackend(STATE_DIR, ModelFs(image)), redactor=Redactor()))
+        self._demand_kept(after.tree, found)
+        for scope, promise in self.promises.scopes.items():
+            if scope not in ("", self.promises.going()):
+                now = {link.sha256 for link in chain_of(after.tree, scope)}
+                demand(now.issuperset(promise.firm), f"what was promised of {scope} is on no chain any more")
         return image
 
     def resume(self, resume: Callable[[Place], None]) -> None:
@@ -306,7 +256,8 @@ class Judge:
         place = Place(STATE_DIR, self.root, lambda: fs, lambda note: None, AFTERWARDS)
         with effects_told(started.append):
             resume(place)
-        again = [note.name for note in started if note.sha256 and note in self.promises.effects]
+        before = {_visit(note) for note in self.promises.effects}
+        again = [note.name for note in started if note.sha256 and _visit(note) in before]
         demand(not again, f"started again: {again}")
 
     def _save(self, place: Place, key: str, chain: list[str]) -> None:
@@ -324,7 +275,7 @@ class Judge:
         left = {name for name in names if name.startswith(".tmp-")}
         # The mark tells the next writer that there is something to sweep. Where no journal keeps names in order the
         # mark alone may be lost; what it told of then stays, as residue, and no more of it.
-        if f"{saved.scope}/.tmp-held" not in self.tree:
+        if not self.ordered and f"{saved.scope}/.tmp-held" not in self.tree:
             left -= {path.rpartition("/")[2] for path in self.tree if path.startswith(f"{saved.scope}/.tmp-")}
         demand(not left, f"the next save of {key} left {left}")
 
@@ -345,9 +296,14 @@ def effects_told(listener: Callable[[Note], None]) -> Iterator[None]:
         yield
 
 
+def _visit(note: Note) -> tuple[str, str]:
+    """Which effect it is, whatever attempt."""
+    return note.scope, note.name.rpartition(":")[0]
+
+
 def _scope(place: Place, key: str) -> Any:
     fs = place.seam()
     return fs.open_directory(fs.open_root(place.path), scope_hash(key))
 
 
-__all__ = ["AFTERWARDS", "STATE_DIR", "Broken", "Judge", "Promises", "Violated", "chain_of", "survivors_of"]
+__all__ = ["AFTERWARDS", "STATE_DIR", "Before", "Broken", "Judge", "Promises", "Violated", "chain_of", "survivors_of"]

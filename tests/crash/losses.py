@@ -5,7 +5,7 @@ a sync of the directory. Of everything else any part may be there:
 
 - **names**: any subset of the changes since the directory's last sync (POSIX promises no more), the prefixes in order
   among them (what journals do). A change is whole or not there, also a rename over another name. A rename from one
-  directory to another may show the file twice, and never nowhere.
+  directory to another may show the file twice, and never nowhere: journals keep to that, POSIX does not ask it.
 - **bytes**: of a file that was written since its last sync the old bytes, the new ones, the new ones cut off anywhere,
   zeros, a second part without the first, or something else of the same length. That a name is on the medium says
   nothing about the bytes.
@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 from random import Random
 
 import msgspec
-from crash.disk import Image, Named, Said, Step, Synced, Written, apply, sha256
+from campaigns.oracle import sha256
+from crash.disk import Image, Named, Said, Step, Synced, Written, apply
 
 STALE = b'{"path":"state-2020-01-01T000000.000000Z-00000000.json","sha256":"' + b"0" * 64 + b'","version":"1"}'
 """What a reused block may hold: something that was valid once."""
@@ -100,21 +102,46 @@ class Losses:
             self._put(self._durable, change)
         self._pending = [change for change in self._pending if change not in kept]
 
-    def _put(self, directories: dict[int, dict[str, int]], change: _Change) -> None:
+    @staticmethod
+    def _put(directories: dict[int, dict[str, int]], change: _Change) -> None:
         for directory, name, inode in change.parts:
-            apply(directories.setdefault(directory, {}), name, inode)
+            # A directory of its own: images that were given away share the others.
+            directories[directory] = dict(directories.get(directory, {}))
+            apply(directories[directory], name, inode)
 
     # -- what may be left ------------------------------------------------------------------------------------------
 
     def images(self) -> Iterator[tuple[Image, bool]]:
-        """What may be on the medium now, and whether names came in order; at most ``limit`` images."""
+        """What may be on the medium now, and whether names came in order; at most ``limit`` images.
+
+        Everything that names may have become gets its turn before any of it gets a second one: where much is open, a
+        limit must not leave out what came last.
+        """
+        waiting = [(self._filled(chosen), ordered) for chosen, ordered in self._in_turn()]
         left = self.limit
-        for chosen, ordered in self._subsets():
-            for image in self._filled(chosen):
-                yield image, ordered
-                left -= 1
+        while waiting and left:
+            again = []
+            for filled, ordered in waiting:
+                image = next(filled, None)
+                if image is not None:
+                    again.append((filled, ordered))
+                    left -= 1
+                    yield image, ordered
                 if not left:
                     return
+            waiting = again
+
+    def _in_turn(self) -> list[tuple[list[_Change], bool]]:
+        """The subsets: all that was changed, nothing of it, then prefixes and others in turns, both shuffled."""
+        subsets = list(self._subsets())
+        prefixes = [each for each in subsets if each[1]]
+        others = [each for each in subsets if not each[1]]
+        ends = [prefixes.pop(), *prefixes[:1]]
+        prefixes = prefixes[1:]
+        self.rng.shuffle(prefixes)
+        self.rng.shuffle(others)
+        mixed = [each for pair in itertools.zip_longest(prefixes, others) for each in pair if each is not None]
+        return ends + mixed
 
     def _subsets(self) -> Iterator[tuple[list[_Change], bool]]:
         changes = self._pending
@@ -134,9 +161,6 @@ class Losses:
     def _filled(self, chosen: list[_Change]) -> Iterator[Image]:
         directories = dict(self._durable)
         for change in chosen:
-            for directory, _, _ in change.parts:
-                directories[directory] = dict(self._durable.get(directory, {}))
-        for change in chosen:
             self._put(directories, change)
         reached = _reached(directories)
         directories = {inode: directories.get(inode, {}) for inode in reached & self._directories}
@@ -147,16 +171,15 @@ class Losses:
 
     def _fillings(self, dirty: list[int]) -> Iterator[tuple[bytes, ...]]:
         choices = [contents(self._files.get(inode, b""), self._dirty[inode]) for inode in dirty]
-        total = 1
-        for each in choices:
-            total *= len(each)
-        if total <= self.limit:
-            yield from itertools.product(*choices)
+        if math.prod(map(len, choices)) <= self.limit:
+            fillings = list(itertools.product(*choices))
+            self.rng.shuffle(fillings)
+            yield from fillings
             return
-        yield tuple(each[0] for each in choices)
-        yield tuple(each[1] for each in choices)
-        for _ in range(min(20, self.limit)):
-            yield tuple(self.rng.choice(each) for each in choices)
+        for _ in range(self.limit):
+            # All old and all new are as likely as a mixture: one sync makes the difference between the two.
+            at = self.rng.randrange(4)
+            yield tuple(each[min(at, len(each) - 1)] if at < 2 else self.rng.choice(each) for each in choices)
 
 
 def points(log: list[Step]) -> int:

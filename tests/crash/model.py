@@ -13,24 +13,26 @@ from unittest import mock
 
 import msgspec
 from campaigns.chain import Violated
+from campaigns.oracle import sha256
 from crash.disk import Image, ModelFs, Said, Step
-from crash.judge import STATE_DIR, Judge, Promises, chain_of, effects_told, survivors_of
+from crash.judge import STATE_DIR, Before, Judge, Promises, chain_of, effects_told, survivors_of
 from crash.losses import Crash, Losses, fingerprint, points
 from crash.workloads import Note, Place, Workload
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What a story did: the disk before it, each step, the inodes' modes, and the chains that were there before."""
+    """What a story did: the disk before it, each step, the inodes' modes, and what was there before and must last."""
 
     base: Image
     log: list[Step]
     modes: dict[int, int]
-    past: dict[str, list[str]]
+    before: Before
 
 
 class Count(msgspec.Struct):
     """``steps`` is how long the story is, ``points`` at how many moments of it, and of what came after, the power was
-    taken. ``crashes`` is how many disks were come to, ``distinct`` how many of them differ in a name or a byte.
+    taken. ``crashes`` is how many disks were come to, ``distinct`` how many of them differ in a name or a byte,
+    ``bare`` not counting bytes of temporary files.
     ``judged`` were all that differ in that or in what had been promised; ``twice`` of those came of a second crash,
     ``unordered`` were left by no journal."""
 
@@ -38,6 +40,7 @@ class Count(msgspec.Struct):
     points: int = 0
     crashes: int = 0
     distinct: int = 0
+    bare: int = 0
     judged: int = 0
     twice: int = 0
     unordered: int = 0
@@ -59,8 +62,7 @@ def record(workload: Workload, root: Path) -> Record:
         prepared = ModelFs(image)
         workload.prepare(Place(STATE_DIR, root, lambda: prepared, lambda note: None))
         base = image.copy()
-        tree = base.tree(STATE_DIR)
-        past = survivors_of(tree) if workload.damaged else {scope: _shas(tree, scope) for scope in _scopes(tree)}
+        before = _before(base.tree(STATE_DIR), damaged=workload.damaged)
         fs = ModelFs(image, log)
 
         def listener(note: Note) -> None:
@@ -68,15 +70,17 @@ def record(workload: Workload, root: Path) -> Record:
 
         with effects_told(listener):
             workload.act(Place(STATE_DIR, root, lambda: fs, listener, workload.began))
-    return Record(base, log, dict(image.modes), past)
+    return Record(base, log, dict(image.modes), before)
 
 
-def _scopes(tree: dict[str, bytes]) -> list[str]:
-    return [path.partition("/")[0] for path in tree if path.endswith("/latest.json")]
-
-
-def _shas(tree: dict[str, bytes], scope: str) -> list[str]:
-    return [link.sha256 for link in chain_of(tree, scope)]
+def _before(tree: dict[str, bytes], *, damaged: bool) -> Before:
+    if not damaged:
+        heads = [path.partition("/")[0] for path in tree if path.endswith("/latest.json")]
+        return Before({scope: [link.sha256 for link in chain_of(tree, scope)] for scope in heads})
+    # A pointer that can be read is no loss, and what is half written is nobody's.
+    mine = {path: data for path, data in tree.items() if data and "/.tmp-" not in path}
+    lasting = (data for path, data in mine.items() if not (path.endswith("/latest.json") and data.endswith(b"}")))
+    return Before(survivors_of(tree), bytes=frozenset(map(sha256, lasting)))
 
 
 class Trial:
@@ -91,6 +95,7 @@ class Trial:
         self.count = Count()
         self.seen: set[bytes] = set()
         self.disks: set[bytes] = set()
+        self.bare: set[bytes] = set()
         self.resumed: set[str] = set()
 
     def run(self) -> Count:
@@ -104,26 +109,27 @@ class Trial:
                 self._first(crash, found, Path(root))
         return self.count
 
-    def _is_new(self, crash: Crash, promises: Promises) -> bool:
+    def _is_new(self, crash: Crash, promises: Promises, ordered: bool, *, again: bool = False) -> bool:
         self.count.crashes += 1
         tree = crash.image.tree(STATE_DIR)
-        case = fingerprint(tree, promises.key())
+        case = fingerprint(tree, promises.key(), ordered, again)
         if case in self.seen:
             return False
         self.seen.add(case)
         self.disks.add(fingerprint(tree))
+        self.bare.add(fingerprint({path: b"" if "/.tmp-" in path else data for path, data in tree.items()}))
         self.count.judged += 1
-        self.count.distinct = len(self.disks)
+        self.count.distinct, self.count.bare = len(self.disks), len(self.bare)
         self.count.unordered += not crash.ordered
         return True
 
     def _first(self, crash: Crash, found: Record, root: Path) -> None:
-        promises = Promises(found.past, crash.told, crash.coming)
-        if not self._is_new(crash, promises):
+        promises = Promises(found.before, crash.told, crash.coming)
+        if not self._is_new(crash, promises, crash.ordered):
             return
         twice = self.again and self.count.judged % self.again == 0
         log: list[Step] | None = [] if twice else None
-        judge = Judge(crash.image, promises, root, repairing=self.workload.damaged)
+        judge = Judge(crash.image, promises, root, repairing=self.workload.damaged, ordered=crash.ordered)
         try:
             chains = judge.look()
             with predictable(1 << 32):
@@ -133,8 +139,8 @@ class Trial:
         except Exception as error:
             raise Violated(self._story(crash, found.log, error)) from error
         if log is not None and not judge.damaged:
-            second = Record(crash.image, log, dict(after.modes), chains)
-            self._second(second, root, self._story(crash, found.log, None))
+            second = Record(crash.image, log, dict(after.modes), Before(chains, promises.kept, found.before.bytes))
+            self._second(second, root, self._story(crash, found.log, None), crash.ordered)
 
     def _is_to_be_resumed(self, chains: dict[str, list[str]], promises: Promises) -> bool:
         """Once for each state of the chains, and for one in ten besides: what a story goes on from are its heads."""
@@ -143,15 +149,16 @@ class Trial:
         self.resumed.add(case)
         return new or self.rng.random() < 0.1
 
-    def _second(self, found: Record, root: Path, before: str) -> None:
+    def _second(self, found: Record, root: Path, before: str, ordered: bool) -> None:
         self.count.points += points(found.log)
         losses = Losses(found.base, found.log, self.limit, self.rng)
         for crash in losses.crashes(found.modes):
-            promises = Promises(found.past, crash.told, crash.coming)
-            if not self._is_new(crash, promises):
+            promises = Promises(found.before, crash.told, crash.coming)
+            if not self._is_new(crash, promises, ordered and crash.ordered, again=True):
                 continue
             self.count.twice += 1
-            judge = Judge(crash.image, promises, root, repairing=self.workload.damaged)
+            ordered_twice = ordered and crash.ordered
+            judge = Judge(crash.image, promises, root, repairing=self.workload.damaged, ordered=ordered_twice)
             judge.damaged = False
             try:
                 chains = judge.look()

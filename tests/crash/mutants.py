@@ -1,6 +1,7 @@
 """Commit protocols that are wrong, each in one place: a model of power losses that passes one of them proves nothing.
 
 Each is the real store with one step left out, put earlier or done otherwise. Hardly anything but a power loss shows it.
+A new one is a function that patches the store, and a line in ``MUTANTS`` with the story that must find it out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from stateline.bundle import naming
 from stateline.bundle.envelope import Pointer
 from stateline.engine import loop
 from stateline.machine.run import Intended
-from stateline.store import local, locking, mending, publish, store
+from stateline.store import local, locking, mending, publish, settling, store
 from stateline.store.fs import Directory
 from stateline.store.local import LocalBackend
 from stateline.store.locking import Held
@@ -204,7 +205,10 @@ def _reused_temporary_name() -> Iterator[None]:
 
     def write_temporary(fs: Any, directory: Directory, data: bytes, *, durable: bool) -> str:
         fd = fs.create(directory, ".tmp-same")
-        publish.fill(fs, (directory, ".tmp-same"), fd, data, durable=durable)
+        fs.write(fd, memoryview(data))
+        if durable:
+            fs.sync_file(fd)
+        fs.close_file(fd)
         return ".tmp-same"
 
     with (
@@ -311,6 +315,105 @@ def _effect_first() -> AbstractContextManager[Any]:
     return mock.patch.object(loop, "_attempt", attempt)
 
 
+def _append_unsettled() -> AbstractContextManager[Any]:
+    """A list that was put ``fast`` is appended to as it is."""
+    return mock.patch.object(store, "settle_objects", _nothing)
+
+
+def _reference_unsettled() -> AbstractContextManager[Any]:
+    """What a state names by a reference is taken as it is."""
+    return mock.patch.object(settling, "settle_objects", _nothing)
+
+
+def _context_unsettled() -> AbstractContextManager[Any]:
+    """The context of a run is taken as it is."""
+    settle = Scope.settle
+
+    def own(scope: Scope, snapshot: Any) -> None:
+        if not scope.key.startswith("context:"):
+            settle(scope, snapshot)
+
+    return mock.patch.object(Scope, "settle", own)
+
+
+def _pointer_unsettled() -> AbstractContextManager[Any]:
+    """Settling syncs all but the pointer."""
+    sync = StateDir.sync_file
+
+    def other(state_dir: StateDir, directory: Directory, name: str) -> None:
+        if name != naming.POINTER:
+            sync(state_dir, directory, name)
+
+    return mock.patch.object(StateDir, "sync_file", other)
+
+
+def _anothers_directory_trusted() -> AbstractContextManager[Any]:
+    """A directory that is there is taken for durable."""
+    return mock.patch.object(LocalBackend, "_in_use", return_value=True)
+
+
+def _anothers_state_dir_trusted() -> AbstractContextManager[Any]:
+    """A state dir that is there is taken for durable."""
+    return mock.patch.object(StateDir, "_settle_above", _nothing)
+
+
+def _unmarked_early() -> AbstractContextManager[Any]:
+    """The mark goes before the pointer has its name."""
+    write = Held.write
+
+    def unmarking(held: Held, data: bytes, *, durable: bool) -> str:
+        name = write(held, data, durable=durable)
+        held._fs.unlink(held.directory, naming.HELD)
+        held._marked = False
+        return name
+
+    return mock.patch.object(Held, "write", unmarking)
+
+
+def _set_aside_for_good() -> AbstractContextManager[Any]:
+    """What is in a repair's way is deleted."""
+
+    def unlinked(mender: LocalMending, root: Directory, path: str) -> str:
+        place, _, base = path.rpartition("/")
+        with mender._open(root, place) as source, mender._aside(root):
+            mender.fs.unlink(source, base)
+            mender.fs.sync_directory(source)
+            return mender._free_name(path)
+
+    return mock.patch.object(LocalMending, "_set_aside", unlinked)
+
+
+def _set_aside_unsynced() -> AbstractContextManager[Any]:
+    """A repair does not wait for what it sets aside."""
+    set_aside = LocalMending._set_aside
+
+    def quick(mender: LocalMending, root: Directory, path: str) -> str:
+        with mock.patch.object(mender.fs, "sync_directory", _nothing):
+            return set_aside(mender, root, path)
+
+    return mock.patch.object(LocalMending, "_set_aside", quick)
+
+
+def _aside_unsynced() -> AbstractContextManager[Any]:
+    """The directory for what is set aside is made, and its own name is not synced."""
+    aside = LocalMending._aside
+
+    @contextmanager
+    def unsynced(mender: LocalMending, root: Directory) -> Iterator[Directory]:
+        if mender.aside is None:
+            mender.fs.make_directory(root, mender._name)
+            mender.aside = mender._name
+        with aside(mender, root) as directory:
+            yield directory
+
+    return mock.patch.object(LocalMending, "_aside", unsynced)
+
+
+def _no_old_pointer_kept() -> AbstractContextManager[Any]:
+    """A repair writes the new pointer over the damaged one and keeps nothing of it."""
+    return mock.patch.object(LocalMending, "_keep", _nothing)
+
+
 @contextmanager
 def _both(*patches: AbstractContextManager[Any]) -> Iterator[None]:
     first, second = patches
@@ -342,4 +445,15 @@ MUTANTS = [
     Mutant("a repair does not sync the pointer", "repair", _repair_unsynced),
     Mutant("a repair's snapshot is not synced", "repair", _repair_forgets),
     Mutant("an effect starts before its intent is saved", "turn", _effect_first),
+    Mutant("a list that was put fast is appended to as it is", "fast parts", _append_unsettled),
+    Mutant("a named value that was put fast is taken as it is", "fast parts", _reference_unsettled),
+    Mutant("a context that was saved fast is taken as it is", "fast context", _context_unsettled),
+    Mutant("settling leaves the pointer out", "fast context", _pointer_unsettled),
+    Mutant("another's directory is taken for durable", "by another", _anothers_directory_trusted),
+    Mutant("another's state dir is taken for durable", "made root", _anothers_state_dir_trusted),
+    Mutant("the mark goes before the pointer has its name", "saves", _unmarked_early),
+    Mutant("what is set aside is deleted", "rotten", _set_aside_for_good),
+    Mutant("setting aside is not synced", "rotten", _set_aside_unsynced),
+    Mutant("the directory for what is set aside is not synced", "rotten", _aside_unsynced),
+    Mutant("a repair keeps no damaged pointer", "repair", _no_old_pointer_kept),
 ]

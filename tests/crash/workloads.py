@@ -200,6 +200,10 @@ def _refine(place: Place) -> None:
     prepare_context(place.open(), ContextOptions(name="docs", wishes=Wishes(settings={"temperature": 0.2})))
 
 
+def _refine_again(place: Place) -> None:
+    prepare_context(place.open(), ContextOptions(name="docs", wishes=Wishes(refine="Be kind.")))
+
+
 def _machine(place: Place) -> str:
     path = place.root / "machine.json"
     stages: dict[str, Json] = {
@@ -234,11 +238,14 @@ def _damaged(place: Place) -> None:
     harm(place, chain[2].scope, "latest.json", b'{"path":"st')
 
 
-def harm(place: Place, scope: str, name: str, data: bytes | None, *, lasting: bool = True) -> None:
-    """Remove a file of a scope, or write other bytes in its place, as nobody's save would; ``lasting``: synced."""
+def harm(place: Place, where: str, name: str, data: bytes | None, *, lasting: bool = True) -> None:
+    """Remove a file in a directory of the state dir, or write other bytes in its place, as nobody's save would;
+    ``lasting``: synced."""
     fs = place.seam()
     root = fs.open_root(place.path)
-    directory = fs.open_directory(root, scope)
+    directory = root
+    for part in filter(None, where.split("/")):
+        directory = fs.open_directory(directory, part)
     with suppress(FileNotFoundError):
         fs.unlink(directory, name)
     if data is not None:
@@ -249,8 +256,6 @@ def harm(place: Place, scope: str, name: str, data: bytes | None, *, lasting: bo
         fs.close_file(fd)
     if lasting:
         fs.sync_directory(directory)
-    fs.close_directory(directory)
-    fs.close_directory(root)
 
 
 def _repair(place: Place) -> None:
@@ -283,6 +288,50 @@ def _settle(place: Place) -> None:
     place.open().scope(NOTES).save({"n": "too", "text": "4" * 5000})
 
 
+def _by_another(place: Place) -> None:
+    """Another writer made directories a moment ago, and has synced nothing."""
+    fs = place.seam()
+    root = fs.open_root(place.path)
+    for name in (place.open().scope(OTHER).hash, "objects"):
+        fs.make_directory(root, name)
+    fs.close_directory(root)
+    place.open().scope(OTHER).save({"n": 1, "text": BIG})
+
+
+def _made_root(place: Place) -> None:
+    """Another writer made the state dir, and died before it was durable."""
+    place.seam().make_root(place.path)
+    _first_save(place)
+
+
+def _fast_parts(place: Place) -> None:
+    """What a ``full`` save rests on was put ``fast``, and is no part of its past: a list that it appends to, a value
+    that it names."""
+    fast = place.open(FAST)
+    fast.scope(OTHER).save({"log": messages(0, 60)})
+    store = place.open()
+    grown = store.append(store.scope(OTHER).load().state["log"], messages(60, 20))
+    store.scope(NOTES).save({"log": grown})
+    value = fast.put_value({"a": "r" * 5000})
+    place.open().scope(NOTES).save({"value": value})
+
+
+def _fast_context(place: Place) -> None:
+    """A run names a context that was saved ``fast``."""
+    prepare_context(place.open(FAST), ContextOptions(name="docs", wishes=Wishes(system="Be careful. " * 500)))
+    machine = _machine(place)
+    execute(place.open(), Options(machine=machine, run="story", context="docs", call=Call(one_turn=True)))
+
+
+def _rotten(place: Place) -> None:
+    """An object has other bytes, and something lies there that does not belong."""
+    scope = place.open().scope(NOTES)
+    saved = [scope.save({"n": number, "text": f"{number}" * 5000}) for number in range(3)]
+    sha = saved[0].envelope.objects["/text"].sha256
+    harm(place, f"objects/{sha[:2]}", sha, b"rotten")
+    harm(place, "", "foreign.txt", b"whose is this")
+
+
 def _interrupted(place: Place) -> None:
     """A writer died in the middle of a save: its mark and half a file lie there."""
     _one(place)
@@ -304,12 +353,17 @@ WORKLOADS = {
         Workload("two writers", _two_writers, _one),
         Workload("large values", _large_values, _one),
         Workload("long lists", _long_lists, _list_begun),
-        Workload("refine", _refine, _context),
+        Workload("refine", _refine, _context, resume=_refine_again),
         Workload("turn", _turn, resume=_turn_again),
         Workload("repair", _repair, _damaged, damaged=True),
         Workload("removal", _removal, _run_done),
         Workload("settle", _settle, _one),
         Workload("take over", _take_over, _interrupted),
+        Workload("by another", _by_another, _one),
+        Workload("made root", _made_root),
+        Workload("fast parts", _fast_parts, _one),
+        Workload("fast context", _fast_context, _one),
+        Workload("rotten", _repair, _rotten, damaged=True),
     )
 }
 
