@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from campaigns.chain import demand
-from crash.workloads import WORKLOADS
+from crash.workloads import SHARED, WORKLOADS
 from faults import injected
 from faults.cases import Ground, Verdict
 from faults.failing import ERRORS, INTERRUPTS, Fault, faults
@@ -91,7 +91,7 @@ def campaign(root: Path, seed: str, *, until: float, say: Say, jobs: int | None 
 
 
 def _names() -> list[str]:
-    return [*WORKLOADS, *(f"reading: {name}" for name in READINGS)]
+    return [*SHARED, *(f"reading: {name}" for name in READINGS)]
 
 
 def _possible(name: str, root: Path) -> Iterator[Fault]:

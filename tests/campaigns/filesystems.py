@@ -21,7 +21,7 @@ from campaigns.doomed import MUTANTS, Orders
 from campaigns.images import FLUSH, KINDS, LOG, NOTHING, Image, Kind, Unavailable, checkable, let_go, powered
 from campaigns.outage import Crash, Cut, Usual, command_line, struck, undisturbed
 from campaigns.survivors import Case, Ledger, tree_of
-from crash.workloads import WORKLOADS
+from crash.workloads import SHARED
 
 from stateline.errors import StatelineError
 from stateline.store.protocol import FAST, FULL
@@ -84,7 +84,7 @@ class Rig:
 
     def crash(self, mutant: str = "", stories: tuple[str, ...] = ()) -> None:
         """One crash and all that is asked after it. Raises ``Violated``."""
-        story = self.rng.choice(stories or (*WORKLOADS, _COMMANDS, *[_STREAM] * 5))
+        story = self.rng.choice(stories or (*SHARED, _COMMANDS, *[_STREAM] * 5))
         if story == _STREAM:
             self._grow(mutant)
             return

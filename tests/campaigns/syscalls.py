@@ -27,7 +27,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from campaigns.chain import demand
-from crash.workloads import WORKLOADS, Workload
+from crash.workloads import SHARED, Workload
 from faults import killing
 from faults.judging import Expectation, judge, look, save_next
 from faults.killing import CHANGING, EFFECTS, Child, Death, Ended, Later, Point
@@ -36,7 +36,7 @@ from stateline.errors import StatelineError
 
 Say = Callable[[str], None]
 
-STORIES = {**WORKLOADS, EFFECTS.name: EFFECTS}
+STORIES = {**SHARED, EFFECTS.name: EFFECTS}
 _LOCKED = ("flock", "write")
 """Calls that change nothing in the state dir and are points all the same: others may go on, or hear something."""
 

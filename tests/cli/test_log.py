@@ -14,6 +14,7 @@ import jsonpatch
 import pytest
 
 from stateline import Store
+from stateline.bundle.envelope import Envelope
 from stateline.store.store import Snapshot
 
 LINE = re.compile("^[0-9a-f]{8} +[0-9]+  [-0-9]{10} [:0-9]{8}  ")
@@ -73,13 +74,29 @@ def test_a_context_and_the_starts_of_a_machine_read_like_a_story(cli: Any, task:
 
 def test_a_repair_tells_what_it_went_back_to_and_what_is_lost(cli: Any) -> None:
     record = {"from": {"seq": 3, "sha256": "0" * 64}, "lost_count": 2, "gaps": [], "objects": ["1" * 64]}
-    scope = Store.open(cli.state).scope("run:r")
-    scope.save({}, event={"type": "repaired", "repaired": {**record, "set_aside_count": 4}, "turn": 1})
-    scope.save({}, event={"type": "repaired", "repaired": "text"})
+    store = Store.open(cli.state)
+    told = {"run:r": {**record, "set_aside_count": 4}, "run:s": "text"}
+    for key, said in told.items():
+        scope = store.scope(key)
+        event = {"type": "repaired", "repaired": said, "turn": 1}
+        # As a repair does it: in an event that is given to `save` these words are refused.
+        first = Envelope(
+            seq=0,
+            created_at="2026-11-20T09:00:00.000000Z",
+            tool_version="0.1.0",
+            scope=key,
+            prev_sha=None,
+            prev=None,
+            kind="run",
+            event=event,
+            state={},
+        )
+        with scope.locked():
+            store.backend.swap(scope.hash, None, scope.seal(first).pointer)
     assert stories(cli, "run:r") == [
-        "repaired with the state of snapshot 3; 2 newer snapshots lost, 1 object lost, 4 files set aside",
-        'repaired {"repaired":"text"}',
+        "repaired with the state of snapshot 3; 2 newer snapshots lost, 1 object lost, 4 files set aside"
     ]
+    assert stories(cli, "run:s") == ['repaired {"repaired":"text","turn":1}']
 
 
 def test_a_story_survives_an_event_of_any_shape(cli: Any) -> None:

@@ -117,13 +117,17 @@ class Place:
 
 class Workload(msgspec.Struct, frozen=True):
     """A story: ``prepare`` has happened long ago and is safe, ``act`` is what is looked at; it begins at the time
-    ``began`` [ns since 1970]. ``damaged``: the store is damaged when it begins. ``resume`` goes on with what the story
-    began, as its user would after a power loss."""
+    ``began`` [ns since 1970]. ``resume`` goes on with what it began, as its user would after a power loss.
+
+    ``damaged``: the store is damaged when it begins. ``modelled``: it is for the model of power losses alone, which
+    knows what another process did, what was put ``fast``, and what a repair may lose.
+    """
 
     name: str
     act: Callable[[Place], None]
     prepare: Callable[[Place], None] = lambda place: None
     damaged: bool = False
+    modelled: bool = False
     began: int = EPOCH + 10**12
     resume: Callable[[Place], None] = lambda place: None
 
@@ -359,13 +363,16 @@ WORKLOADS = {
         Workload("removal", _removal, _run_done),
         Workload("settle", _settle, _one),
         Workload("take over", _take_over, _interrupted),
-        Workload("by another", _by_another, _one),
-        Workload("made root", _made_root),
-        Workload("fast parts", _fast_parts, _one),
-        Workload("fast context", _fast_context, _one),
-        Workload("rotten", _repair, _rotten, damaged=True),
+        Workload("by another", _by_another, _one, modelled=True),
+        Workload("made root", _made_root, modelled=True),
+        Workload("fast parts", _fast_parts, _one, modelled=True),
+        Workload("fast context", _fast_context, _one, modelled=True),
+        Workload("rotten", _repair, _rotten, damaged=True, modelled=True),
     )
 }
+
+SHARED = {name: workload for name, workload in WORKLOADS.items() if not workload.modelled}
+"""The stories that kills, errors, traces and real file systems are about, too."""
 
 
 def _print(note: Note) -> None:

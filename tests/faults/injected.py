@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import msgspec
-from crash.workloads import WORKLOADS, Place
+from crash.workloads import SHARED, WORKLOADS, Place
 from faults.cases import Verdict, copy
 from faults.unharmed import (
     Harm,
@@ -92,7 +92,7 @@ TARGETS = {
     "verify": _command("verify"),
     "log": _command("log", "notes:story", "-p"),
     "exec rm": _command("exec", "rm", "story"),
-    **{f"story: {name}": _told(name) for name in WORKLOADS if name not in ("turn", "repair")},
+    **{f"story: {name}": _told(name) for name in SHARED if name not in ("turn", "repair")},
 }
 
 

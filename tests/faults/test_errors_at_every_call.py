@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from crash.workloads import WORKLOADS
+from crash.workloads import SHARED, WORKLOADS
 from faults.cases import WENT_ON, Ground, Verdict
 from faults.failing import CHANGING, ERRORS, INTERRUPTS, Failing, Fault, Script, faults
 from faults.readings import READINGS, UNREADABLE, Library
@@ -80,7 +80,7 @@ def test_a_story_survives_every_error_at_every_call(name: str, memory: Path) -> 
     assert outcomes["storage"] > 5 * outcomes["durability_unknown"] > 0
 
 
-@pytest.mark.parametrize("name", sorted({*WORKLOADS} - {"first save", *THOROUGH}))
+@pytest.mark.parametrize("name", sorted({*SHARED} - {"first save", *THOROUGH}))
 def test_a_story_survives_an_error_at_every_call(name: str, memory: Path) -> None:
     ground = Ground(WORKLOADS[name], memory / name)
     outcomes = told((fault, ground.case(fault)) for fault in one_each(ground.calls))

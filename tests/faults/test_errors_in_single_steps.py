@@ -14,10 +14,10 @@ from faults.unharmed import Picture, fresh
 
 from stateline import Store
 from stateline.bundle import naming
-from stateline.errors import StorageError
+from stateline.errors import DurabilityUnknown, StorageError
 from stateline.service.repair import apply_repair
 from stateline.store import fs as seam
-from stateline.store.fs import Directory, HandleFs
+from stateline.store.fs import Directory, HandleFs, Stat
 from stateline.store.local import LocalBackend
 
 KEY = "notes:x"
@@ -141,6 +141,38 @@ def test_a_rename_that_was_done_and_reported_an_error_is_gone_on_from(tmp_path: 
     assert fresh(str(root)).scope(KEY).load() == saved
     assert litter(root) == []
     assert fresh(str(root)).scope(KEY).save(2).seq == 2
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_rename_after_which_nobody_can_look_may_have_moved_the_head_and_says_so(tmp_path: Path, moved: bool) -> None:
+    class Blind(HandleFs):
+        blind = False
+
+        def rename(self, source_dir: Directory, source: str, target_dir: Directory, target: str) -> None:
+            self.blind = True
+            if moved:
+                super().rename(source_dir, source, target_dir, target)
+            raise refused(errno.EIO)
+
+        def read(self, directory: Directory, name: str, limit: int) -> tuple[bytes, Stat]:
+            if self.blind and name == naming.POINTER:
+                raise refused(errno.EIO)
+            return super().read(directory, name, limit)
+
+    root, fs = tmp_path / "s", Blind()
+    fresh(str(root)).scope(KEY).save(0)
+    store = Store(LocalBackend(str(root), fs))
+    with pytest.raises(DurabilityUnknown, match="whether the head moved is not known") as caught:
+        store.scope(KEY).save(1)
+    assert "stateline verify" in caught.value.hint
+    assert len(litter(root)) == (1 if moved else 2), "the mark stays, so that the next holder sweeps"
+    fs.blind = False
+    with pytest.raises(StorageError, match="failed earlier"):
+        store.scope(KEY).save(2)
+    seen = fresh(str(root)).scope(KEY).load()
+    assert seen.seq == moved
+    assert fresh(str(root)).scope(KEY).save(2).envelope.prev_sha == seen.sha256
+    assert litter(root) == []
 
 
 @pytest.mark.parametrize("method", ["names", "unlink"])

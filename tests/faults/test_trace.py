@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from crash.workloads import WORKLOADS
+from crash.workloads import SHARED
 from faults import recording, tracing
 from faults.tracing import Call, Comparison, Differs, compare, read_trace
 
@@ -97,7 +97,7 @@ def traced(tmp_path: Path) -> Traced:
     return Traced(tmp_path)
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("name", SHARED)
 def test_what_the_seam_records_of_a_story_is_what_the_system_was_asked_for(name: str, traced: Traced) -> None:
     found = traced.record("story", name, str(traced.state_dir), "all")
     assert len(found.operations) > 50

@@ -453,6 +453,24 @@ def test_names_of_a_state_that_was_masked_by_its_caller_are_left_alone(root: Pat
     assert store.scope(KEY).save({"transitions": 1}).event["redactions"] == 1
 
 
+@pytest.mark.parametrize(
+    ("event", "masked"),
+    [({"redactions": "mine"}, False), ({"repaired": {"objects": []}}, False), ({"repaired": {"objects": []}}, True)],
+)
+def test_words_of_the_store_in_a_callers_event_are_refused(root: Path, event: dict[str, Any], masked: bool) -> None:
+    store = Store.open(root)
+    with pytest.raises(ValueRefused, match="is the store's own; nothing was written") as caught:
+        store.scope(KEY).save(1, event={"why": "so", **event}, masked=masked)
+    assert caught.value.where == f"/{next(iter(event))}"
+    assert not root.exists()
+
+
+def test_a_caller_that_masked_says_how_much_and_the_store_says_how_durable(root: Path) -> None:
+    store = Store.open(root)
+    saved = store.scope(KEY).save(1, event={"redactions": 3, "durability": "fast"}, masked=True)
+    assert saved.event == {"redactions": 3, "durability": "full"}
+
+
 # -- versions ----------------------------------------------------------------------------------------------------------
 
 

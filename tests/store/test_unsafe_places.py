@@ -335,6 +335,21 @@ def test_a_state_dir_that_is_no_directory_is_a_finding(tmp_path: Path, make: Cal
 # -- as an ordinary user -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("below", ["sub/s", "s"])
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_file_above_the_state_dir_is_the_path_that_is_named(tmp_path: Path, below: str, linked: bool) -> None:
+    above = tmp_path / "file"
+    if linked:
+        (tmp_path / "target").write_bytes(b"")
+        above.symlink_to(tmp_path / "target")
+    else:
+        above.write_bytes(b"")
+    backend = LocalBackend(str(above / below))
+    for act in (backend.demand_writable, backend.prepare, lambda: list(backend.scopes())):
+        with pytest.raises(UnsafePlace, match=f"^{above} is not a directory, and the state dir would be below it"):
+            act()
+
+
 def test_an_ordinary_user_saves_and_verifies_below_a_sticky_directory(home: Path) -> None:
     with ordinary_user():
         store = store_on(home / "s")

@@ -45,14 +45,15 @@ def main() -> None:
 def run(argv: list[str]) -> int:
     """Run one command; its exit code. Never raises."""
     try:
-        return _version() if argv == ["--version"] else _run(argv)
+        code = _version() if argv == ["--version"] else _run(argv)
+        return code or _flushed()
     except KeyboardInterrupt:
         # Ctrl-C while modules are loaded.
         _last_words(argv, _STOPPED)
         return _CTRL_C
     except (OSError, ImportError) as error:
-        # Not even what every command needs can be loaded.
-        _last_words(argv, _not_loaded(error))
+        # Not even what every command needs can be loaded, or the version cannot be told.
+        _last_words(argv, _not_printed(error) if _while_printing(error) else _not_loaded(error))
         return 1
 
 
@@ -80,8 +81,18 @@ def _version() -> int:
 
     try:
         print(f"stateline {__version__}")
-    except OSError:
-        return 0
+    except BrokenPipeError:
+        pass
+    return 0
+
+
+def _flushed() -> int:
+    """0, when all that was printed is written. Raises OSError if it cannot be; that nobody reads it is no error."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except (BrokenPipeError, ValueError):
+        pass
     return 0
 
 
@@ -135,6 +146,8 @@ def _explain(error: BaseException) -> tuple[dict[str, Any], int]:
         return {"code": "usage", "message": message, "hint": f"see `{path} --help`"}, 64
     if _while_loading(error):
         return _not_loaded(error), 1
+    if _while_printing(error):
+        return _not_printed(error), 1
     return {"code": "internal", "message": f"{type(error).__name__}: {error}", "hint": _INTERNAL}, 1
 
 
@@ -148,6 +161,22 @@ def _while_loading(error: BaseException) -> bool:
             return True
         trace = trace.tb_next
     return False
+
+
+def _while_printing(error: BaseException) -> bool:
+    """Whether standard output refused help or version, which are printed here, in ``app`` or by typer."""
+    trace = error.__traceback__ if isinstance(error, OSError) and error.filename is None else None
+    printing = ""
+    while trace is not None:
+        printing, trace = trace.tb_frame.f_globals.get("__name__", ""), trace.tb_next
+    return printing in (__name__, "stateline.cli.app", "typer._click.utils")
+
+
+def _not_printed(error: BaseException) -> dict[str, Any]:
+    """What is said where help or version could not be printed."""
+    reason = getattr(error, "strerror", None) or error
+    message = f"cannot write to standard output: {reason}; nothing was changed"
+    return {"code": "storage", "message": message, "hint": "give it a place to write to, then call again"}
 
 
 def _not_loaded(error: BaseException) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from stateline.store.fs import Directory, HandleFs, NotRegular, Stat, TooLarge, 
 from stateline.store.locking import Held, acquire, sweep
 from stateline.store.places import Danger, danger
 from stateline.store.protocol import FAST, FULL, BlobMissing, Durability
-from stateline.store.publish import holds, put_file
+from stateline.store.publish import Swept, demand_there, holds, put_file
 from stateline.store.refusals import REPAIR, storage
 from stateline.store.statedir import SMALL_FILE, StateDir
 
@@ -273,7 +273,12 @@ class LocalBackend:
                 if not self._swept:
                     self._swept = True
                     sweep(self.fs, objects, before=time.time() - OLD)
-                yield objects
+                try:
+                    yield objects
+                except Swept as error:
+                    # No lock covers it, so none is to be blamed.
+                    said = f"it was not done within {OLD:g} s, and another writer took it for litter"
+                    raise FileNotFoundError(error.errno, said) from error
         else:
             yield self.state_dir.demand()
 
@@ -332,9 +337,12 @@ class LocalBackend:
                 self.fs.rename(directory, temporary, directory, naming.POINTER)
             except (OSError, StatelineError) as error:
                 # A network mount may do it and lose the answer.
-                if isinstance(error, StatelineError) or not self._is_head(scope, new):
-                    held.discard(temporary)
-                    raise
+                if isinstance(error, StatelineError) or not self._is_head(scope, new, error):
+                    try:
+                        demand_there(self.fs, directory, temporary, error)
+                        raise
+                    finally:
+                        held.discard(temporary)
             held.renamed()
             if durable:
                 # Only now is the commit durable; only after this may it be acknowledged.
@@ -347,10 +355,18 @@ class LocalBackend:
                 hint="load the head again and repeat the change",
             )
 
-    def _is_head(self, scope: str, pointer: Pointer) -> bool:
-        with suppress(StatelineError):
+    def _is_head(self, scope: str, pointer: Pointer, failed: OSError) -> bool:
+        """Whether it is the head, although the rename ``failed``. Raises ``DurabilityUnknown`` if nobody can tell."""
+        try:
             return self.read(scope) == pointer
-        return False
+        except StatelineError as error:
+            self.state_dir.poison()
+            # The temporary file is left as it is: the mark stays beside it, and the next holder sweeps.
+            raise DurabilityUnknown(
+                f"whether the head moved is not known; making the new one visible failed ({failed.strerror}), and it "
+                f"could not be looked at: {error.message}",
+                hint="look at the disk, then run `stateline verify`",
+            ) from failed
 
     def scopes(self) -> Iterator[str]:
         root = self.state_dir.open()

@@ -16,6 +16,7 @@ from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import FORMAT, Pointer
 from stateline.errors import RequestError
 from stateline.store.fs import Directory
+from stateline.store.publish import discard, write_temporary
 from stateline.store.refusals import storage
 
 if TYPE_CHECKING:
@@ -128,20 +129,11 @@ class LocalMending:
 
     def _replace(self, directory: Directory, name: str, data: bytes) -> None:
         """Put a whole and durable file in the place of whatever has the name, at once."""
-        temporary = f"{naming.TEMPORARY}{os.urandom(8).hex()}"
+        temporary = write_temporary(self.fs, directory, data, durable=True)
         try:
-            fd = self.fs.create(directory, temporary)
-            try:
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[self.fs.write(fd, rest) :]
-                self.fs.sync_file(fd)
-            finally:
-                self.fs.close_file(fd)
             self.fs.rename(directory, temporary, directory, name)
         except BaseException:
-            with suppress(OSError):
-                self.fs.unlink(directory, temporary)
+            discard(self.fs, directory, temporary)
             raise
         self.backend.state_dir.sync(directory)
 

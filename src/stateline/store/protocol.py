@@ -73,7 +73,8 @@ class Heads(Protocol):
 
     def swap(self, scope: str, expected: Pointer | None, new: Pointer) -> None:
         """Make ``new`` the head if ``expected`` still is; on return as durable as the backend's ``durability`` says.
-        Raises ``ConflictError`` otherwise, ``DurabilityUnknown`` when ``new`` is the head and may not stay it.
+        Raises ``ConflictError`` otherwise, ``DurabilityUnknown`` when ``new`` is the head and may not stay it,
+        or when nobody can tell whether it is.
 
         There is no default implementation: a backend that cannot compare and swap is none.
         """

@@ -14,6 +14,11 @@ from stateline.bundle import naming
 from stateline.store.fs import Directory, HandleFs, Stat, TooLarge
 from stateline.store.protocol import BlobExists
 
+
+class Swept(OSError):
+    """A temporary file is gone before it got its name, although its writer holds a lock."""
+
+
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
@@ -55,29 +60,21 @@ def put_file(fs: HandleFs, way: tuple[Directory, Directory], base: str, data: by
         if holds(fs, directory, base, data) is None:
             raise
         return False
+    except FileNotFoundError as error:
+        demand_there(fs, room, temporary, error)
+        raise
     finally:
         discard(fs, room, temporary)
     return True
 
 
 def write_temporary(fs: HandleFs, directory: Directory, data: bytes, *, durable: bool) -> str:
-    """A new file with ``data``; its name. Nothing is left behind on failure."""
+    """A new file with ``data``, closed; its name. Nothing is left behind on failure."""
     name = f"{naming.TEMPORARY}{os.urandom(8).hex()}"
     # Before it is there: an interrupt may come between any two steps, and what may lie there is to be swept.
     directory.unfinished += 1
     try:
         fd = fs.create(directory, name)
-    except OSError:
-        discard(fs, directory, name)
-        raise
-    fill(fs, (directory, name), fd, data, durable=durable)
-    return name
-
-
-def fill(fs: HandleFs, place: tuple[Directory, str], fd: int, data: bytes, *, durable: bool) -> None:
-    """Write ``data`` into the new file at ``place``, open as ``fd``, and close it. On failure it is discarded."""
-    directory, name = place
-    try:
         try:
             rest = memoryview(data)
             while rest:
@@ -91,6 +88,18 @@ def fill(fs: HandleFs, place: tuple[Directory, str], fd: int, data: bytes, *, du
     except BaseException:
         discard(fs, directory, name)
         raise
+    return name
+
+
+def demand_there(fs: HandleFs, directory: Directory, name: str, error: Exception) -> None:
+    """Raise ``Swept`` if ``error`` came of it that another writer took the temporary file ``name`` away."""
+    if isinstance(error, FileNotFoundError):
+        try:
+            fs.stat(directory, name)
+        except FileNotFoundError:
+            raise Swept(errno.ENOENT, "another writer removed what was being written") from error
+        except OSError:
+            pass
 
 
 def discard(fs: HandleFs, directory: Directory, name: str) -> None:

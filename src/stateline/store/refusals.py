@@ -6,6 +6,7 @@ import errno
 
 from stateline.errors import StatelineError, StorageError, UnsafePlace
 from stateline.store.places import Danger
+from stateline.store.publish import Swept
 
 REPAIR = "nothing was changed; `stateline verify` lists all damage, `stateline repair` plans how to go on"
 """The hint at what is damaged."""
@@ -20,6 +21,11 @@ _REASONS = {
     errno.ENFILE: ("too many files are open on this machine", "end what holds them open, then call again"),
     errno.EFBIG: ("the file would be larger than this process may write", "raise the limit (ulimit -f)"),
 }
+
+_SWEPT = (
+    "another writer removed what was being written; the lock does not hold here",
+    "put the state dir on a local disk (--state-dir)",
+)
 
 
 class storage:
@@ -43,9 +49,8 @@ class storage:
 
 def storage_error(error: OSError, doing: str) -> StatelineError:
     """The typed error for an OSError: what happened, what was left untouched, what to do next."""
-    reason, hint = _REASONS.get(
-        error.errno or 0, (error.strerror or str(error), "look at the state dir, then call again")
-    )
+    unforeseen = error.strerror or str(error), "look at the state dir, then call again"
+    reason, hint = _SWEPT if isinstance(error, Swept) else _REASONS.get(error.errno or 0, unforeseen)
     return StorageError(f"cannot {doing}: {reason}; what was acknowledged before is untouched", hint=hint)
 
 

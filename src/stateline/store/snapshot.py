@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import VERSION, Envelope, Pointer
 from stateline.bundle.objects import with_refs
-from stateline.errors import NewerVersion
+from stateline.bundle.repairs import MEMBER
+from stateline.errors import NewerVersion, ValueRefused
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -46,3 +49,15 @@ def demand_known_version(head: Snapshot) -> None:
             f"version {VERSION}. It was left untouched.",
             hint="upgrade stateline",
         )
+
+
+def demand_callers_words(event: Mapping[str, Json], *, masked: bool) -> None:
+    """Raise ``ValueRefused`` for a member of an event that readers take for the store's own word: what a repair
+    declares lost, and how much was masked, which only a caller knows that has ``masked`` it."""
+    for name in (MEMBER,) if masked else (MEMBER, "redactions"):
+        if name in event:
+            raise ValueRefused(
+                f"the event member `{name}` is the store's own; nothing was written",
+                where=f"/{name}",
+                hint="give it another name",
+            )

@@ -98,6 +98,14 @@ class StateDir:
         return NotFound(f"{what} is missing")
 
     def _not_a_directory(self, error: OSError) -> StatelineError:
+        with suppress(OSError):
+            missing = self._missing() if error.errno == errno.ENOTDIR else []
+            if missing:
+                return UnsafePlace(
+                    f"{os.path.dirname(missing[-1])} is not a directory, and the state dir would be below it "
+                    f"({self.path}); nothing was changed",
+                    hint="name another directory with --state-dir",
+                )
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             return UnsafePlace(
                 f"{self.path} is a symbolic link or not a directory; nothing was changed",
@@ -170,7 +178,10 @@ class StateDir:
         with storage(f"look at what is above {self.path}"):
             self.demand_safe_parents()
         with storage(f"create the state dir {self.path}"):
-            missing = self._make()
+            try:
+                missing = self._make()
+            except NotADirectoryError as error:
+                raise self._not_a_directory(error) from None
         root = self.open()
         if root is None:
             raise StorageError(f"{self.path} vanished while it was opened", hint="call again")
@@ -206,10 +217,11 @@ class StateDir:
                 raise PermissionError(errno.EACCES, "not writable", place)
 
     def demand_sound(self) -> None:
-        """Raise ``StorageError`` if a sync failed here: for writers that do without :meth:`prepare`."""
+        """Raise ``StorageError`` if the place was poisoned: for writers that do without :meth:`prepare`."""
         if self._poisoned:
             raise StorageError(
-                "a sync of this store failed earlier in this process; nothing more is written through it",
+                "a sync of this store, or a look at its head, failed earlier in this process; nothing more is written "
+                "through it",
                 hint="open the store anew, and run `stateline verify`",
             )
 
@@ -221,7 +233,7 @@ class StateDir:
         try:
             self.fs.sync_directory(directory)
         except OSError:
-            self._poison()
+            self.poison()
             raise
 
     def sync_file(self, directory: Directory, name: str) -> None:
@@ -230,12 +242,13 @@ class StateDir:
         try:
             self.fs.sync_file(fd)
         except OSError:
-            self._poison()
+            self.poison()
             raise
         finally:
             self.fs.close_file(fd)
 
-    def _poison(self) -> None:
+    def poison(self) -> None:
+        """What is on the disk is not known any more: this process writes nothing more here."""
         self._poisoned, self._prepared = True, False
 
     def _make(self) -> list[str]:

@@ -25,7 +25,7 @@ from stateline.errors import (
 )
 from stateline.store.protocol import FAST, FULL, Backend, BlobExists, BlobMissing, Durability
 from stateline.store.settling import rest_on, settle_objects, settle_past
-from stateline.store.snapshot import Snapshot, demand_known_version
+from stateline.store.snapshot import Snapshot, demand_callers_words, demand_known_version
 from stateline.store.unchanged import held
 from stateline.store.walking import walk
 
@@ -339,8 +339,10 @@ class Scope:
 
         Raises ``ConflictError`` when the parent is not the head, ``LockTimeout``, ``ValueRefused``,
         ``IntegrityError`` when the head is damaged (nothing starts afresh), ``UnsafePlace``, ``StorageError``; the
-        chain is then as it was.
+        chain is then as it was. Only after ``DurabilityUnknown`` it may hold the new head.
         """
+        said = dict(event or {})
+        demand_callers_words(said, masked=masked)
         with self.locked(wait):
             try:
                 pointer = self.store.backend.read(self.hash)
@@ -353,7 +355,7 @@ class Scope:
                     self.settle(head)
             except IntegrityError as error:
                 raise self.with_way_out(error) from None
-            said, draft = dict(event or {}), canonical.draft(state)
+            draft = canonical.draft(state)
             if not masked:
                 state, said, draft = self._masked(state, said, draft)
             try:
