@@ -13,7 +13,7 @@ import pytest
 from campaigns import audits, forgeries
 
 from stateline.bundle.envelope import Link, Pointer
-from stateline.errors import NotFound, UsageError
+from stateline.errors import UsageError
 from stateline.history.findings import Anchor, Finding
 from stateline.history.verify import verify
 from stateline.service.repair import apply_repair
@@ -102,8 +102,7 @@ def test_a_scope_that_was_taken_away_is_missed_in_the_whole_store(store: Store, 
     store.scope(OTHER).save({"n": 0})
     store.backend.remove(chain[0].scope)
     assert len(anchor_findings(store, chain[4].sha256)) == 1
-    with pytest.raises(NotFound):
-        verify(store, KEY, [chain[4].sha256])
+    assert not verify(store, KEY, [chain[4].sha256]).ok
 
 
 @pytest.mark.parametrize("text", ["", "abcd", "A" * 64, "g" * 64, "0" * 63, "0" * 65, KEY, "0" * 64 + "\n"])
@@ -124,7 +123,7 @@ def test_what_a_repair_recorded_as_lost_holds_no_anchor_and_is_said(
         (finding,) = anchor_findings(store, lost)
         assert (finding.scope, finding.message.partition(": ")[2]) == (
             KEY,
-            "a repair of this scope has recorded it as lost",
+            "a repair of this scope has recorded it as lost; a repair cannot mend this: compare with a backup",
         )
 
 
@@ -202,7 +201,6 @@ def test_the_auditors_script_takes_anchors_too(
     scope, head = chain[0].scope, chain[4].sha256
     assert audits.script_says(script, place, scope, head, chain[0].sha256) == "intact"
     assert audits.script_says(script, place, scope, "0" * 64) == "damage"
-    assert audits.script_says(script, place, scope, head[:16]) == "damage"
     (place / scope / chain[4].path).unlink()
     (place / scope / "latest.json").write_bytes(Pointer(chain[3].path, chain[3].sha256).encode())
     assert audits.script_says(script, place, scope) == audits.verify_says(place, KEY) == "intact"

@@ -191,7 +191,7 @@ def test_a_pointer_set_back_by_one_looks_like_a_crash_and_by_two_is_damage(
         "unacknowledged",
         KEY,
         f"{chain[0].scope}/{chain[4].path}",
-        "published and never made head: a crash, or a save under way",
+        "published and never made head: a crash, a save under way, or the pointer was set back",
     )
     pointer.write_bytes(chain[2].pointer.encode())
     finding = only(check())

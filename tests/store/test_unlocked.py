@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -162,3 +163,52 @@ def test_many_processes_without_a_lock_overwrite_nothing(tmp_path: Path) -> None
     summary = unlocked.campaign(tmp_path / "s", writers=6, each=8, until=until, say=lambda text: None)
     assert summary["acknowledged"] == 48
     assert summary["forks named"] > 0, "the lock did not hold"
+
+
+@pytest.mark.parametrize("step", ["link", "rename"])
+def test_a_temporary_file_that_anothers_sweep_took_is_told_as_a_lock_that_does_not_hold(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, fs, others = stores(tmp_path / "s")
+    first, whole = others.scope(KEY).load(), getattr(HandleFs, step)
+
+    def swept(self: HandleFs, source_dir: Directory, *words: Any) -> None:
+        if self is fs:
+            for path in (tmp_path / "s" / HASH).glob(f"{naming.TEMPORARY}*"):
+                path.unlink()
+        whole(self, source_dir, *words)
+
+    monkeypatch.setattr(HandleFs, step, swept)
+    with pytest.raises(
+        StorageError, match="another writer removed what was being written; the lock does not hold here"
+    ):
+        mine.scope(KEY).save({"n": 1})
+    assert others.scope(KEY).load() == first
+    assert others.scope(KEY).save({"n": 2}).seq == 1
+
+
+def test_a_temporary_file_that_lies_there_is_not_said_to_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, fs, _ = stores(tmp_path / "s")
+
+    def missing(self: HandleFs, *words: Any) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(type(fs), "rename", missing)
+    with pytest.raises(StorageError, match="No such file or directory"):
+        mine.scope(KEY).save({"n": 1})
+
+
+def test_an_object_that_was_taken_for_litter_is_not_told_as_a_lock_that_does_not_hold(tmp_path: Path) -> None:
+    class Slow(HandleFs):
+        def link(self, source_dir: Directory, source: str, target_dir: Directory, target: str) -> None:
+            if target != naming.STORE_FILE:
+                self.unlink(source_dir, source)
+            super().link(source_dir, source, target_dir, target)
+
+    store = Store(LocalBackend(str(tmp_path / "s"), Slow()))
+    with pytest.raises(StorageError, match="took it for litter") as caught:
+        store.put_value([1])
+    assert "lock" not in caught.value.message
+    assert "call again" in caught.value.hint

@@ -64,7 +64,8 @@ class _Recorded(msgspec.Struct, frozen=True):
 
 def recorded_lost(event: Mapping[str, Json]) -> set[str]:
     """Digests of the snapshots that this event says are lost, on the chain or beyond its end: for people to read, no
-    declaration. Empty for what has not the shape of one."""
+    declaration. Of those beyond the end the record has at most ``TOLD``; the rest is only counted in it. Empty for what
+    has not the shape of one."""
     try:
         recorded = msgspec.convert(event.get(MEMBER, {}), _Recorded)
     except msgspec.ValidationError:

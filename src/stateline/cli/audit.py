@@ -68,23 +68,24 @@ def verify(
     key: Annotated[str | None, typer.Argument(metavar="[KEY]", help="One scope (default: the whole store).")] = None,
     anchors: Annotated[
         list[str] | None,
-        typer.Option("--anchor", metavar="SHA", help="A head's whole sha, kept elsewhere: it must be on a chain."),
+        typer.Option("--anchor", metavar="SHA|@FILE", help="A head's whole sha, kept elsewhere; a chain must have it."),
     ] = None,
 ) -> int:
     """Check every byte: digests, links, order, objects, permissions. Collects all findings, changes nothing.
 
     Of the severities only damage makes it exit 5. With unsafe (others may change a place), warning and residue (what a
-    crash leaves; harmless) it exits 0.
+    crash leaves) it exits 0. Look into forked, and into residue that names another snapshot in its place: they may hold
+    what was acknowledged, if a lock does not hold. lost is what a repair has recorded. Other residue is harmless.
 
     From inside nobody can see that a chain's end was cut off cleanly, that a chain was written anew, that a scope was
-    taken away whole or the store exchanged. So keep the heads' shas elsewhere, and give them to --anchor (repeatable):
-    one that is on no chain is damage.
+    taken away whole or the store exchanged. So keep the heads' shas elsewhere, and give them to --anchor (repeatable;
+    @FILE: one a line): one that is on no chain is damage.
     """
     from stateline.history.verify import verify as verb
 
     said = settings(ctx)
     store = said.store()
-    report = verb(store, key, anchors or ())
+    report = verb(store, key, _given(anchors or []))
     colours = {"damage": "red", "unsafe": "red", "warning": "yellow", "residue": "dim"}
     lines = [
         f"{coloured(found.severity, colours[found.severity])} {found.code}: {plain(_told(found))}"
@@ -94,7 +95,7 @@ def verify(
     verdict = _verdict(report)
     lines.append(
         f"{verdict}{counted(report.scopes, 'scope')}, {counted(report.snapshots, 'snapshot')}, "
-        f"{counted(report.objects, 'object')} checked; {counted(len(report.findings), 'finding')}"
+        f"{counted(report.objects, 'object')} checked; {counted(len(report.findings), 'finding')}{_found(report)}"
     )
     if any(found.severity == "damage" and found.code != "anchor" for found in report.findings):
         from shlex import quote
@@ -106,6 +107,35 @@ def verify(
         lines.append(report.note)
     emit(said, report.document(), lines)
     return 0 if report.ok else 5
+
+
+def _given(words: list[str]) -> list[str]:
+    """The anchors of ``--anchor SHA|@FILE``. Raises ``UsageError`` for a file that cannot be read or holds none."""
+    from stateline.errors import UsageError
+
+    anchors: list[str] = []
+    for word in words:
+        if not word.startswith("@"):
+            anchors.append(word)
+            continue
+        try:
+            with open(word[1:], encoding="utf-8") as file:
+                lines = [line.strip() for line in file if line.strip()]
+        except (OSError, ValueError) as error:
+            raise UsageError(f"cannot read the anchors {word!r}: {error}", hint="check the path after @") from None
+        if not lines:
+            # Nothing to look for would look like all found.
+            raise UsageError(f"there are no anchors in {word!r}", hint="it must hold a sha on each line")
+        anchors += lines
+    return anchors
+
+
+def _found(report: Report) -> str:
+    """How many of the anchors that were given are on a chain; "" where none were."""
+    if not report.anchors:
+        return ""
+    found = sum(anchor.scope is not None for anchor in report.anchors)
+    return f"; {found} of {counted(len(report.anchors), 'anchor')} found"
 
 
 def _moorings(report: Report) -> list[str]:
@@ -130,11 +160,18 @@ def _verdict(report: Report) -> str:
     """The beginning of the last line, in which counts follow."""
     if not report.ok:
         return f"{coloured('DAMAGED', 'red')}: "
-    unsafe = sum(found.severity == "unsafe" for found in report.findings)
-    if not unsafe:
-        return f"{coloured('ok', 'green')}: "
-    from stateline.history.findings import SHOWN
+    unsafe = sum(finding.severity == "unsafe" for finding in report.findings)
+    forked = sum(finding.code == "forked" for finding in report.findings)
+    words, counts = [], []
+    if unsafe:
+        from stateline.history.findings import SHOWN
 
-    # Of many alike only the first are told.
-    count = counted(unsafe, "place") if unsafe <= SHOWN else f"more than {SHOWN} places"
-    return f"{coloured('ok', 'green')}, {coloured('but unsafe', 'red')}: {count}; "
+        words.append("unsafe")
+        # Of many alike only the first are told.
+        counts.append(counted(unsafe, "place") if unsafe <= SHOWN else f"more than {SHOWN} places")
+    if forked:
+        words.append("forked")
+        counts.append(f"{counted(forked, 'snapshot')} beside the chain")
+    if not words:
+        return f"{coloured('ok', 'green')}: "
+    return f"{coloured('ok', 'green')}, {coloured('but ' + ' and '.join(words), 'red')}: {', '.join(counts)}; "

@@ -7,7 +7,7 @@ residue, or damage; and a snapshot on the chain is never removed again, but with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
@@ -38,11 +38,13 @@ class Loose(msgspec.Struct, frozen=True):
 
 class ChainCheck:
     """One pass over a scope. ``findings``, ``snapshots`` (intact ones), ``has_head`` and ``head`` (if it is intact) are
-    the result; ``certain`` is False when a snapshot could not be read, so that nobody knows what it names. Of the
-    digests in ``anchors``, ``anchored`` has those on the chain with their ``seq``, and ``given_up`` those that a repair
-    on the chain has recorded as lost."""
+    the result; ``certain`` is False when a snapshot could not be read, so that nobody knows what it names, and
+    ``newer`` True when something is of a newer version. Of the digests in ``anchors`` (one set for all scopes; it is
+    not copied), ``anchored`` has those on the chain with their ``seq``, ``given_up`` those that a repair on the chain
+    has recorded as lost, ``beside`` the paths of those that lie intact beside the chain, and ``named`` the paths where
+    something says that one is which could not be read. Nothing else that grows with the chain outlives :meth:`run`."""
 
-    def __init__(self, store: Store, scope: str, inventory: Inventory, anchors: Collection[str] = ()) -> None:
+    def __init__(self, store: Store, scope: str, inventory: Inventory, anchors: frozenset[str] = frozenset()) -> None:
         self.store = store
         self.scope = scope
         self.inventory = inventory
@@ -52,8 +54,12 @@ class ChainCheck:
         self.head: Link | None = None
         self.anchored: dict[str, int] = {}
         self.given_up: set[str] = set()
-        self._anchors = frozenset(anchors)
+        self.beside: dict[str, str] = {}
+        self.named: dict[str, str] = {}
+        self._anchors = anchors
         self.certain = True
+        self.newer = False
+        self.complete = False
         self.key: str | None = None
         self._names: set[str] = set()
         # Digests that are named and lead to nothing good, and of altered files their digest and finding.
@@ -61,8 +67,6 @@ class ChainCheck:
         self._altered: list[tuple[str, int]] = []
         # Digest -> seq of all that is on the chain; the only thing that grows with it, besides the names.
         self._chain: dict[bytes, int] = {}
-        self._complete = False
-        self._newer = False
         self._losses = Losses()
         self._resumed_at: int | None = None
 
@@ -73,7 +77,14 @@ class ChainCheck:
         except StatelineError as error:
             self._error(error, "")
             self.certain = False
-            return self
+        else:
+            self._check()
+        # Who checks a whole store keeps all checks to its end.
+        self._names, self._sought, self._altered, self._chain = set(), set(), [], {}
+        self._losses = Losses()
+        return self
+
+    def _check(self) -> None:
         pointer, readable = self._pointer()
         if pointer is not None:
             self.has_head = True
@@ -81,11 +92,12 @@ class ChainCheck:
         loose = self._rest()
         if loose and readable:
             pointer = self._catch_up(pointer, loose)
-        if not self._newer:
+        if self._anchors:
+            self._adrift(loose)
+        if not self.newer:
             self._judge(loose, pointer, readable)
         if self.key is not None:
             self.findings = [msgspec.structs.replace(finding, scope=self.key) for finding in self.findings]
-        return self
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -131,6 +143,8 @@ class ChainCheck:
             snapshot = self._snapshot(pointer.path, partial(self.store.read_snapshot, self.scope, pointer), known)
             if snapshot is None:
                 self._sought.add(pointer.sha256)
+                if pointer.sha256 in self._anchors:
+                    self.named[pointer.sha256] = f"{self.scope}/{pointer.path}"
                 return
             self._chain[bytes.fromhex(snapshot.sha256)] = snapshot.seq
             if child is None:
@@ -144,7 +158,7 @@ class ChainCheck:
             self._losses.heed(snapshot.event)
             envelope = snapshot.envelope
             if envelope.prev is None or envelope.prev_sha is None:
-                self._complete = True
+                self.complete = True
                 return
             pointer, child = Pointer(envelope.prev, envelope.prev_sha), snapshot
 
@@ -153,6 +167,14 @@ class ChainCheck:
         if snapshot.sha256 in self._anchors:
             self.anchored[snapshot.sha256] = snapshot.seq
         self.given_up.update(self._anchors.intersection(recorded_lost(snapshot.event)))
+
+    def _adrift(self, loose: dict[str, Loose]) -> None:
+        """Note which of the anchors lie beside the chain, and which ones what lies there names as its parents."""
+        self.beside = {sha: f"{self.scope}/{loose[sha].path}" for sha in self._anchors & loose.keys()}
+        for item in loose.values():
+            sha = item.prev_sha
+            if sha in self._anchors and item.prev is not None and sha not in self.anchored and sha not in self.beside:
+                self.named[sha] = f"{self.scope}/{item.prev}"
 
     def _is_lost(self, pointer: Pointer) -> bool:
         """Whether a snapshot is not there, and a newer one says so."""
@@ -173,7 +195,7 @@ class ChainCheck:
         message = f"lost, as a repair of this scope has recorded; {child.path} rests on it, and {older}"
         self._found("warning", "lost", pointer.path, message)
         if gap is None or gap.resumes is None:
-            self._complete = True
+            self.complete = True
             return None
         self._resumed_at = gap.resumes.seq
         return gap.resumes.pointer
@@ -189,7 +211,7 @@ class ChainCheck:
         loose: dict[str, Loose] = {}
         # Below a head of a newer version nothing was walked: the newest comes first, as on the chain, so that what it
         # declares lost is not called damage where older ones name it.
-        headless = self._newer
+        headless = self.newer
         for path in sorted(self._names, reverse=headless):
             snapshot = self._snapshot(path, partial(self._by_name, path), False)
             if snapshot is not None and headless:
@@ -279,7 +301,7 @@ class ChainCheck:
                 "damage", "missing", naming.POINTER, "the pointer is missing, and more than a first save is here"
             )
         # Where does the chain end? Only if that is known can a lone first snapshot be residue.
-        grounded = self._complete or (readable and pointer is None and not lost)
+        grounded = self.complete or (readable and pointer is None and not lost)
         parents = {item.prev_sha for item in loose.values()}
         tips = sorted((item.seq, item.created_at, sha) for sha, item in loose.items() if sha not in parents)
         beside = self._on_chain({item.seq for item in loose.values()})
@@ -290,10 +312,11 @@ class ChainCheck:
             last = piece[-1]
             parent = None if last.prev_sha is None else bytes.fromhex(last.prev_sha)
             joined = parent is not None and parent in self._chain
-            # What has the same place on the chain follows the same parent, if that is on the chain too.
-            rival = beside.get(last.seq) if last.seq == 0 or (joined and parent not in strays) else None
+            # What stands right after a parent on the chain follows it; a place further on is another parent's.
+            right_after = parent is not None and parent not in strays and self._chain.get(parent) == last.seq - 1
+            rival = beside.get(last.seq) if last.seq == 0 or right_after else None
             if len(piece) == 1 and (joined or (last.seq == 0 and grounded)):
-                self._never_acknowledged(last, rival)
+                self._never_acknowledged(last, next(reversed(claimed)).hex(), rival)
             else:
                 self._orphaned(piece, joined, rival)
             grounded = grounded or last.seq == 0
@@ -301,13 +324,15 @@ class ChainCheck:
             self._chain.update((digest, item.seq) for digest, item in claimed.items())
 
     def _on_chain(self, places: set[int]) -> dict[int, str]:
-        """The names of the snapshots on the chain that have one of these ``seq``."""
+        """The names of the snapshots on the chain that have one of these ``seq``, as the walk read them: a copy under
+        another name is no part of it."""
         digests = {digest.hex(): seq for digest, seq in self._chain.items() if seq in places}
         labels = {digest[: naming.LABEL]: digest for digest in digests}
         found: dict[int, str] = {}
         with suppress(StatelineError):
             for name in self.store.backend.list(self.scope) if digests else ():
-                parts = naming.snapshot_parts(name)
+                # What the walk has read is not among these any more.
+                parts = None if name in self._names else naming.snapshot_parts(name)
                 digest = labels.get(parts[1][: naming.LABEL]) if parts else None
                 if parts and digest and digest.startswith(parts[1]):
                     found[digests[digest]] = name
@@ -322,22 +347,25 @@ class ChainCheck:
             at = loose[at].prev_sha
         return piece
 
-    def _never_acknowledged(self, item: Loose, rival: str | None) -> None:
+    def _never_acknowledged(self, item: Loose, sha: str, rival: str | None) -> None:
         if item.seq and not self._follows(item):
             self._found("damage", "misordered", item.path, "it names a parent on the chain and does not follow it")
             return
         if rival is None:
-            message = "published and never made head: a crash, or a save under way"
+            message = "published and never made head: a crash, a save under way, or the pointer was set back"
             self._found("residue", "unacknowledged", item.path, message)
             return
         fork = f"{_rivals(item, rival)} is on the chain, and this one is not"
+        look = f"look with `stateline show {sha}`, and whether locks hold on this file system"
         parts = naming.snapshot_parts(rival)
         if parts is not None and parts[0] < item.created_at.replace(":", ""):
             # A save that crashed is over before the next one begins.
-            message = "it is the newer one, which no crash leaves: the lock does not hold here, it was put here, or the"
-            self._found("warning", "forked", item.path, f"{fork}; {message} clock was set back")
+            why = "the lock does not hold here, it was put here, or the clocks of the writers differ or were set back"
+            message = f"it is the newer one, which no crash leaves: {why}; it may hold what was acknowledged: {look}"
+            self._found("warning", "forked", item.path, f"{fork}; {message}")
             return
-        message = "it crashed before it was made head, or the lock does not hold here and the other overtook it"
+        why = "it crashed before it was made head; or the lock does not hold here and the other overtook it, or the"
+        message = f"{why} pointer was set back: then it may hold what was acknowledged: {look}"
         self._found("residue", "unacknowledged", item.path, f"{fork}: {message}")
 
     def _follows(self, item: Loose) -> bool:
@@ -369,7 +397,7 @@ class ChainCheck:
 
     def _error(self, error: StatelineError, name: str) -> None:
         # What a newer version wrote may follow rules of its own, so nothing beside it can be called lost.
-        self._newer = self._newer or isinstance(error, NewerVersion)
+        self.newer = self.newer or isinstance(error, NewerVersion)
         self.findings.append(Finding.of(error, self.key, f"{self.scope}/{name}".rstrip("/")))
 
     def _found(self, severity: Severity, code: str, name: str, message: str) -> None:

@@ -16,10 +16,22 @@ Severity = Literal["damage", "residue", "unsafe", "warning"]
 
 NOTE = (
     "A chain proves that nothing was changed inside it. It cannot show that snapshots were cut off its end cleanly, "
-    "that all of it was written anew, that a scope was taken away whole, or that the store was exchanged for another: "
+    "that all of it was written anew, that a scope was taken away whole, that the store was exchanged for another, or "
+    "that what is declared lost was taken away on purpose, with another past put below it: "
     "compare a head's sha with one kept elsewhere (`stateline verify --anchor SHA`)."
 )
 """What no check of a store can see from inside it."""
+
+
+def bound(count: int) -> str:
+    """What stands for ``NOTE`` when that many anchors were given, and all of them were found."""
+    anchors = "1 anchor" if count == 1 else f"{count} anchors"
+    return (
+        f"Bound by {anchors}: what has their shas, and what that rests on, is as it was when they were noted. What is "
+        "newer than they are is bound by none, nor is a scope without one of its own, or what lies below a gap that "
+        "was declared since."
+    )
+
 
 SHOWN = 10
 """How many findings of one code are told one by one, where each is harmless and thousands may come together."""
@@ -30,9 +42,9 @@ _ORDER: tuple[Severity, ...] = ("damage", "unsafe", "warning", "residue")
 class Finding(msgspec.Struct, frozen=True):
     """One fact about a store.
 
-    ``severity``: ``damage`` is what no legal crash leaves behind; ``residue`` is what one does, and is harmless;
-    ``unsafe`` is a place that others may change; ``warning`` is the rest. ``code`` is stable. ``scope`` is the key of
-    the scope concerned, or None; ``path`` is relative to the state dir ("" for itself).
+    ``severity``: ``damage`` is what no legal crash leaves behind; ``residue`` is what one does, and is harmless
+    where locks hold; ``unsafe`` is a place that others may change; ``warning`` is the rest. ``code`` is stable.
+    ``scope`` is the key of the scope concerned, or None; ``path`` is relative to the state dir ("" for itself).
     """
 
     severity: Severity
@@ -79,7 +91,8 @@ class Anchor(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True):
     """What was checked, and what was found. ``ok``: nothing is damaged. Counts are of what is intact: ``scopes`` that
     have a head, ``snapshots`` and ``objects`` read. ``note`` says what such a check cannot see; ``heads`` are the
-    intact heads, by key, to be kept elsewhere for that; ``anchors`` says where those are that were given."""
+    intact heads, by key, to be kept elsewhere for that; ``anchors`` says where those are that were given. If all of
+    them were found and nothing is damaged, ``note`` says what they bind."""
 
     ok: bool
     scopes: int

@@ -7,9 +7,10 @@ from collections.abc import Collection
 from msgspec.structs import replace
 
 from stateline.bundle import naming
-from stateline.errors import NewerVersion, NotFound, StatelineError, UsageError
+from stateline.errors import NewerVersion, NotFound, StatelineError
+from stateline.history.anchors import Moorings, checked
 from stateline.history.chain import ChainCheck
-from stateline.history.findings import Anchor, Finding, Report, gathered, has_damage
+from stateline.history.findings import NOTE, Finding, Report, bound, gathered, has_damage
 from stateline.history.inventory import Inventory, unsafe
 from stateline.store.protocol import Places
 from stateline.store.reading import reading_all
@@ -28,13 +29,16 @@ def verify(store: Store, key: str | None = None, anchors: Collection[str] = ()) 
     ``anchors`` are digests of snapshots that somebody kept elsewhere. One that is on no chain that was checked is
     damage (``anchor``), also where a repair has recorded it as lost: who can write here can write that as well.
 
-    Each file is read once (again only what looks damaged). Memory grows with the number of scopes, of snapshots in one
-    scope and of objects in the store, by a digest each, not with their sizes. What a scope's state means is not judged.
+    Each file is read once (again only what looks damaged). Memory grows with the number of scopes, of anchors, of
+    snapshots in the largest scope and of objects in the store, by a few digests and names each, not with their sizes;
+    and with the number of findings. What a scope's state means is not judged.
 
-    Raises ``NotFound`` for a ``key`` whose scope does not exist, ``StorageError`` when the state dir cannot be opened,
-    ``UsageError`` for an anchor that is no digest.
+    Raises ``NotFound`` for a ``key`` whose scope does not exist, if no anchors are given (with anchors that is a
+    finding, since they are missing then), ``StorageError`` when the state dir cannot be opened, ``UsageError`` for an
+    anchor that is no digest.
     """
-    anchors = tuple(dict.fromkeys(_checked_anchor(anchor) for anchor in anchors))
+    anchors = checked(anchors)
+    unread = Moorings([], key, unread=True)
     store = reading_all(store)
     places = store.backend if isinstance(store.backend, Places) else None
     scopes = sorted(store.backend.scopes()) if places is None else []
@@ -45,7 +49,9 @@ def verify(store: Store, key: str | None = None, anchors: Collection[str] = ()) 
         if blocked:
             # Not opened, by readers neither. That nothing was checked must not look like a store in order.
             others = [finding for finding in findings if finding.code not in _NO_DIRECTORY]
-            return _report([*(replace(finding, severity="damage") for finding in blocked), *others], [], 0, anchors)
+            return _report(
+                [*(replace(finding, severity="damage") for finding in blocked), *others], [], 0, anchors, unread
+            )
         names = sorted(places.top())
         if not names and isinstance(places.examine(), NotFound):
             message = "there is no store here; an absent store is an empty one"
@@ -53,27 +59,28 @@ def verify(store: Store, key: str | None = None, anchors: Collection[str] = ()) 
         scopes = [name for name in names if naming.is_sha256(name)]
         newer = _store_file(places, names, findings)
         if newer:
-            return _report(findings, [], 0, anchors)
+            return _report(findings, [], 0, anchors, unread)
         if key is None:
             findings += _top(places, names)
     if key is not None:
-        scopes = [_only(key, scopes)]
+        scopes = _only(key, scopes)
+        if not scopes:
+            missing = NotFound(f"there is no scope {key}", hint="`stateline scopes` lists the scopes there are")
+            if not anchors:
+                raise missing
+            findings.append(Finding("warning", "no_scope", key, "", missing.message))
     inventory = Inventory(store, places)
     if key is None:
         inventory.take_stock()
-    checks = [_settled(store, scope, inventory, anchors) for scope in scopes]
+    # One set for all scopes: there may be as many anchors as scopes.
+    sought = frozenset(anchors)
+    checks = [_settled(store, scope, inventory, sought) for scope in scopes]
     if key is None:
         inventory.leftovers(certain=all(check.certain for check in checks))
     for check in checks:
         findings += check.findings
-    return _report(findings + inventory.findings, checks, inventory.intact, anchors)
-
-
-def _checked_anchor(text: str) -> str:
-    if naming.is_sha256(text):
-        return text
-    hint = "an anchor is the whole sha of a snapshot, 64 lower-case hex digits; fewer bind nothing"
-    raise UsageError(f"{text[:80]!a} is no anchor", hint=hint)
+    moorings = Moorings(checks, key, absent=key is not None and not scopes)
+    return _report(findings + inventory.findings, checks, inventory.intact, anchors, moorings)
 
 
 def _above(places: Places) -> list[Finding]:
@@ -86,46 +93,28 @@ def _above(places: Places) -> list[Finding]:
     return [Finding("unsafe", found.code, None, "", f"{found.reason}; to mend it: {found.fix}") for found in above]
 
 
-def _report(findings: list[Finding], checks: list[ChainCheck], objects: int, anchors: Collection[str]) -> Report:
-    findings = findings + [_adrift(anchor, checks) for anchor in anchors if _found(anchor, checks).scope is None]
+def _report(
+    findings: list[Finding], checks: list[ChainCheck], objects: int, anchors: Collection[str], moorings: Moorings
+) -> Report:
+    findings = findings + [adrift for anchor in anchors if (adrift := moorings.finding(anchor)) is not None]
+    ok = not has_damage(findings)
     heads = [check.head for check in checks if check.head is not None]
     return Report(
-        ok=not has_damage(findings),
+        ok=ok,
         scopes=sum(check.has_head for check in checks),
         snapshots=sum(check.snapshots for check in checks),
         objects=objects,
         findings=gathered(findings),
         heads=tuple(sorted(heads, key=lambda head: head.scope)),
-        anchors=tuple(_found(anchor, checks) for anchor in anchors),
+        anchors=tuple(moorings.anchor(anchor) for anchor in anchors),
+        note=bound(len(anchors)) if anchors and ok else NOTE,
     )
 
 
-def _found(anchor: str, checks: list[ChainCheck]) -> Anchor:
-    """Where an anchor is. No two chains have the same snapshot: each says which scope it is of."""
-    for check in checks:
-        if anchor in check.anchored:
-            return Anchor(anchor, check.key, check.anchored[anchor])
-    return Anchor(anchor)
-
-
-def _adrift(anchor: str, checks: list[ChainCheck]) -> Finding:
-    """The finding for an anchor that is on no chain."""
-    for check in checks:
-        if anchor in check.given_up:
-            message = f"no chain has the anchor {anchor}: a repair of this scope has recorded it as lost"
-            return Finding("damage", "anchor", check.key, "", message)
-    message = (
-        f"no chain that was read has the anchor {anchor}: it was cut off, written anew or taken away, or this is "
-        "another store"
-    )
-    return Finding("damage", "anchor", None, "", message)
-
-
-def _only(key: str, scopes: list[str]) -> str:
+def _only(key: str, scopes: list[str]) -> list[str]:
+    """The one scope that ``key`` is, if it exists."""
     scope = naming.scope_hash(naming.checked_key(key))
-    if scope not in scopes:
-        raise NotFound(f"there is no scope {key}", hint="`stateline scopes` lists the scopes there are")
-    return scope
+    return [scope] if scope in scopes else []
 
 
 def _store_file(places: Places, names: list[str], findings: list[Finding]) -> bool:
@@ -158,7 +147,7 @@ def _top(places: Places, names: list[str]) -> list[Finding]:
     return findings
 
 
-def _settled(store: Store, scope: str, inventory: Inventory, anchors: Collection[str]) -> ChainCheck:
+def _settled(store: Store, scope: str, inventory: Inventory, anchors: frozenset[str]) -> ChainCheck:
     """Check a scope; look again before anything is called damage. A scope that is removed, or removed and begun anew,
     while it is read looks broken once; what is damaged stays so."""
     first = ChainCheck(store, scope, inventory, anchors).run()

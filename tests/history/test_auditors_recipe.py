@@ -1,0 +1,72 @@
+"""What docs/format.md tells an auditor to run by hand: noting anchors, and giving them to the script."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from campaigns import audits
+
+from stateline.history.log import scopes
+from stateline.store.store import Snapshot, Store
+
+pytestmark = pytest.mark.skipif(
+    any(shutil.which(tool) is None for tool in ("sh", "jq", "sha256sum")), reason="the script needs jq and sha256sum"
+)
+KEY = "notes:x"
+
+
+@pytest.fixture
+def chain(store: Store) -> list[Snapshot]:
+    return [store.scope(KEY).save({"n": n}) for n in range(3)]
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "audit.sh"
+    path.write_text(audits.script(), encoding="utf-8")
+    return path
+
+
+def asked(script: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["sh", str(script), *words], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_script_says_how_many_anchors_it_found(script: Path, chain: list[Snapshot], place: Path) -> None:
+    done = asked(script, str(place), chain[0].scope, chain[0].sha256, chain[2].sha256)
+    assert done.stdout == f"intact: 3 snapshots, head {chain[2].sha256}, anchors found: 2\n"
+    assert asked(script, str(place), chain[0].scope).stdout.endswith("anchors found: 0\n")
+
+
+@pytest.mark.parametrize("bad", ["", "abcd", "A" * 64, "0" * 63, "0" * 65, "0" * 64 + "\n0"])
+def test_what_is_no_digest_is_a_usage_error_and_neither_damage_nor_a_newer_version(
+    script: Path, chain: list[Snapshot], place: Path, bad: str
+) -> None:
+    for words in ((chain[0].scope, bad), (chain[0].scope, chain[0].sha256, bad), (bad,)):
+        done = asked(script, str(place), *words)
+        assert (done.returncode, done.stdout, done.stderr[:7]) == (64, "", "usage: ")
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_too_few_arguments_are_a_usage_error(script: Path, place: Path, count: int) -> None:
+    done = asked(script, *[str(place)] * count)
+    assert (done.returncode, done.stdout, done.stderr[:7]) == (64, "", "usage: ")
+
+
+def test_both_lines_of_the_page_note_each_head_after_its_scopes_hash(
+    store: Store, chain: list[Snapshot], place: Path
+) -> None:
+    other = store.scope("notes:y").save({})
+    page = audits.PAGE.read_text(encoding="utf-8").replace("\\|", "|")
+    [filtered] = re.findall(r"`stateline scopes --format json \| jq -r '([^']*)'`", page)
+    [by_hand] = re.findall(r"`(jq -r '[^']*') STATE_DIR/\*/latest\.json`", page)
+    document = json.dumps(scopes(store).document())
+    one = subprocess.run(["jq", "-r", filtered], input=document, capture_output=True, text=True, check=True)
+    line = f'{by_hand} "$1"/*/latest.json'
+    two = subprocess.run(["sh", "-c", line, "sh", str(place)], capture_output=True, text=True, check=True)
+    expected = {f"{chain[2].scope} {chain[2].sha256}", f"{other.scope} {other.sha256}"}
+    assert set(one.stdout.splitlines()) == set(two.stdout.splitlines()) == expected
