@@ -16,6 +16,8 @@ import msgspec
 CHECKOUT = Path(__file__).resolve().parents[2]
 KEPT = Path(__file__).with_name("results.json")
 PAGE = CHECKOUT / "docs" / "reliability.md"
+_MOST = 8
+"""Counts in a table that a line shows."""
 _TABLE = re.compile(r"<!-- torture -->\n.*?<!-- /torture -->", re.DOTALL)
 
 
@@ -51,7 +53,7 @@ def renewed(page: str, results: dict[str, Any]) -> str:
     """The page with the table of ``results``. Raises ValueError for a page without a place for it."""
     if not _TABLE.search(page):
         raise ValueError("there are no lines `<!-- torture -->` and `<!-- /torture -->`")
-    table = "\n".join(_row(suite, result) for suite, result in results.items())
+    table = "\n".join(_row(suite, results[suite]) for suite in sorted(results))
     head = "| suite, and how it was run | found | at |\n| --- | --- | --- |"
     return _TABLE.sub(lambda _: f"<!-- torture -->\n\n{head}\n{table}\n\n<!-- /torture -->", page)
 
@@ -62,14 +64,14 @@ def _row(suite: str, result: dict[str, Any]) -> str:
 
 
 def figures(found: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The numbers and words at the top of a summary; what is nested is for programs, but for a count of it."""
+    """The numbers and words at the top of a summary, and small tables of counts; the rest is for programs."""
     told: list[tuple[str, Any]] = []
     for name, value in found.items():
         if isinstance(value, str | int | float):
             told.append((name.replace("_", " "), value))
-        elif isinstance(value, dict) and value and all(isinstance(each, int) for each in value.values()):
-            parts = ", ".join(f"{each} {_number(count)}" for each, count in sorted(value.items())[:8])
-            told.append((name.replace("_", " "), f"({parts}{', ...' if len(value) > 8 else ''})"))
+        elif isinstance(value, dict) and 0 < len(value) <= _MOST and all(type(each) is int for each in value.values()):
+            parts = ", ".join(f"{each} {_number(count)}" for each, count in sorted(value.items()))
+            told.append((name.replace("_", " "), f"({parts})"))
     return told
 
 
