@@ -126,8 +126,8 @@ class StorageError(StatelineError):
 
 
 class DurabilityUnknown(StorageError):
-    """A directory could not be synced: the commit is visible now, a power loss may undo it. Or whether the head moved is
-    not known, since that could not be looked at."""
+    """A directory could not be synced: the commit is visible now, a power loss may undo it. Or whether the head moved
+    is not known, since that could not be looked at."""
 
     code = "durability_unknown"
 
