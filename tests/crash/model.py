@@ -139,7 +139,11 @@ class Trial:
         except Exception as error:
             raise Violated(self._story(crash, found.log, error)) from error
         if log is not None and not judge.damaged:
-            second = Record(crash.image, log, dict(after.modes), Before(chains, promises.kept, found.before.bytes))
+            # What a removal took away that was under way is promised no more.
+            kept = {
+                name: scope for name, scope in promises.kept.items() if scope != promises.going() or chains.get(scope)
+            }
+            second = Record(crash.image, log, dict(after.modes), Before(chains, kept, found.before.bytes))
             self._second(second, root, self._story(crash, found.log, None), crash.ordered)
 
     def _is_to_be_resumed(self, chains: dict[str, list[str]], promises: Promises) -> bool:

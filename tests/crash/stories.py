@@ -125,7 +125,10 @@ def _die(place: Place, rng: Random) -> None:
     except StatelineError:
         return
     if head is not None:
-        harm(place, hash_of, rng.choice((".tmp-held", ".tmp-0123456789abcdef")), b'{"half', lasting=rng.random() < 0.5)
+        # The mark comes first, as in every save.
+        lasting = rng.random() < 0.5
+        for name in (".tmp-held", ".tmp-0123456789abcdef")[: rng.randint(1, 2)]:
+            harm(place, hash_of, name, b'{"half', lasting=lasting)
 
 
 STEPS: tuple[Step, ...] = (

@@ -125,8 +125,12 @@ def test_7_no_key_of_the_users_state_is_the_formats_own(tmp_path: Path) -> None:
 def test_7_what_the_store_says_of_a_save_is_not_the_callers_to_say(tmp_path: Path, key: str) -> None:
     """The same for events: how durable a save was, and how much was masked in it."""
     scope = Store.open(tmp_path / "state").scope("notes:a")
-    saved = scope.save({"header": f"Bearer {key}"}, event={"durability": "mine", "redactions": 0})
+    saved = scope.save({"header": f"Bearer {key}"}, event={"durability": "mine"})
     assert (saved.event["durability"], saved.event["redactions"]) == ("full", 1)
+    for mine in ({"redactions": 0}, {"repaired": {"gaps": [], "objects": []}}):
+        with pytest.raises(ValueRefused, match="is the store's own"):
+            scope.save({"n": 1}, event=mine)
+    assert scope.load() == saved
 
 
 def test_8_the_same_files_are_read_alike_by_another_language_and_another_library() -> None:
