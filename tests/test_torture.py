@@ -82,3 +82,15 @@ def test_a_suite_is_skipped_where_its_program_is_missing(tmp_path: Path) -> None
 
 def _result(found: dict[str, Any]) -> dict[str, Any]:
     return {"command": "scripts/torture --suite s --seed 1", "day": "2026-11-22", "commit": "c", "found": found}
+
+
+def test_what_is_kept_is_shown_in_the_same_order_when_it_is_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "KEPT", tmp_path / "results.json")
+    monkeypatch.setattr(report, "PAGE", tmp_path / "page.md")
+    report.PAGE.write_text("<!-- torture -->\n\n<!-- /torture -->\n")
+    report.keep("saves", report.Run("s", "--minutes 1", "c"), {"zebra": 1, "ant": 2})
+    page = report.PAGE.read_text()
+    assert "ant 2; zebra 1" in page
+    assert report.renewed(page, report.load()) == page

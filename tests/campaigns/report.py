@@ -40,7 +40,8 @@ def keep(suite: str, run: Run, found: dict[str, Any]) -> None:
         "found": found,
     }
     KEPT.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
+    # As it is read back: the order of what is kept is the file's.
+    PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8"), load()), encoding="utf-8")
 
 
 def load() -> dict[str, Any]:
