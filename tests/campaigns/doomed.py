@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import msgspec
 from campaigns.images import power_off, settle
-from crash.workloads import WORKLOADS, Note, Place
+from crash.workloads import CHANGING, WORKLOADS, Note, Place
 
 from stateline import Artifact
 from stateline.errors import StatelineError
@@ -28,20 +28,6 @@ from stateline.store.protocol import FAST, FULL
 
 KEYS = ("notes:stream", "notes:other", "run:stream")
 """Scopes of the growing stores."""
-CHANGING = (
-    "make_root",
-    "make_directory",
-    "create",
-    "write",
-    "sync_file",
-    "sync_directory",
-    "link",
-    "unlink",
-    "rename",
-    "remove_directory",
-    "open_lock",
-)
-"""Calls on the seam before which the power may go."""
 
 
 class Orders(msgspec.Struct, frozen=True):

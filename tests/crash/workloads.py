@@ -37,6 +37,21 @@ from stateline.store.protocol import FAST, FULL, Durability
 EPOCH = 1_780_000_000_000_000_000
 """[ns since 1970] at which the first snapshot of a story is made."""
 
+CHANGING = (
+    "make_root",
+    "make_directory",
+    "create",
+    "write",
+    "sync_file",
+    "sync_directory",
+    "link",
+    "unlink",
+    "rename",
+    "remove_directory",
+    "open_lock",
+)
+"""Calls on the seam that change something: before each the power may go, and each may fail."""
+
 Json = Any
 
 

@@ -9,22 +9,10 @@ from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
+from crash.workloads import CHANGING
 
 from stateline.store.fs import Directory, HandleFs
 
-CHANGING = (
-    "make_root",
-    "make_directory",
-    "create",
-    "write",
-    "sync_file",
-    "sync_directory",
-    "link",
-    "unlink",
-    "rename",
-    "remove_directory",
-    "open_lock",
-)
 CLOSING = ("close_file", "close_lock")
 """These always close: after an error of ``close`` the descriptor is gone."""
 INFALLIBLE = ("close_directory",)
