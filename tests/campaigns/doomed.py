@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -19,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import msgspec
 from campaigns.images import power_off, settle
-from crash.workloads import CHANGING, WORKLOADS, Note, Place
+from crash.workloads import CHANGING, EPOCH, WORKLOADS, Note, Place
 
 from stateline import Artifact
 from stateline.errors import StatelineError
@@ -47,8 +48,8 @@ class Orders(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a writer ended: ``what`` is ``prepared`` (it goes on), ``done`` or ``error`` (of this name), after so many
-    calls on the seam since it was prepared."""
+    """How a writer ended: ``what`` is ``prepared`` or ``cut`` (it goes on), ``done`` or ``error`` (of this name), after
+    so many calls on the seam since it was prepared."""
 
     what: str
     calls: int
@@ -57,16 +58,18 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class Power:
-    """Counts calls, and cuts the power before the one it was told."""
+    """Counts calls, and cuts the power before the one it was told; ``hear`` is told so first."""
 
-    def __init__(self, orders: Orders) -> None:
+    def __init__(self, orders: Orders, hear: Callable[[Ending], None]) -> None:
         self.orders = orders
+        self.hear = hear
         self.calls = 0
         self.armed = False
 
     def tick(self) -> None:
         self.calls += 1
         if self.armed and self.calls == self.orders.at:
+            self.hear(Ending("cut", self.calls))
             power_off(self.orders.switch, self.orders.flag)
 
 
@@ -171,9 +174,12 @@ def stream(place: Place, orders: Orders) -> None:
 
 def tell(orders: Orders, hear: Callable[[Note | Ending], None], root: Path) -> Ending:
     """Tell the story; each acknowledgement is heard. ``root`` is a directory for other files, which keeps its power."""
-    power = Power(orders)
+    power = Power(orders, hear)
     fs = MUTANTS[orders.mutant]
-    place = Place(orders.state_dir, root, lambda: fs(power), hear)
+    # A store that grows is written by one after the other, and of what a crash left beside the chain `verify` asks
+    # whether it is older than what came after it.
+    began = time.time_ns() if orders.story == "stream" else EPOCH
+    place = Place(orders.state_dir, root, lambda: fs(power), hear, began)
     if orders.story == "stream":
         power.armed = True
         act: Callable[[Place], None] = lambda place: stream(place, orders)  # noqa: E731

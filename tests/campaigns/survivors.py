@@ -52,6 +52,11 @@ class Ledger:
         elif note.durability == FULL:
             self.kept.add(note.name)
 
+    def sort(self) -> None:
+        """Put the heads in the order of their names: of two writers the second may speak before the first."""
+        for heads in self.heads.values():
+            heads.sort(key=lambda note: note.name)
+
     def promised(self, scope: str) -> list[Note]:
         """The snapshots that a power loss must not take: those up to the last one that was saved ``full``."""
         heads = self.heads.get(scope, [])

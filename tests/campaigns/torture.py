@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -79,6 +80,8 @@ def _told(arguments: argparse.Namespace, amounts: Amounts) -> str:
 
 def main() -> int:
     arguments = _arguments()
+    # Whoever is told to end unmounts first what he has mounted.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     seed = arguments.seed or os.urandom(4).hex()
     _say(f"seed {seed}")
     end = time.monotonic() + 60 * arguments.minutes
