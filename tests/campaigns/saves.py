@@ -230,7 +230,9 @@ def _judge(root: Path, crew: list[Writer], keys: list[str], each: int) -> dict[s
         for state, text in zip(chain.states(), chain.values("/text"), strict=True):
             demand(text == text_of(state["writer"], state["number"]), f"a snapshot of {key} holds something else")
         for sha in chain.loose:
-            demand(chain.parent_of(sha) in chain.on_chain, f"{sha} is beside the chain and follows nothing on it")
+            # Whoever dies before the first pointer leaves a first snapshot, which follows nothing.
+            follows = chain.parent_of(sha)
+            demand(follows is None or follows in chain.on_chain, f"{sha} is beside the chain and follows nothing on it")
         demand(not chain.temporary, f"every writer ended well, and {chain.temporary} was left")
         counts.update(snapshots=len(chain.order), beside=len(chain.loose))
     saves = len(crew) * each
