@@ -10,9 +10,12 @@ The tree:
     |   |-- ValueRefused             a value that format 1 cannot hold (NaN, duplicate keys, too deep, too large)
     |   |-- NotFound                 no such run, scope, revision or context
     |   |-- AmbiguousRevision        a revision names several snapshots
-    |   |-- MachineInvalid           a machine file has mistakes; ``problems`` lists all of them
+    |   |-- FileInvalid              a file has mistakes; ``problems`` lists all of them
+    |   |   |-- MachineInvalid           a machine file
+    |   |   `-- ManifestInvalid          a tools manifest
     |   |-- MachineChanged           the machine file is not the one the run began with
     |   |-- AnswerRefused            an answer does not fit what the run waits for
+    |   |-- PlaybackMiss             no recording answers what a model is asked
     |   `-- IllegalEvent             an event at the wrong time; nothing changed
     |-- NewerVersion              1  written by a newer Stateline; left untouched
     |-- StorageError              1  the disk refused (full, read-only, I/O error); nothing was acknowledged
@@ -79,10 +82,10 @@ class AmbiguousRevision(RequestError):
     code = "ambiguous"
 
 
-class MachineInvalid(RequestError):
-    """A machine file with mistakes. ``problems`` holds all of them, in file order."""
+class FileInvalid(RequestError):
+    """A file with mistakes. ``problems`` holds all of them, in file order."""
 
-    code = "machine_invalid"
+    code = "file_invalid"
 
     def __init__(self, message: str, problems: tuple[Any, ...] = (), *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -95,6 +98,19 @@ class MachineInvalid(RequestError):
         return {**super().document(), "problems": problems}
 
 
+class MachineInvalid(FileInvalid):
+    """A machine file with mistakes."""
+
+    code = "machine_invalid"
+
+
+class ManifestInvalid(FileInvalid):
+    """A tools manifest with mistakes. A manifest that cannot be read at all is a ``RequestError`` of another kind or a
+    ``StorageError``; neither is ever taken for a manifest without tools."""
+
+    code = "manifest_invalid"
+
+
 class MachineChanged(RequestError):
     """The machine file's bytes are not those the run began with; the message holds both hashes."""
 
@@ -105,6 +121,28 @@ class AnswerRefused(RequestError):
     """An answer that the run cannot take; the run still waits and nothing was written."""
 
     code = "answer_refused"
+
+
+class PlaybackMiss(RequestError):
+    """No recording answers a request; nothing was played and nothing was sent. ``expected`` is the number of the
+    exchange that was next, ``nearest`` of the one that the message compares the request with; None for none."""
+
+    code = "playback_miss"
+
+    def __init__(
+        self, message: str, *, expected: int | None = None, nearest: int | None = None, hint: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.expected = expected
+        self.nearest = nearest
+
+    def with_hint(self, hint: str) -> PlaybackMiss:
+        """The same with another hint."""
+        return PlaybackMiss(self.message, expected=self.expected, nearest=self.nearest, hint=hint)
+
+    def document(self) -> dict[str, Any]:
+        """With both numbers."""
+        return {**super().document(), "expected": self.expected, "nearest": self.nearest}
 
 
 class IllegalEvent(RequestError):

@@ -111,7 +111,7 @@ class PolledPipes:
             self._rest = self._rest[os.write(descriptor, self._rest[:_PIECE]) :]
         except BlockingIOError:
             return
-        except BrokenPipeError:  # a task need not read its document
+        except BrokenPipeError:  # a program need not read its document
             self._rest = self._rest[:0]
         if not self._rest:
             self._selector.unregister(descriptor)
@@ -171,5 +171,5 @@ def _feed(stream: IO[bytes], document: bytes) -> None:
         with stream:
             while rest:
                 rest = rest[stream.write(rest[:_PIECE]) :]
-    except OSError:  # a task need not read its document; Windows says EINVAL for it
+    except OSError:  # a program need not read its document; Windows says EINVAL for it
         pass

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from process.life import Life
 
 from stateline.bundle.redact import Redactor
-from stateline.engine import process
-from stateline.engine.pipes import KEPT, TAIL, PolledPipes, ThreadedPipes, Written
-from stateline.engine.task import TaskCall, TaskOutcome, program_problem, resolve_program, run_task, shown
 from stateline.machine.run import Failed, Succeeded
+from stateline.process import child
+from stateline.process.command import TaskCall, TaskOutcome, program_problem, resolve_program, run_task, shown
+from stateline.process.pipes import KEPT, TAIL, PolledPipes, ThreadedPipes, Written
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the commands are POSIX shell")
 
@@ -43,36 +44,6 @@ def task(place: Path) -> Callable[..., TaskOutcome]:
     return run
 
 
-class Life:
-    """A FIFO that a command and all its descendants hold open (``exec 3>life``): at its end when all are dead.
-
-    Process numbers would not do: an orphan may stay a zombie for as long as the system's first process likes.
-    """
-
-    begin = "exec 3>life; printf x >&3; "
-
-    def __init__(self, path: Path) -> None:
-        os.mkfifo(path)
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-
-    def has_begun(self) -> bool:
-        try:
-            return os.read(self._descriptor, 1) == b"x"
-        except BlockingIOError:
-            return False
-
-    def is_over(self) -> bool:
-        try:
-            while os.read(self._descriptor, 4096):
-                pass
-        except BlockingIOError:
-            return False
-        return True
-
-    def close(self) -> None:
-        os.close(self._descriptor)
-
-
 @pytest.fixture
 def life(place: Path) -> Iterator[Life]:
     life = Life(place / "life")
@@ -82,8 +53,8 @@ def life(place: Path) -> Iterator[Life]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "LINGER", 0.3)
-    monkeypatch.setattr(process, "GRACE", 0.3)
+    monkeypatch.setattr(child, "LINGER", 0.3)
+    monkeypatch.setattr(child, "GRACE", 0.3)
 
 
 def program(path: Path, text: str, mode: int = 0o755) -> Path:
@@ -537,11 +508,11 @@ def test_a_task_leads_a_session_of_its_own(task: Callable[..., TaskOutcome]) -> 
 
 SCRIPT = """
 import sys
-from stateline.engine import process
-from stateline.engine.interrupts import Interrupted, Signals
-from stateline.engine.task import TaskCall, run_task
+from stateline.process import child
+from stateline.process.interrupts import Interrupted, Signals
+from stateline.process.command import TaskCall, run_task
 
-process.GRACE = 1.0
+child.GRACE = 1.0
 call = TaskCall(argv=["sh", "-c", sys.argv[2]], directory=sys.argv[1], document=b"{}")
 """
 SHIELDED = SCRIPT + "try:\n with Signals():\n  run_task(call)\nexcept Interrupted as error:\n sys.exit(error.exit_code)"
@@ -698,7 +669,7 @@ def test_a_message_does_not_depend_on_where_the_machine_file_lies(
 def test_both_ways_of_moving_bytes_give_the_same_outcomes(
     task: Callable[..., TaskOutcome], life: Life, monkeypatch: pytest.MonkeyPatch, pipes: type[PolledPipes]
 ) -> None:
-    monkeypatch.setattr(process, "_pipes", pipes)
+    monkeypatch.setattr(child, "_pipes", pipes)
     text = "y" * MIB
     event = task("cat", document=json.dumps(text).encode()).event
     assert isinstance(event, Succeeded)

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from stateline.engine.interrupts import Interrupted
+from stateline.process.interrupts import Interrupted
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to send to another process")
 
 BEGIN = """
 import os, signal, sys, threading, time
-from stateline.engine.interrupts import Interrupted, Signals, interruptible, shield
+from stateline.process.interrupts import Interrupted, Signals, interruptible, shield
 
 def strike(signum=signal.SIGTERM):
     os.kill(os.getpid(), signum)
@@ -320,7 +320,7 @@ def test_without_signals_no_default_action_is_changed() -> None:
 
 
 TASKS = """
-from stateline.engine.task import TaskCall, run_task
+from stateline.process.command import TaskCall, run_task
 
 call = TaskCall(argv=["sh", "-c", sys.argv[2]], directory=sys.argv[1], document=b"{}")
 """

@@ -9,7 +9,7 @@ otherwise be noticed only when the child ends.
 
 If Stateline itself dies of SIGKILL, nobody ends the group. The child then finds its stdin at its end and gets SIGPIPE
 (EPIPE) when it writes to stdout or stderr; if it writes nothing it runs to its end. Its result is lost either way: that
-is what ``unknown_outcome`` is about, and why a repeatable task must bear a second run that overlaps the first.
+is what ``unknown_outcome`` is about, and why what is repeatable must bear a second run that overlaps the first.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from stateline.engine.interrupts import interruptible
-from stateline.engine.pipes import PolledPipes, ThreadedPipes, Written
+from stateline.process.groups import has_members, signal_group
+from stateline.process.interrupts import interruptible
+from stateline.process.pipes import PolledPipes, ThreadedPipes, Written
 
 if TYPE_CHECKING:
     from subprocess import Popen
+    from threading import Event
 
 TICK = 0.1
 """The longest single wait [s]."""
@@ -36,11 +38,12 @@ LINGER = 1.0
 GRACE = 2.0
 """From SIGTERM to SIGKILL, and from there to giving up [s]."""
 
-How = Literal["exited", "timeout", "overflow"]
+How = Literal["exited", "timeout", "overflow", "stopped"]
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a child ended: ``exited`` by itself, or ended here for its ``timeout`` or its ``overflow`` of stdout.
+    """How a child ended: ``exited`` by itself, or ended here for its ``timeout``, for its ``overflow`` of stdout, or
+    because it was to be ``stopped``.
 
     ``code`` is negative for a signal, and None when it could not be learnt: ``alive`` then says whether that is
     because not even SIGKILL helped. ``written`` holds stdout and the end of stderr.
@@ -118,14 +121,19 @@ def start(program: str, argv: list[str], directory: str, environment: dict[str, 
     )
 
 
-def watch(process: Popen[bytes], document: bytes, *, timeout: float, output_limit: int) -> Exit:
+def watch(
+    process: Popen[bytes], document: bytes, *, timeout: float, output_limit: int, stop: Event | None = None
+) -> Exit:
     """Feed ``document`` to the child, drain what it writes, and return when it and its group have ended.
 
     ``timeout`` [s], 0 for none. The group is ended (SIGTERM, then SIGKILL after ``GRACE``) on timeout, on more than
     ``output_limit`` [bytes] of stdout, and when an exception passes through; the wait can be interrupted although a
-    shield is up. When the child has exited but something it started holds stdout or stderr open or still works, that
-    has ``LINGER`` to finish and is then ended as well: a child whose outcome is known does nothing more. Only what
-    made a session of its own (``setsid``) is left alone.
+    shield is up. Signals strike in the main thread only: in any other, a wait is ended by setting ``stop``, which is
+    noticed within ``TICK``. A child that has exited by then is not stopped any more.
+
+    When the child has exited but something it started holds stdout or stderr open or still works, that has ``LINGER``
+    to finish and is then ended as well: a child whose outcome is known does nothing more. Only what made a session of
+    its own (``setsid``) is left alone.
     """
     deadline = time.monotonic() + timeout if timeout else float("inf")
     leader = Leader(process)
@@ -134,7 +142,7 @@ def watch(process: Popen[bytes], document: bytes, *, timeout: float, output_limi
     try:
         pipes = _pipes(process, document, written)
         with interruptible():
-            how = _run(leader, pipes, written, deadline)
+            how = _run(leader, pipes, written, deadline, stop)
     finally:
         _end_group(leader)
         if pipes is not None:
@@ -146,7 +154,9 @@ def _pipes(process: Popen[bytes], document: bytes, written: Written) -> PolledPi
     return (ThreadedPipes if sys.platform == "win32" else PolledPipes)(process, document, written)
 
 
-def _run(leader: Leader, pipes: PolledPipes | ThreadedPipes, written: Written, deadline: float) -> How:
+def _run(
+    leader: Leader, pipes: PolledPipes | ThreadedPipes, written: Written, deadline: float, stop: Event | None
+) -> How:
     """Turn the pipes until the child has exited and all it started has let go of them, or a bound is reached."""
     pause = 0.0001
     exited = False
@@ -162,6 +172,8 @@ def _run(leader: Leader, pipes: PolledPipes | ThreadedPipes, written: Written, d
             return "exited"
         if now >= deadline:
             return "exited" if exited else "timeout"
+        if not exited and stop is not None and stop.is_set():
+            return "stopped"
         # With its pipes at their end a child is all but gone: look again soon, then ever less often.
         if not pipes.open:
             pause = min(pause * 2, TICK)
@@ -180,11 +192,11 @@ def _end_group(leader: Leader) -> None:
     ended = _group_is_gone(leader)
     try:
         if not ended:
-            _signal_group(leader.pid, signal.SIGTERM)
+            signal_group(leader.pid, signal.SIGTERM)
             ended = _await_group(leader, time.monotonic() + GRACE)
     finally:  # a KeyboardInterrupt during the grace ends the grace
         if not ended:
-            _signal_group(leader.pid, signal.SIGKILL)
+            signal_group(leader.pid, signal.SIGKILL)
             _await_group(leader, time.monotonic() + GRACE)
 
 
@@ -199,61 +211,10 @@ def _await_group(leader: Leader, deadline: float) -> bool:
     return True
 
 
-def _signal_group(group: int, signum: int) -> None:
-    if sys.platform != "win32":
-        try:
-            os.killpg(group, signum)
-        except (ProcessLookupError, PermissionError):
-            pass  # gone, or another user's (sudo): nothing that could be done here
-
-
 def _group_is_gone(leader: Leader) -> bool:
     """Reap the leader if it has ended, and say whether the group has no member left that could be signalled. Once it
     is gone nobody is asked again: the number may be a stranger's by then."""
     if leader.group_gone or not leader.reap():
         return leader.group_gone
-    leader.group_gone = sys.platform == "win32" or not _has_members(leader.pid)
+    leader.group_gone = sys.platform == "win32" or not has_members(leader.pid)
     return leader.group_gone
-
-
-def _has_members(group: int) -> bool:
-    if sys.platform != "win32":
-        import signal
-
-        try:
-            while os.waitpid(-group, os.WNOHANG)[0]:
-                pass  # orphans are ours to reap when Stateline is the first process of a container
-        except ChildProcessError:
-            pass
-        try:
-            os.killpg(group, 0)
-            if not _is_dead(group):
-                return True
-            os.killpg(group, signal.SIGKILL)  # whoever was born while we looked
-        except (ProcessLookupError, PermissionError):  # macOS refuses for a group of zombies
-            pass
-    return False
-
-
-def _is_dead(group: int) -> bool:
-    """Whether the group holds nothing but zombies. In many containers the first process reaps orphans late or never,
-    and each task that left one behind would cost the whole of ``LINGER`` and ``GRACE``. Only Linux tells; False
-    elsewhere."""
-    try:
-        names = os.listdir("/proc")
-    except OSError:
-        return False
-    zombies = 0
-    for name in names:
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/stat", "rb") as stat:
-                state, _parent, its_group = stat.read().rpartition(b")")[2].split()[:3]
-        except (OSError, ValueError):  # gone in the meantime, or not Linux
-            continue
-        if int(its_group) == group:
-            if state not in (b"Z", b"X"):
-                return False
-            zombies += 1
-    return zombies > 0
