@@ -1,6 +1,6 @@
 """Masking secrets in a value before it is hashed. Pure: the environment is passed in by the caller.
 
-Two rules, in this order:
+Three rules, in this order:
 
 1. *Known values* (8 characters or more) are masked wherever they stand in a string or a key: as they are, and as
    base64 (standard and URL-safe alphabet, at any alignment, so that ``user:VALUE`` is found too), URL-quoted or
@@ -8,28 +8,33 @@ Two rules, in this order:
 2. Under *key names* that say "secret", every string is masked, however deep in containers; numbers, booleans, null and
    empty strings stay. Names are compared without case, ``-``, ``_``, ``.`` and spaces, by how they end:
    ``X-Api-Key``, ``apiKey``, ``client_secret``, ``session_token``, but not ``max_tokens``, ``token_count``, ``key``.
+3. *Formats* of tokens (:mod:`~stateline.bundle.tokens`), private keys (:mod:`~stateline.bundle.private_keys`) and what
+   stands in the place of a secret (:mod:`~stateline.bundle.credentials`) are masked in any string or key.
 
-What is *not* found: values that nobody named, hex, base64 broken into lines, encodings within encodings, a secret cut
-in two, and pairs such as ``{"name": "Authorization", "value": ...}``. Nothing is guessed from how random it looks, so
-hashes, paths, base64 and Markdown rules stay as they are.
+Where the first and the third overlap they make one mask. What is *not* found: values that nobody named and that have
+no format, hex, base64 broken into lines, a token inside base64, encodings within encodings, a secret cut in two, and
+pairs such as ``{"name": "Authorization", "value": ...}``, unless the value has a format. Nothing is guessed from how
+random it looks, so hashes, paths, base64 and Markdown rules stay as they are.
 
 Names of properties in a JSON Schema are no secrets: an object directly inside ``properties``, ``$defs`` and their like
 (``_SCHEMA_NAMES``) is walked as any other value, whatever its key. The price: an object kept under a secret's name
 inside something called ``properties`` is not masked for its name; a string there is.
 
-Cost: a value without secrets costs one scan of its encoding per form of each known value, at the speed of C. Otherwise
-time is linear in the size of the value, for each known value: plain substring search, no pattern that can backtrack.
+Cost: a value without secrets costs one scan of its encoding per form of each known value and per place of the third
+rule, at the speed of C; prefixes of tokens are looked for in its long runs of letters and digits only. Otherwise time
+is linear in the size of the value, for each known value and each format.
 """
 
 from __future__ import annotations
 
 import binascii
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from stateline.bundle.canonical import DEPTH, Json
+from stateline.bundle.formats import ALL, Spotter, present
 from stateline.errors import ValueRefused
 
 PLACEHOLDER = "[REDACTED]"
@@ -162,12 +167,13 @@ class Redactor:
         if encoded is None:
             encoded = _encode(value)
         if encoded is None:
-            present = list(self._forms)
+            forms, formats = list(self._forms), ALL
         else:
-            present = [form for form, (escaped, _) in self._forms.items() if escaped in encoded]
-            if not present and not _may_name_a_secret(encoded):
+            forms = [form for form, (escaped, _) in self._forms.items() if escaped in encoded]
+            formats = present(encoded, known=bool(forms))
+            if not forms and not formats and not _may_name_a_secret(encoded):
                 return value, 0
-        masking = _Masking(present)
+        masking = _Masking(forms, formats)
         try:
             return masking.value(value), masking.count
         except RecursionError:
@@ -177,8 +183,9 @@ class Redactor:
 class _Masking:
     """One walk through one value. ``count`` is how many masks were put in so far."""
 
-    def __init__(self, forms: list[str]) -> None:
+    def __init__(self, forms: list[str], formats: Sequence[Spotter]) -> None:
         self.forms = forms
+        self.formats = formats
         self.count = 0
 
     def value(self, value: Json, *, hidden: bool = False, under: str = "") -> Json:
@@ -207,8 +214,8 @@ class _Masking:
         return result if names or _differs(result.values(), value.values()) else value
 
     def keys(self, value: dict[Json, Json]) -> dict[Json, str]:
-        """The new names of those keys that hold a known value: all different, and from every key that stays."""
-        if not self.forms:
+        """The new names of those keys that hold a secret: all different, and from every key that stays."""
+        if not self.forms and not self.formats:
             return {}
         masked = {key: name for key in value if isinstance(key, str) and (name := self.text(key)) != key}
         if not masked:
@@ -236,10 +243,14 @@ class _Masking:
         return self.hide(str(number)) if encoded and encoded.decode() in self.forms else number
 
     def text(self, text: str) -> str:
-        """``text`` with each stretch covered by known values replaced; values that overlap make one stretch."""
-        spans = _spans(text, self.forms)
-        if not spans:
-            return text
+        """``text`` with each stretch covered by secrets replaced; those that overlap make one stretch."""
+        # A mask may be what a format needs in front of it, so that more is found beside a new one; rarely, and never
+        # for long: what is found takes all that can belong to it.
+        while spans := self.spans(text):
+            text = self.mask(text, spans)
+        return text
+
+    def mask(self, text: str, spans: list[tuple[int, int]]) -> str:
         pieces = []
         covered = 0
         for start, end in spans:
@@ -250,19 +261,20 @@ class _Masking:
         pieces.append(text[covered:])
         return "".join(pieces)
 
-
-def _spans(text: str, forms: list[str]) -> list[tuple[int, int]]:
-    """Where ``forms`` stand in ``text``, sorted. Masks are stepped over: what reaches into one is part of it, or looks
-    like a value only because of the mask beside it."""
-    spans = []
-    for first, last in _between_masks(text):
-        for form in forms:
-            start = text.find(form, first, last)
-            while start >= 0:
-                end = start + len(form)
-                spans.append((start, end))
-                start = text.find(form, end, last)
-    return sorted(spans)
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Where secrets stand in ``text``, sorted. Masks are stepped over: what reaches into one is part of it, or
+        looks like a secret only because of the mask beside it."""
+        spans = []
+        for first, last in _between_masks(text):
+            for form in self.forms:
+                start = text.find(form, first, last)
+                while start >= 0:
+                    end = start + len(form)
+                    spans.append((start, end))
+                    start = text.find(form, end, last)
+            for format in self.formats:
+                spans += format.spans(text, first, last)
+        return sorted(spans)
 
 
 def _between_masks(text: str) -> Iterable[tuple[int, int]]:
