@@ -16,18 +16,23 @@ from stateline.machine import advance as table
 from stateline.machine.advance import TABLE, advance, place_of
 from stateline.machine.run import (
     Answered,
+    Asked,
+    CallEnded,
+    CallsIntended,
     Event,
     Facts,
     Failed,
     Intended,
     Lost,
     Replaced,
+    Replied,
     Retried,
     RunState,
     Started,
     Succeeded,
+    Unsent,
 )
-from stateline.machine.spec import Bounds, Machine, Retry, Route, Stage
+from stateline.machine.spec import Agent, Bounds, Json, Machine, Retry, Route, Stage, Tool, Toolset
 
 
 def machine(*stages: Stage, **fields: Any) -> Machine:
@@ -40,6 +45,14 @@ def task(name: str, **fields: Any) -> Stage:
     return Stage(name=name, kind="task", argv=["true"], **fields)
 
 
+def agent(name: str, **fields: Any) -> Stage:
+    return Stage(name=name, kind="agent", agent=Agent(prompt="Think.", tools=["look", "push"]), **fields)
+
+
+def tool(name: str, **fields: Any) -> Tool:
+    return Tool(name=name, description="", schema={"type": "object"}, argv=["true"], **fields)
+
+
 MACHINE = machine(
     task("once"),
     task("twice", repeatable=True),
@@ -47,14 +60,27 @@ MACHINE = machine(
     task("badly", repeatable=True, set={"x": "output.missing"}),
     task("round", repeatable=True, default_next="round", max_visits=1),
     Stage(name="fin", kind="end"),
+    agent("think", repeatable=True, retry=Retry(max_attempts=2)),
+    agent("dare"),
+    toolset=Toolset(sha256="0" * 64, tools={name: tool(name, repeatable=name == "look") for name in ("look", "push")}),
+    bounds=Bounds(max_tool_rounds=9),
 )
+
+CALLS: list[Json] = [
+    {"id": str(number), "name": name, "arguments": {}} for number, name in enumerate(["look", "push", "push"])
+]
 
 EVENTS: dict[str, Event] = {
     "Started": Started(input={"a": 1}),
     "Intended": Intended(),
+    "Asked": Asked(),
+    "Replied": Replied(content="", tool_calls=CALLS),
+    "CallsIntended": CallsIntended(ids=["1"]),
+    "CallEnded": CallEnded(id="0", result="fine"),
     "Succeeded": Succeeded(output="fine"),
     "Failed": Failed(kind="exit", message="exit code 3"),
     "Lost": Lost(),
+    "Unsent": Unsent(),
     "Answered": Answered(value="yes"),
     "Retried": Retried(),
     "Replaced": Replaced(),
@@ -70,7 +96,17 @@ REACHED_BY: dict[str, tuple[str, list[str]]] = {
     "failed, settling": ("badly", ["Succeeded"]),
     "failed, routing": ("round", ["Succeeded"]),
     "done": ("fin", []),
+    "agent ready, once": ("dare", []),
+    "agent ready, repeatable": ("think", []),
+    "agent started": ("dare", ["Intended"]),
+    "agent waiting, once": ("dare", ["Asked"]),
+    "agent waiting, repeatable": ("think", ["Asked"]),
+    "agent unknown": ("dare", ["Intended", "Lost"]),
+    "calling": ("think", ["Replied", "Half intended"]),
+    "call unknown": ("think", ["Replied", "Half intended", "Lost"]),
+    "failed, calling": ("think", ["Replied"]),
 }
+
 
 LEGAL: dict[str, set[str]] = {
     "absent": {"Started"},
@@ -83,6 +119,15 @@ LEGAL: dict[str, set[str]] = {
     "failed, settling": {"Started", "Retried", "Replaced"},
     "failed, routing": {"Started", "Retried", "Replaced"},
     "done": {"Started"},
+    "agent ready, once": {"Started", "Intended", "Asked", "Replaced"},
+    "agent ready, repeatable": {"Started", "Asked", "Replied", "Failed", "Replaced"},
+    "agent started": {"Started", "Replied", "Failed", "Lost", "Unsent", "Replaced"},
+    "agent waiting, once": {"Started", "Intended", "Answered", "Replaced"},
+    "agent waiting, repeatable": {"Started", "Replied", "Failed", "Answered", "Replaced"},
+    "agent unknown": {"Started", "Answered", "Retried", "Replaced"},
+    "calling": {"Started", "CallsIntended", "CallEnded", "Lost", "Replaced"},
+    "call unknown": {"Started", "Answered", "Retried", "Replaced"},
+    "failed, calling": {"Started", "Retried", "Replaced"},
 }
 
 
@@ -97,7 +142,15 @@ def at(place: str) -> RunState | None:
     if place == "absent":
         return None
     start, events = REACHED_BY[place]
-    return play(replace(MACHINE, start=start), *(EVENTS[name] for name in events))
+    facts = Facts(manual=False, tool_rounds=9 if place == "failed, calling" else 0)
+    half = {"Half intended": CallsIntended(ids=["2"])}
+    return play(replace(MACHINE, start=start), *((EVENTS | half)[name] for name in events), facts=facts)
+
+
+def event_at(place: str, name: str) -> Event:
+    """The event of that name that is legal at ``place``: a model's stand-in answers with a reply."""
+    talks = name == "Answered" and place.startswith("agent")
+    return Answered(value={"content": "", "tool_calls": CALLS}) if talks else EVENTS[name]
 
 
 def image(*values: Any) -> bytes:
@@ -112,19 +165,21 @@ def test_the_table_holds_exactly_the_legal_pairs() -> None:
     assert {(place, event.__name__) for place, event in TABLE} == set(pairs(legal=True))
 
 
-def test_the_table_in_the_docstring_is_the_table() -> None:
-    lines = [line.strip() for line in str(table.__doc__).splitlines()]
-    header = next(line for line in lines if line.startswith("place "))
-    columns = re.findall(r"[A-Z]\w+", header)
-    starts = [header.index(name) for name in columns] + [200]
-    rows = lines[lines.index(header) + 1 :]
-    drawn = {
-        row[: starts[0]].strip(): {
-            name for name, (a, b) in zip(columns, pairwise(starts), strict=True) if row[a:b].strip() not in ("-", "")
-        }
-        for row in rows
-        if row
-    }
+def test_the_tables_in_the_docstring_are_the_table() -> None:
+    text = str(table.__doc__)
+    assert "Started is legal everywhere" in text
+    assert "Replaced is legal wherever there is a run that is not complete" in text
+    drawn: dict[str, set[str]] = {}
+    for part in text.split("    place ")[1:]:
+        header, *rows = f"    place {part}".split("\n\n")[0].rstrip().splitlines()
+        columns = re.findall(r"[A-Z]\w+", header)
+        starts = [header.index(f" {name}") + 1 for name in columns] + [200]
+        for row in rows:
+            cells = zip(columns, pairwise(starts), strict=True)
+            legal = {name for name, (a, b) in cells if row[a:b].strip() not in ("-", "")}
+            place = row[: starts[0]].strip()
+            assert place not in drawn
+            drawn[place] = legal | {"Started"} | ({"Replaced"} if place not in ("absent", "done") else set())
     assert drawn == LEGAL
 
 
@@ -146,7 +201,7 @@ def test_an_illegal_event_raises_and_changes_nothing(place: str, name: str) -> N
 
 @pytest.mark.parametrize(("place", "name"), pairs(legal=True))
 def test_a_legal_event_leaves_its_inputs_alone_and_decides_the_same_twice(place: str, name: str) -> None:
-    state, event, facts = at(place), EVENTS[name], Facts(active=1.0, context={"prompts": {}})
+    state, event, facts = at(place), event_at(place, name), Facts(active=1.0, context={"prompts": {}})
     before = image(MACHINE, state, event, facts)
     first = advance(MACHINE, state, event, facts)
     assert image(MACHINE, state, event, facts) == before
@@ -160,7 +215,8 @@ def test_a_run_read_back_from_its_json_decides_the_same(place: str) -> None:
         return
     again = msgspec.json.decode(msgspec.json.encode(state), type=RunState)
     for name in LEGAL[place]:
-        assert image(advance(MACHINE, again, EVENTS[name])) == image(advance(MACHINE, state, EVENTS[name]))
+        event = event_at(place, name)
+        assert image(advance(MACHINE, again, event)) == image(advance(MACHINE, state, event))
 
 
 # Started
@@ -234,6 +290,14 @@ def test_a_lost_effect_makes_the_run_wait_for_a_person() -> None:
     assert (decision.state.status, decision.state.tree.phase) == ("waiting", "unknown")
     assert decision.state.interrupts == [{"kind": "unknown_outcome", "stage": "a"}]
     assert decision.transitions == ()
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_a_call_that_was_never_sent_is_to_be_made_as_if_it_had_not_been_intended(attempt: int) -> None:
+    spec = replace(MACHINE, stages={"dare": agent("dare", retry=Retry(max_attempts=2))}, start="dare")
+    before = play(spec, *[Intended(), Failed(kind="model", message="no")] * (attempt - 1), facts=Facts(manual=False))
+    decision = advance(spec, advance(spec, before, Intended()).state, Unsent())
+    assert (decision.state, decision.transitions) == (before, ())
 
 
 # Succeeded

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from stateline.machine.advance import advance
-from stateline.machine.run import Answered, Facts, Failed, Failure, Retried, RunState, Started, Succeeded
-from stateline.machine.spec import Bounds, EdgeLimit, Machine, Retry, Stage
+from stateline.machine.run import Answered, Facts, Failed, Failure, Replied, Retried, RunState, Started, Succeeded
+from stateline.machine.spec import Agent, Bounds, EdgeLimit, Machine, Retry, Stage
 
 N = 3
 AROUND = [(N - 1, True), (N, True), (N + 1, False)]
@@ -26,6 +26,10 @@ def task(name: str, **fields: Any) -> Stage:
 
 def human(name: str, **fields: Any) -> Stage:
     return Stage(name=name, kind="human", **fields)
+
+
+def agent(name: str, **fields: Any) -> Stage:
+    return Stage(name=name, kind="agent", agent=Agent(prompt="Think."), repeatable=True, **fields)
 
 
 END = Stage(name="fin", kind="end")
@@ -246,6 +250,65 @@ def test_of_several_limits_the_first_in_the_documented_order_is_named() -> None:
         state = replace(begin(spec), iteration=1, edges={"a": {"a": 1}})
         state = advance(spec, state, Succeeded(output=1), Facts(active=2.0, llm_calls=2)).state
         assert refused_by(state) == order[first]
+
+
+# Agents
+
+MODEL_BOUNDS = {"max_llm_calls": [(N - 1, True), (N, False)], "max_tokens": [(N - 1, True), (N, False), (N + 1, False)]}
+
+
+@pytest.mark.parametrize(
+    ("bound", "used", "allowed"), [(bound, *case) for bound, cases in MODEL_BOUNDS.items() for case in cases]
+)
+def test_calls_and_tokens_of_models_refuse_the_way_to_an_agent_and_to_nothing_else(
+    bound: str, used: int, allowed: bool
+) -> None:
+    facts = Facts(**{{"max_llm_calls": "llm_calls", "max_tokens": "tokens"}[bound]: used})
+    for stage, let_through in ((agent("b"), allowed), (task("b"), True), (human("b"), True), (END, True)):
+        spec = machine(task("a", default_next=stage.name), stage, bounds=replace(Bounds(), **{bound: N}))
+        state = advance(spec, begin(spec), Succeeded(output=1), facts).state
+        assert refused_by(state) == ("" if let_through else bound)
+
+
+@pytest.mark.parametrize("manual", [True, False])
+def test_an_agent_that_ends_exactly_at_a_limit_is_complete_whoever_answers(manual: bool) -> None:
+    spec = machine(agent("a"), bounds=Bounds(max_llm_calls=1, max_tokens=100))
+    state = advance(spec, None, Started(), Facts(manual=manual)).state
+    event = Answered(value={"content": "Yes."}) if manual else Replied(content="Yes.")
+    assert advance(spec, state, event, Facts(llm_calls=1, tokens=100, manual=manual)).state.status == "complete"
+
+
+@pytest.mark.parametrize(("bound", "used"), [("max_llm_calls", "llm_calls"), ("max_tokens", "tokens")])
+def test_a_limit_refuses_to_ask_a_model_again_after_a_failure(bound: str, used: str) -> None:
+    spec = machine(agent("a", retry=Retry(max_attempts=9)), bounds=replace(Bounds(), **{bound: N}))
+    state = advance(spec, None, Started(), Facts(manual=False)).state
+    failed = Failed(kind="model", message="503")
+    assert advance(spec, state, failed, Facts(**{used: N - 1}, manual=False)).state.tree.phase == "ready"
+    state = advance(spec, state, failed, Facts(**{used: N}, manual=False)).state
+    assert state.tree.error is not None
+    assert (state.tree.error.bound, state.tree.resume) == (bound, "ready")
+    assert "503" in state.tree.error.message
+    state = advance(spec, state, Retried(), Facts(**{used: N})).state
+    assert state.tree.error is not None
+    assert (state.tree.error.bound, state.tree.phase, state.tree.attempt) == (bound, "failed", 1)
+
+
+def test_of_several_meters_the_first_in_the_documented_order_is_named() -> None:
+    order = ["timeout", "max_llm_calls", "max_tokens"]
+    for first in range(len(order)):
+        bounds = replace(Bounds(), **dict.fromkeys(order[first:], 1))
+        spec = machine(task("a", default_next="b"), agent("b"), bounds=bounds)
+        facts = Facts(active=2.0, llm_calls=2, tokens=2)
+        assert refused_by(advance(spec, begin(spec), Succeeded(output=1), facts).state) == order[first]
+
+
+def test_no_message_of_a_limit_holds_a_meters_reading() -> None:
+    for bound in ("timeout", "max_llm_calls", "max_tokens"):
+        spec = machine(task("a", default_next="b"), agent("b"), bounds=replace(Bounds(), **{bound: 1}))
+        facts = Facts(active=77777.0, llm_calls=77777, tokens=77777)
+        error = advance(spec, begin(spec), Succeeded(output=1), facts).state.tree.error
+        assert error is not None
+        assert "77777" not in error.message + error.hint
 
 
 # A refused way and error_next

@@ -13,9 +13,21 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.errors import MachineInvalid
+from stateline.errors import MachineInvalid, NotFound
 from stateline.machine.check import Problem, check, load
-from stateline.machine.spec import Bounds, EdgeLimit, Machine, Retry, Route, Stage, from_json, to_json
+from stateline.machine.spec import (
+    Agent,
+    Bounds,
+    EdgeLimit,
+    Machine,
+    Retry,
+    Route,
+    Stage,
+    Tool,
+    Toolset,
+    from_json,
+    to_json,
+)
 
 GOOD = """\
 stateline: 1
@@ -27,7 +39,7 @@ state_schema: {type: object, required: [todos]}
 model: openai/gpt-5-mini
 tools: tools.json
 context: docs-demo
-bounds: {max_iterations: 50, max_llm_calls: 10, max_agent_hops: 21, timeout: 300}
+bounds: {max_iterations: 50, max_llm_calls: 10, max_agent_hops: 21, timeout: 300, max_tool_rounds: 5, max_tokens: 1000}
 edge_limits: [{from: critic, to: intake, max_count: 2}]
 stages:
   intake:
@@ -41,10 +53,25 @@ stages:
     default_next: critic
     error_next: recover
     max_visits: 3
-  critic: {human: {prompt: "Ship {{ state.todos }}?", schema: {type: object}}, default_next: done}
+  critic: {human: {prompt: "Ship {{ state.todos }}?", schema: {type: object}}, default_next: think}
+  think:
+    agent: {prompt: "Rank {{ state.todos }}", tools: [search, fetch], output_schema: {type: array}, model: openai/x}
+    timeout: 90
+    retry: {max_attempts: 2}
+    set: {todos: output}
+    default_next: done
   recover: {task: [date], default_next: done}
   done: {end: {}}
 """
+
+
+TOOLSET = Toolset(
+    sha256="0" * 64,
+    tools={
+        name: Tool(name=name, description="", schema={"type": "object"}, argv=["x"])
+        for name in ("fetch", "search", "other")
+    },
+)
 
 
 def broken(data: str | bytes, name: str = "m.yaml") -> list[Problem]:
@@ -55,19 +82,22 @@ def broken(data: str | bytes, name: str = "m.yaml") -> list[Problem]:
 
 
 def test_a_good_file_becomes_the_machine_it_describes() -> None:
-    machine, problems = check(GOOD.encode(), "m.yaml")
+    machine, problems = check(GOOD.encode(), "m.yaml", toolset=lambda name: {"tools.json": TOOLSET}[name])
     assert problems == ()
     assert machine == Machine(
         name="triage",
         start="intake",
-        order=["intake", "critic", "recover", "done"],
+        order=["intake", "critic", "think", "recover", "done"],
         input={"type": "object"},
         state={"todos": []},
         state_schema={"type": "object", "required": ["todos"]},
         model="openai/gpt-5-mini",
         tools="tools.json",
         context="docs-demo",
-        bounds=Bounds(max_iterations=50, max_llm_calls=10, max_agent_hops=21, timeout=300.0),
+        bounds=Bounds(
+            max_iterations=50, max_llm_calls=10, max_agent_hops=21, timeout=300.0, max_tool_rounds=5, max_tokens=1000
+        ),
+        toolset=TOOLSET,
         edge_limits=[EdgeLimit(source="critic", target="intake", max_count=2)],
         stages={
             "intake": Stage(
@@ -89,6 +119,21 @@ def test_a_good_file_becomes_the_machine_it_describes() -> None:
                 kind="human",
                 prompt="Ship {{ state.todos }}?",
                 schema={"type": "object"},
+                default_next="think",
+            ),
+            "think": Stage(
+                name="think",
+                kind="agent",
+                agent=Agent(
+                    prompt="Rank {{ state.todos }}",
+                    tools=["search", "fetch"],
+                    output_schema={"type": "array"},
+                    model="openai/x",
+                ),
+                timeout=90.0,
+                retry=Retry(max_attempts=2),
+                repeatable=True,
+                set={"todos": "output"},
                 default_next="done",
             ),
             "recover": Stage(name="recover", kind="task", argv=["date"], default_next="done"),
@@ -114,6 +159,7 @@ def test_a_yaml_file_and_the_same_in_json_give_the_same_machine() -> None:
 
 HEAD = "stateline: 1\nname: m\n"
 TASK = "    task: [x]\n"
+AGENT = HEAD + "tools: t.json\nstages:\n  a:\n    agent: {prompt: x, "
 
 TABLE: list[tuple[str, str, str]] = [
     # the file as a whole
@@ -190,7 +236,6 @@ TABLE: list[tuple[str, str, str]] = [
     (HEAD + "stages:\n  a:\n", "wrong_type", "4:3 stages.a"),
     (HEAD + "stages:\n  a: {}", "stage_kind", "4:3 stages.a"),
     (HEAD + "stages:\n  a: {task: [x], end: {}}", "stage_kind", "4:3 stages.a"),
-    (HEAD + "stages:\n  a: {agent: {prompt: x}}", "stage_not_available", "4:7 stages.a.agent"),
     (HEAD + "stages:\n  a: {parallel: []}", "stage_not_available", "4:7 stages.a.parallel"),
     (HEAD + "stages:\n  a: {map: {}}", "stage_not_available", "4:7 stages.a.map"),
     (HEAD + "stages:\n  a: {end: {x: 1}}", "unknown_key", "4:13 stages.a.end.x"),
@@ -218,6 +263,28 @@ TABLE: list[tuple[str, str, str]] = [
     (HEAD + "stages:\n  a:\n" + TASK + "    env: TOKEN", "wrong_type", "6:5 stages.a.env"),
     (HEAD + "stages:\n  a:\n" + TASK + "    env: [TOKEN, A=b]", "bad_value", "6:18 stages.a.env[1]"),
     (HEAD + "stages:\n  a:\n" + TASK + "    max_visits: -1", "bad_value", "6:5 stages.a.max_visits"),
+    # agents
+    (HEAD + "stages:\n  a:\n    agent: {}", "missing_key", "5:5 stages.a.agent"),
+    (HEAD + "stages:\n  a:\n    agent: 'Think.'", "wrong_type", "5:5 stages.a.agent"),
+    (HEAD + "stages:\n  a:\n    agent: {prompt: ''}", "bad_value", "5:13 stages.a.agent.prompt"),
+    (HEAD + "stages:\n  a:\n    agent: {prompt: '{{ stat }}'}", "bad_template", "5:13 stages.a.agent.prompt"),
+    (HEAD + "stages:\n  a:\n    agent: {prompt: '{{ state'}", "bad_template", "5:13 stages.a.agent.prompt"),
+    (HEAD + "stages:\n  a:\n    agent: {prompt: x, schema: true}", "unknown_key", "5:24 stages.a.agent.schema"),
+    (AGENT + "output_schema: {type: x}}", "bad_schema", "6:24 stages.a.agent.output_schema"),
+    (AGENT + "model: [x]}", "wrong_type", "6:24 stages.a.agent.model"),
+    (AGENT + "model: ''}", "bad_value", "6:24 stages.a.agent.model"),
+    (AGENT + "tools: search}", "wrong_type", "6:24 stages.a.agent.tools"),
+    (AGENT + "tools: [search, 5]}", "wrong_type", "6:40 stages.a.agent.tools[1]"),
+    (AGENT + "tools: ['a b']}", "bad_name", "6:32 stages.a.agent.tools[0]"),
+    (AGENT + "tools: [1st]}", "bad_name", "6:32 stages.a.agent.tools[0]"),
+    (AGENT + f"tools: [{'n' * 65}]}}", "bad_name", "6:32 stages.a.agent.tools[0]"),
+    (AGENT + "tools: [a, b, a]}", "bad_value", "6:38 stages.a.agent.tools[2]"),
+    (HEAD + "stages:\n  a:\n    agent: {prompt: x, tools: [search]}", "no_tools", "5:24 stages.a.agent.tools"),
+    (AGENT + "tools: [a]}\n    env: [A]", "key_not_for_kind", "7:5 stages.a.env"),
+    (AGENT + "tools: [a]}\n    repeatable: 1", "wrong_type", "7:5 stages.a.repeatable"),
+    (AGENT + "tools: [a]}\n    default_next: a", "self_loop", "7:5 stages.a.default_next"),
+    (HEAD + "stages: {a: {end: {}}}\nbounds: {max_tool_rounds: -1}", "bad_value", "4:10 bounds.max_tool_rounds"),
+    (HEAD + "stages: {a: {end: {}}}\nbounds: {max_tokens: 1.5}", "wrong_type", "4:10 bounds.max_tokens"),
     # ways on
     (HEAD + "stages:\n  a:\n" + TASK + "    default_next: b", "unknown_stage", "6:5 stages.a.default_next"),
     (HEAD + "stages:\n  a:\n" + TASK + "    error_next: b", "unknown_stage", "6:5 stages.a.error_next"),
@@ -377,6 +444,16 @@ def test_model_calls_bound_no_cycle_of_tasks() -> None:
     assert len(graph(CIRCLE, HEAD + "bounds: {max_llm_calls: 5}\n")) == 1
 
 
+def test_model_calls_bound_a_cycle_with_an_agent_in_it() -> None:
+    circle = CIRCLE.replace("b: {task: [x]", "b: {agent: {prompt: x}")
+    assert graph(circle) == [("warning", "unbounded_cycle", "4:3 stages.a")]
+    assert graph(circle, HEAD + "bounds: {max_llm_calls: 5}\n") == []
+    assert len(graph(circle, HEAD + "bounds: {max_tokens: 5, max_tool_rounds: 5}\n")) == 1
+    itself = "  a: {agent: {prompt: x}, default_next: a}\n"
+    assert [code for _, code, _ in graph(itself)] == ["self_loop"]
+    assert graph(itself, HEAD + "bounds: {max_llm_calls: 5}\n") == []
+
+
 def test_max_visits_edge_limits_and_people_bound_a_cycle() -> None:
     assert graph(CIRCLE.replace("default_next", "max_visits: 3, default_next")) == []
     assert graph(CIRCLE, HEAD + "edge_limits: [{from: b, to: a, max_count: 2}]\n") == []
@@ -427,6 +504,85 @@ def test_a_missing_program_is_an_error_and_the_caller_is_asked_with_the_argv() -
     assert asked == [["./bin/intake", "--fast"], ["date"]]
 
 
+@pytest.mark.parametrize(
+    ("lines", "repeatable"), [("", True), ("repeatable: false", False), ("repeatable: true", True)]
+)
+def test_an_agent_is_repeatable_unless_the_file_says_otherwise(lines: str, repeatable: bool) -> None:
+    machine = load((HEAD + f"stages:\n  a:\n    agent: {{prompt: Think.}}\n    {lines}").encode(), "m.yaml")
+    stage = Stage(name="a", kind="agent", agent=Agent(prompt="Think."), repeatable=repeatable)
+    assert machine.stages["a"] == stage
+
+
+def test_tools_are_looked_up_in_the_manifest_where_it_can_be_read() -> None:
+    data = AGENT.encode() + b"tools: [search, serch, nope]}"
+    assert check(data, "m.yaml")[1] == ()
+    asked: list[str] = []
+
+    def toolset(name: str) -> Toolset:
+        asked.append(name)
+        return TOOLSET
+
+    machine, problems = check(data, "m.yaml", toolset=toolset)
+    assert machine is None
+    assert asked == ["t.json"]
+    assert [(p.code, p.where, p.message, p.hint) for p in problems] == [
+        ("unknown_tool", "6:40 stages.a.agent.tools[1]", "there is no tool 'serch'", "did you mean 'search'?"),
+        ("unknown_tool", "6:47 stages.a.agent.tools[2]", "there is no tool 'nope'", "tools: fetch, search, other"),
+    ]
+
+
+def test_a_manifest_that_cannot_be_read_is_a_mistake_and_never_no_tools() -> None:
+    def toolset(name: str) -> Toolset:
+        raise NotFound(f"there is no tools manifest {name!r}", hint="check the path")
+
+    machine, problems = check(AGENT.encode() + b"tools: [search]}", "m.yaml", toolset=toolset)
+    assert machine is None
+    assert [(p.code, p.where, p.message, p.hint) for p in problems] == [
+        ("bad_tools", "3:1 tools", "there is no tools manifest 't.json'", "check the path")
+    ]
+    with pytest.raises(MachineInvalid, match=r"no tools manifest 't\.json'"):
+        load(AGENT.encode() + b"tools: [search]}", "m.yaml", toolset=toolset)
+
+
+def test_a_machine_without_a_manifest_asks_for_none() -> None:
+    def toolset(name: str) -> Toolset:
+        raise AssertionError(name)
+
+    assert (
+        load(b'{"stateline": 1, "name": "m", "stages": {"a": {"end": {}}}}', "m.json", toolset=toolset).toolset is None
+    )
+
+
+def spec_with(**changes: Any) -> Any:
+    spec = to_json(load(GOOD.encode(), "m.yaml", toolset=lambda _: TOOLSET))
+    for path, value in changes.items():
+        place: Any = spec
+        *way, last = path.split("__")
+        for key in way:
+            place = place[key]
+        place[last] = value
+    return spec
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"stages__think__agent": None},
+        {"stages__recover__agent": {"prompt": "x"}},
+        {"stages__think__agent__tools": ["nope"]},
+        {"toolset": None},
+        {"toolset__tools__search__argv": []},
+        {"toolset__tools__search__name": "fetch"},
+        {"toolset__tools__search__schema": True},
+        {"stages__think__agent__prompt": None},
+    ],
+)
+def test_a_stored_spec_in_which_an_agent_could_go_wrong_is_not_read(changes: dict[str, Any]) -> None:
+    assert from_json(spec_with()).toolset == TOOLSET
+    with pytest.raises(msgspec.ValidationError):
+        from_json(spec_with(**changes))
+
+
 def test_an_end_stage_may_bound_its_visits() -> None:
     assert graph("  a: {end: {}, max_visits: 1}\n") == []
 
@@ -469,9 +625,10 @@ def test_random_bytes_give_problems_and_never_raise(data: bytes, name: str) -> N
 
 
 WORDS = [
-    "stateline", "name", "start", "input", "state", "state_schema", "model", "bounds", "edge_limits", "stages", "task",
-    "human", "end", "agent", "prompt", "schema", "timeout", "retry", "max_attempts", "env", "set", "routes", "when",
-    "to", "from", "max_count", "default_next", "error_next", "max_visits", "a", "b", "true", "{{ a }}", "output.x",
+    "stateline", "name", "start", "input", "state", "state_schema", "model", "bounds", "edge_limits", "stages",
+    "task", "human", "end", "agent", "prompt", "schema", "tools", "output_schema", "timeout", "retry", "max_attempts",
+    "env", "set", "routes", "when", "to", "from", "max_count", "default_next", "error_next", "max_visits", "a", "b",
+    "true", "{{ a }}", "output.x",
 ]  # fmt: skip
 anything = st.recursive(
     st.none()
@@ -489,7 +646,7 @@ def test_random_trees_give_a_machine_or_problems_and_never_raise(tree: dict[str,
     machine, problems = check(json.dumps({"stateline": 1, "name": "m", "stages": stages} | tree).encode(), "m.json")
     if machine is None:
         assert any(problem.severity == "error" for problem in problems)
-    else:
+    elif not any(stage.agent and stage.agent.tools for stage in machine.stages.values()):
         assert from_json(to_json(machine)) == machine
 
 
@@ -503,7 +660,7 @@ def machines(draw: st.DrawFn) -> dict[str, Any]:
     target = st.sampled_from(stages)
 
     def stage() -> dict[str, Any]:
-        kind = draw(st.sampled_from(["task", "human", "end"]))
+        kind = draw(st.sampled_from(["task", "agent", "human", "end"]))
         if kind == "end":
             return {"end": {}, "max_visits": draw(counts)}
         ways = {
@@ -517,6 +674,8 @@ def machines(draw: st.DrawFn) -> dict[str, Any]:
             return ways | {
                 "human": {"prompt": "Really?", "schema": {"type": draw(st.sampled_from(["object", "null"]))}}
             }
+        if kind == "agent":
+            return ways | {"agent": {"prompt": "Think.", "output_schema": True}, "repeatable": draw(st.booleans())}
         argv = draw(
             st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1), min_size=1)
         )

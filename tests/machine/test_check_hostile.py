@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from stateline.machine.check import check
 from stateline.machine.formats.reader import read
-from stateline.machine.spec import from_json, to_json
+from stateline.machine.spec import Tool, Toolset, from_json, to_json
 
 HEAD = "stateline: 1\nname: m\n"
 END = "stages: {z: {end: {}}}\n"
+TOOLS = Toolset(sha256="0" * 64, tools={"search": Tool(name="search", description="", schema={}, argv=["x"])})
 FULL = """\
 stateline: 1
 name: triage
@@ -28,10 +29,11 @@ state_schema: {type: object, required: [todos]}
 model: openai/gpt-5-mini
 tools: tools.json
 context: docs-demo
-bounds: {max_iterations: 50, max_llm_calls: 10, max_agent_hops: 21, timeout: 300}
+bounds: {max_iterations: 50, max_llm_calls: 10, max_agent_hops: 21, timeout: 300, max_tool_rounds: 5}
 edge_limits: [{from: intake, to: intake, max_count: 2}]
 stages:
   ask: {human: {prompt: "Ship {{ state.todos }}?", schema: {type: object}}, default_next: done}
+  think: {agent: {prompt: "Rank {{ state.todos }}", tools: [search], output_schema: {type: object}}, default_next: ask}
   intake:
     task: ["./bin/intake", "--fast"]
     timeout: 60
@@ -114,7 +116,7 @@ def test_any_json_in_any_place_of_a_machine_gives_problems_or_a_machine(
         container, key = places[number * 7 % len(places)]
         container[key] = copy.deepcopy(junk)  # the same junk twice must not become a circle
     for value in (root, tree):
-        machine, said = check(json.dumps(value).encode(), "m.json")
+        machine, said = check(json.dumps(value).encode(), "m.json", toolset=lambda _: TOOLS)
         assert (machine is None) == any(problem.severity == "error" for problem in said)
         if machine is not None:
             assert from_json(to_json(machine)) == machine

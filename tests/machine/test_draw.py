@@ -26,7 +26,8 @@ stages:
     default_next: check
     error_next: ask
   check: {task: [x], routes: [{when: "!output.ok", to: intake}], default_next: ask}
-  ask: {human: {prompt: "Ship?"}, default_next: done}
+  ask: {human: {prompt: "Ship?"}, default_next: think}
+  think: {agent: {prompt: "Think."}, default_next: done}
   done: {end: {}, max_visits: 1}
 """
 
@@ -38,13 +39,15 @@ def test_a_machine_is_drawn_with_its_kinds_ways_and_limits() -> None:
         '    s0["intake<br/>at most 3 visits"]\n'
         '    s1["check"]\n'
         '    s2[/"ask"/]\n'
-        '    s3(["done<br/>at most 1 visit"])\n'
+        '    s3{{"think"}}\n'
+        '    s4(["done<br/>at most 1 visit"])\n'
         "    s0 -->|\"output.verdict == 'again'\"| s0\n"
         "    s0 --> s1\n"
         '    s0 -.->|"error"| s2\n'
         '    s1 -->|"!output.ok<br/>at most 2"| s0\n'
         "    s1 --> s2\n"
         "    s2 --> s3\n"
+        "    s3 --> s4\n"
     )
 
 
@@ -90,16 +93,17 @@ HOSTILE = [
 _LABEL = r"(?:[^\W_]|[ _.,()'!?=+/|…\ufffd-]|#[0-9]+;|<br/>)*"
 _LINE = re.compile(
     rf'flowchart TD|    begin\(\(start\)\) --> s\d+|    s\d+(?:\["{_LABEL}"\]|\[/"{_LABEL}"/\]|\(\["{_LABEL}"\]\))'
+    rf'|    s\d+\{{\{{"{_LABEL}"\}}\}}'
     rf'|    s\d+ -\.?->(?:\|"{_LABEL}"\|)? s\d+'
 )
 
 
 def machine_of(names: list[str], conditions: list[str]) -> Machine:
-    kinds: Any = ["task", "human", "end"]
+    kinds: Any = ["task", "human", "end", "agent"]
     stages = {
         name: Stage(
             name=name,
-            kind=kinds[index % 3],
+            kind=kinds[index % 4],
             routes=[Route(when=when, to=names[0]) for when in conditions],
             default_next=names[-1],
             error_next=names[0],

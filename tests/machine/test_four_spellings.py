@@ -32,7 +32,14 @@ FULL = {
     "model": "openai/gpt-5-mini",
     "tools": "tools.json",
     "context": "docs-demo",
-    "bounds": {"max_iterations": 50, "max_llm_calls": 10, "max_agent_hops": 21, "timeout": 300},
+    "bounds": {
+        "max_iterations": 50,
+        "max_llm_calls": 10,
+        "max_agent_hops": 21,
+        "timeout": 300,
+        "max_tokens": 9,
+        "max_tool_rounds": 4,
+    },
     "edge_limits": [{"from": "intake", "to": "intake", "max_count": 2}],
     "stages": {
         "ask.me": {"human": {"prompt": "Ship {{ state.todos }}?", "schema": True}, "default_next": "done"},
@@ -48,7 +55,18 @@ FULL = {
             "error_next": "recover",
             "max_visits": 3,
         },
-        "recover": {"task": ["./bin/recover"], "default_next": "done"},
+        "recover": {"task": ["./bin/recover"], "default_next": "think"},
+        "think": {
+            "agent": {
+                "prompt": "Rank {{ state.todos }}",
+                "tools": ["search", "fetch_2"],
+                "output_schema": {"type": "array", "items": {"type": "string"}},
+                "model": "anthropic/y",
+            },
+            "timeout": 60.5,
+            "retry": {"max_attempts": 2},
+            "default_next": "done",
+        },
         "done": {"end": {}},
     },
 }
@@ -59,6 +77,7 @@ MISTAKEN = {
     "stages": {
         "a": {"task": [], "retry": {"max_attempts": 0}, "routes": [{"when": "output.", "to": "nowhere"}]},
         "b": {"end": {}, "timeout": 1.5, "default_next": "a"},
+        "c": {"agent": {"prompt": "{{ x }}", "modle": "y"}},
     },
 }
 
@@ -123,5 +142,5 @@ def test_four_spellings_have_the_same_mistakes_each_at_its_key() -> None:
             key = path.rpartition(".")[2].partition("[")[0]
             assert lines[line - 1][column - 1 :].lstrip("'\"{").startswith(key), (name, problem)
         found.append(sorted((problem.code, problem.where.partition(" ")[2]) for problem in problems))
-    assert len(found[0]) == 9
+    assert len(found[0]) == 12
     assert found == [found[0]] * 4

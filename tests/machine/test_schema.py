@@ -27,6 +27,7 @@ ONLY_THE_CHECK_SEES = {
     "bad_schema",  # ... and JSON Schema
     "bad_template",
     "duplicate_key",  # a tree has no such thing
+    "no_tools",
     "number_range",
     "self_loop",
     "state_violates_schema",

@@ -1,30 +1,51 @@
 """The only decider: a run's state and an event give its next state. Pure: no file, no clock, no randomness.
 
-``TABLE`` says which event is legal where, and ``machine.handlers`` what it does. What is not in the table raises
-:class:`~stateline.errors.IllegalEvent`. Whatever raises, nothing has changed: states are never changed in place.
+``TABLE`` says which event is legal where, ``machine.handlers`` and ``machine.rounds`` what it does. What is not in the
+table raises :class:`~stateline.errors.IllegalEvent`. Whatever raises, nothing has changed: states are never changed in
+place.
 
-    place                  Started  Intended  Succeeded  Failed  Lost     Answered  Retried        Replaced
-    absent                 begin    -         -          -       -        -         -              -
-    ready, once            begin    started   -          -       -        -         -              accept
-    ready, repeatable      begin    -         settle     retry   -        -         -              accept
-    started                begin    -         settle     retry   unknown  -         -              accept
-    waiting                begin    -         -          -       -        settle    -              accept
-    unknown                begin    -         -          -       -        settle    perform again  accept
-    failed, ready          begin    -         -          -       -        -         perform again  accept
-    failed, settling       begin    -         -          -       -        -         settle again   accept
-    failed, routing        begin    -         -          -       -        -         route again    accept
-    done                   begin    -         -          -       -        -         -              -
+Started is legal everywhere and begins the run anew; Replaced is legal wherever there is a run that is not complete, and
+accepts a changed machine. The tables below are of the others.
+
+    place                     Intended  Succeeded  Failed  Lost     Answered  Retried
+    absent                    -         -          -       -        -         -
+    ready, once               started   -          -       -        -         -
+    ready, repeatable         -         settle     retry   -        -         -
+    started                   -         settle     retry   unknown  -         -
+    waiting                   -         -          -       -        settle    -
+    unknown                   -         -          -       -        settle    perform again
+    failed, ready             -         -          -       -        -         perform again
+    failed, settling          -         -          -       -        -         settle again
+    failed, routing           -         -          -       -        -         route again
+    done                      -         -          -       -        -         -
+
+An agent stage has places of its own: there a model's reply ends the effect, a person may stand in for the model, and
+the calls of tools in a reply are effects as well.
+
+    place                      Intended Asked Replied Failed CallsIntended CallEnded Lost    Unsent Answered Retried
+    agent ready, once          started  wait  -       -      -             -         -       -      -        -
+    agent ready, repeatable    -        wait  take    retry  -             -         -       -      -        -
+    agent started              -        -     take    retry  -             -         unknown ready  -        -
+    agent waiting, once        started  -     -       -      -             -         -       -      take     -
+    agent waiting, repeatable  -        -     take    retry  -             -         -       -      take     -
+    agent unknown              -        -     -       -      -             -         -       -      take     ask again
+    calling                    -        -     -       -      started       keep      unknown -      -        -
+    call unknown               -        -     -       -      -             -         -       -      keep     call again
+    failed, calling            -        -     -       -      -             -         -       -      -        call
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from stateline.errors import IllegalEvent, MachineChanged
-from stateline.machine import handlers
+from stateline.machine import handlers, rounds
 from stateline.machine.run import (
     Answered,
+    Asked,
+    CallEnded,
+    CallsIntended,
     Decision,
     Event,
     Facts,
@@ -32,10 +53,12 @@ from stateline.machine.run import (
     Intended,
     Lost,
     Replaced,
+    Replied,
     Retried,
     RunState,
     Started,
     Succeeded,
+    Unsent,
 )
 from stateline.machine.spec import Machine
 
@@ -46,49 +69,67 @@ Place = Literal[
     "started",
     "waiting",
     "unknown",
+    "agent ready, once",
+    "agent ready, repeatable",
+    "agent started",
+    "agent waiting, once",
+    "agent waiting, repeatable",
+    "agent unknown",
+    "calling",
+    "call unknown",
     "failed, ready",
+    "failed, calling",
     "failed, settling",
     "failed, routing",
     "done",
 ]
-"""A phase, split where the legal events or their meaning differ: ``ready`` by whether the stage's effect may be
-repeated, ``failed`` by where a retry goes on. ``absent``: there is no run yet."""
+"""A phase, split where the legal events or their meaning differ: by whether a task, a person or an agent is at work
+(only an agent has a conversation), ``ready`` and an agent's ``waiting`` by whether the stage's effect may be repeated,
+``unknown`` by what was lost, ``failed`` by where a retry goes on. ``absent``: there is no run yet."""
 
 Handler = Callable[[Machine, Any, Any, Facts], Decision]
 
 TABLE: dict[tuple[Place, type], Handler] = {
-    ("absent", Started): handlers.begin,
-    ("ready, once", Started): handlers.begin,
+    **{(place, Started): handlers.begin for place in get_args(Place)},
+    **{(place, Replaced): handlers.accept for place in get_args(Place) if place not in ("absent", "done")},
     ("ready, once", Intended): handlers.intend,
-    ("ready, once", Replaced): handlers.accept,
-    ("ready, repeatable", Started): handlers.begin,
     ("ready, repeatable", Succeeded): handlers.succeed,
     ("ready, repeatable", Failed): handlers.fail,
-    ("ready, repeatable", Replaced): handlers.accept,
-    ("started", Started): handlers.begin,
     ("started", Succeeded): handlers.succeed,
     ("started", Failed): handlers.fail,
     ("started", Lost): handlers.lose,
-    ("started", Replaced): handlers.accept,
-    ("waiting", Started): handlers.begin,
     ("waiting", Answered): handlers.answer,
-    ("waiting", Replaced): handlers.accept,
-    ("unknown", Started): handlers.begin,
     ("unknown", Answered): handlers.answer,
     ("unknown", Retried): handlers.rerun,
-    ("unknown", Replaced): handlers.accept,
-    ("failed, ready", Started): handlers.begin,
     ("failed, ready", Retried): handlers.retry,
-    ("failed, ready", Replaced): handlers.accept,
-    ("failed, settling", Started): handlers.begin,
     ("failed, settling", Retried): handlers.settle_again,
-    ("failed, settling", Replaced): handlers.accept,
-    ("failed, routing", Started): handlers.begin,
     ("failed, routing", Retried): handlers.route_again,
-    ("failed, routing", Replaced): handlers.accept,
-    ("done", Started): handlers.begin,
+    ("agent ready, once", Intended): handlers.intend,
+    ("agent ready, once", Asked): rounds.ask,
+    ("agent ready, repeatable", Asked): rounds.ask,
+    ("agent ready, repeatable", Replied): rounds.reply,
+    ("agent ready, repeatable", Failed): handlers.fail,
+    ("agent started", Replied): rounds.reply,
+    ("agent started", Failed): handlers.fail,
+    ("agent started", Lost): handlers.lose,
+    ("agent started", Unsent): handlers.take_back,
+    ("agent waiting, once", Intended): handlers.intend,
+    ("agent waiting, once", Answered): rounds.answer,
+    ("agent waiting, repeatable", Replied): rounds.reply,
+    ("agent waiting, repeatable", Failed): handlers.fail,
+    ("agent waiting, repeatable", Answered): rounds.answer,
+    ("agent unknown", Answered): rounds.answer,
+    ("agent unknown", Retried): handlers.rerun,
+    ("calling", CallsIntended): rounds.intend_calls,
+    ("calling", CallEnded): rounds.end_call,
+    ("calling", Lost): rounds.lose_calls,
+    ("calling", Replaced): rounds.accept_calls,
+    ("call unknown", Answered): rounds.answer_call,
+    ("call unknown", Retried): rounds.rerun_calls,
+    ("call unknown", Replaced): rounds.accept_calls,
+    ("failed, calling", Retried): rounds.call_again,
 }
-"""The legal events. Tests hold the table in the module's docstring against this one."""
+"""The legal events. Tests hold the tables in the module's docstring against this one."""
 
 _KINDS: dict[Place, tuple[str, ...]] = {
     "ready, once": ("task",),
@@ -96,13 +137,25 @@ _KINDS: dict[Place, tuple[str, ...]] = {
     "started": ("task",),
     "waiting": ("human",),
     "unknown": ("task",),
-    "failed, ready": ("task",),
-    # The effect is over and only `set` and `routes` are left, which are the same for both kinds.
-    "failed, settling": ("task", "human"),
-    "failed, routing": ("task", "human"),
+    "agent ready, once": ("agent",),
+    "agent ready, repeatable": ("agent",),
+    "agent started": ("agent",),
+    "agent waiting, once": ("agent",),
+    "agent waiting, repeatable": ("agent",),
+    "agent unknown": ("agent",),
+    "calling": ("agent",),
+    "call unknown": ("agent",),
+    # The effect is to begin anew, whatever it is.
+    "failed, ready": ("task", "agent"),
+    "failed, calling": ("agent",),
+    # The effect is over and only `set` and `routes` are left, which are the same for all kinds.
+    "failed, settling": ("task", "agent", "human"),
+    "failed, routing": ("task", "agent", "human"),
 }
 """The kinds of stage that a run can stand at. The state does not repeat the kind; the place tells it."""
 
+_MODEL = "answer in the model's stead with `exec resume RUN --input`"
+_RETRY = "`exec resume RUN --retry` clears the error"
 _HINTS: dict[Place, str] = {
     "absent": "start the run first",
     "ready, once": "save the effect's intent first, then perform it",
@@ -110,14 +163,24 @@ _HINTS: dict[Place, str] = {
     "started": "report how the effect ended, or that its outcome is unknown",
     "waiting": "answer with `exec resume RUN --input JSON`",
     "unknown": "give the effect's result with `exec resume RUN --input JSON`, or run it again with --retry",
-    "failed, ready": "`exec resume RUN --retry` clears the error",
-    "failed, settling": "`exec resume RUN --retry` clears the error",
-    "failed, routing": "`exec resume RUN --retry` clears the error",
-    "done": "start another run, or restart this one with --force",
+    "agent ready, once": "save the intent of the model's call first, then make it",
+    "agent ready, repeatable": "call the model and report its reply, or ask for an answer in its stead",
+    "agent started": "report the model's reply, that its outcome is unknown, or that nothing was sent",
+    "agent waiting, once": _MODEL,
+    "agent waiting, repeatable": _MODEL,
+    "agent unknown": f"{_MODEL}, or ask again with --retry",
+    "calling": "perform the tool calls and report their results",
+    "call unknown": "give the call's result with `exec resume RUN --input JSON`, or run it again with --retry",
+    "failed, ready": _RETRY,
+    "failed, calling": _RETRY,
+    "failed, settling": _RETRY,
+    "failed, routing": _RETRY,
+    "done": "start another run; `execute` and `run` begin this one anew with --id RUN --force",
 }
 
 _FAILED: dict[str, Place] = {
     "ready": "failed, ready",
+    "calling": "failed, calling",
     "settling": "failed, settling",
     "routing": "failed, routing",
 }
@@ -149,12 +212,29 @@ def place_of(machine: Machine, state: RunState | None) -> Place:
     if state is None:
         return "absent"
     tree = state.tree
-    if tree.phase == "ready":
-        stage = machine.stages.get(tree.stage)
-        return "ready, repeatable" if stage is not None and stage.repeatable else "ready, once"
     if tree.phase == "failed":
         return _FAILED[tree.resume]
-    return tree.phase
+    if tree.phase in ("calling", "done"):
+        return tree.phase
+    if not tree.conversation:
+        return _ready(machine, tree.stage) if tree.phase == "ready" else tree.phase
+    if tree.phase == "started":
+        return "agent started"
+    if tree.phase == "unknown":
+        return "call unknown" if any(effect["type"] == "tool" for effect in tree.pending) else "agent unknown"
+    repeatable = _is_repeatable(machine, tree.stage)
+    if tree.phase == "ready":
+        return "agent ready, repeatable" if repeatable else "agent ready, once"
+    return "agent waiting, repeatable" if repeatable else "agent waiting, once"
+
+
+def _ready(machine: Machine, stage: str) -> Place:
+    return "ready, repeatable" if _is_repeatable(machine, stage) else "ready, once"
+
+
+def _is_repeatable(machine: Machine, name: str) -> bool:
+    stage = machine.stages.get(name)
+    return stage is not None and stage.repeatable
 
 
 def _illegal(place: Place, state: RunState | None, event: Event) -> IllegalEvent:

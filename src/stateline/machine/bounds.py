@@ -3,9 +3,10 @@
 A bound of N allows N and refuses the next, so every rule reads "after this step the count would be above N". Limits
 stand before what comes next, never after what was done: a run that finishes exactly at its limit is complete.
 
-Four bounds count transitions and are asked about every one of them, those of ``error_next`` included. Two are meters
+Four bounds count transitions and are asked about every one of them, those of ``error_next`` included. Four are meters
 that the engine keeps (:class:`~stateline.machine.run.Facts`) and are asked before an effect is dispatched; a human or
-an end stage dispatches none, so reaching it costs neither time nor calls.
+an end stage dispatches none, so reaching it costs neither time nor calls. Whether a model is there or a person answers
+for it makes no difference: both are calls.
 
 No message holds a meter's reading: failures are part of the run's ``state``, which must not depend on a clock.
 """
@@ -17,13 +18,13 @@ from stateline.machine.spec import Machine, Stage
 
 _WAY_OUT = "Raise it in the machine file, then call `execute --accept-change` and `exec resume --retry`."
 
-_MODEL_CALLS = {"task": 0}
+_MODEL_CALLS = {"task": 0, "agent": 1}
 """Model calls that dispatching a stage of this kind makes at once. A kind that is not here dispatches no effect."""
 
 
 def refusal(machine: Machine, state: RunState, target: str, facts: Facts) -> Failure | None:
     """The limit that forbids going from the current stage to ``target``, or None. Of several, the first in the order
-    max_visits, edge_limits, max_iterations, max_agent_hops, timeout, max_llm_calls."""
+    max_visits, edge_limits, max_iterations, max_agent_hops, timeout, max_llm_calls, max_tokens."""
     stage = machine.stages[target]
     return (
         _visits(state, stage)
@@ -35,11 +36,26 @@ def refusal(machine: Machine, state: RunState, target: str, facts: Facts) -> Fai
 
 
 def dispatch_refusal(machine: Machine, state: RunState, target: str, facts: Facts) -> Failure | None:
-    """The meter that forbids performing ``target``'s effect (again), or None: timeout, then max_llm_calls."""
+    """The meter that forbids performing ``target``'s effect (again), or None: timeout, then max_llm_calls, then
+    max_tokens."""
     stage = machine.stages[target]
     if stage.kind not in _MODEL_CALLS:
         return None
-    return _time(machine, state, facts) or _llm_calls(machine, state, stage, facts)
+    return (
+        time_refusal(machine, state, facts)
+        or _llm_calls(machine, state, stage, facts)
+        or _tokens(machine, state, stage, facts)
+    )
+
+
+def calls_refusal(machine: Machine, state: RunState, facts: Facts) -> Failure | None:
+    """The meter that forbids performing the tool calls of a reply, or None: max_tool_rounds, then timeout. The calls of
+    one reply are one round, those that are refused for their arguments included: a model that never calls rightly must
+    come to an end too."""
+    allowed = machine.bounds.max_tool_rounds
+    if allowed and facts.tool_rounds + 1 > allowed:
+        return _limit(state, "max_tool_rounds", f"models may have their tool calls performed {_times(allowed)}")
+    return time_refusal(machine, state, facts)
 
 
 def is_backward(machine: Machine, source: str, target: str) -> bool:
@@ -88,9 +104,10 @@ def _hops(machine: Machine, state: RunState, stage: Stage) -> Failure | None:
     return _limit(state, "max_agent_hops", f"the run may go from stage to stage {_times(allowed)}")
 
 
-def _time(machine: Machine, state: RunState, facts: Facts) -> Failure | None:
-    """An effect may start while its first instant is still within the bound: exactly N seconds used is allowed, as
-    with every bound. What is under way is not cut short by this; a stage's own ``timeout`` does that."""
+def time_refusal(machine: Machine, state: RunState, facts: Facts) -> Failure | None:
+    """The limit of active time, or None. An effect may start while its first instant is still within the bound:
+    exactly N seconds used is allowed, as with every bound. What is under way is not cut short by this; a stage's own
+    ``timeout`` does that."""
     allowed = machine.bounds.timeout
     if not allowed or facts.active <= allowed:
         return None
@@ -104,6 +121,14 @@ def _llm_calls(machine: Machine, state: RunState, stage: Stage, facts: Facts) ->
     if not allowed or facts.llm_calls + _MODEL_CALLS[stage.kind] <= allowed:
         return None
     return _limit(state, "max_llm_calls", f"the run may call a model {_times(allowed)}")
+
+
+def _tokens(machine: Machine, state: RunState, stage: Stage, facts: Facts) -> Failure | None:
+    """Nobody knows what the next call will use, so a call may go over the bound; none is made once it is reached."""
+    allowed = machine.bounds.max_tokens
+    if not allowed or not _MODEL_CALLS[stage.kind] or facts.tokens < allowed:
+        return None
+    return _limit(state, "max_tokens", f"models may use {allowed} tokens")
 
 
 def _times(count: int) -> str:

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stateline.errors import MachineInvalid
+from stateline.errors import MachineInvalid, StatelineError
 from stateline.machine.fields import IDENTIFIER, IDENTIFIER_HINT, Fields
 from stateline.machine.formats.reader import read
 from stateline.machine.graph import check_shape, check_target, check_targets
-from stateline.machine.problems import Findings, Problem, printable, quoted
-from stateline.machine.spec import Bounds, EdgeLimit, Json, Machine, Stage
+from stateline.machine.problems import Findings, Path, Problem, nearest, printable, quoted
+from stateline.machine.spec import Bounds, EdgeLimit, Json, Machine, Stage, Toolset
 from stateline.machine.stages import Exists, read_stage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stateline.machine.formats.python_text import Evaluate
 
 __all__ = ["Exists", "Problem", "check", "load"]
@@ -38,30 +40,48 @@ KEYS = (
     "stages",
 )
 """What may stand in a machine file."""
-BOUNDS = ("max_iterations", "max_llm_calls", "max_agent_hops", "timeout")
+BOUNDS = ("max_iterations", "max_llm_calls", "max_agent_hops", "timeout", "max_tool_rounds", "max_tokens")
 EDGE_LIMIT = ("from", "to", "max_count")
 _SHOWN = 3
 
 
 def check(
-    data: bytes, name: str, *, exists: Exists | None = None, evaluate: Evaluate | None = None
+    data: bytes,
+    name: str,
+    *,
+    exists: Exists | None = None,
+    evaluate: Evaluate | None = None,
+    toolset: Callable[[str], Toolset] | None = None,
+    model: Callable[[str], object] | None = None,
 ) -> tuple[Machine | None, tuple[Problem, ...]]:
     """Read and check a machine file. ``name`` is the file's name; its ending says the format.
 
     Gives the machine (None when there is any error) and all problems in file order, warnings included. ``exists`` is
     asked about the argv of every task and says why its program is missing, or None; without it, programs are not
-    looked for. ``evaluate`` runs a Python machine. Never raises for what the file holds, and touches no file itself.
+    looked for. ``evaluate`` runs a Python machine. ``toolset`` is given what the file has as ``tools``, reads that
+    manifest and gives its checked tools, or raises a ``StatelineError``, which becomes a problem; without it, the
+    machine's ``toolset`` is None and the names of tools are not looked up. ``model`` is asked about each model's name
+    likewise. Never raises for what the file holds, and touches no file itself.
     """
     document = read(data, name, evaluate)
     findings = document.findings
-    machine = _read_machine(findings, document.value, exists) if document.whole else None
+    machine = _read_machine(findings, document.value, exists, toolset) if document.whole else None
+    if machine is not None and model is not None:
+        _check_models(findings, machine, model)
     return (None if findings.failed else machine), findings.problems()
 
 
-def load(data: bytes, name: str, *, exists: Exists | None = None, evaluate: Evaluate | None = None) -> Machine:
+def load(
+    data: bytes,
+    name: str,
+    *,
+    exists: Exists | None = None,
+    evaluate: Evaluate | None = None,
+    toolset: Callable[[str], Toolset] | None = None,
+) -> Machine:
     """The machine in a file without errors; warnings are not told. Raises :class:`MachineInvalid`, whose ``problems``
     are those of :func:`check` and whose message has the first few."""
-    machine, problems = check(data, name, exists=exists, evaluate=evaluate)
+    machine, problems = check(data, name, exists=exists, evaluate=evaluate, toolset=toolset)
     if machine is not None:
         return machine
     errors = [problem for problem in problems if problem.severity == "error"]
@@ -75,7 +95,9 @@ def load(data: bytes, name: str, *, exists: Exists | None = None, evaluate: Eval
     )
 
 
-def _read_machine(findings: Findings, value: Json, exists: Exists | None) -> Machine | None:
+def _read_machine(
+    findings: Findings, value: Json, exists: Exists | None, toolset: Callable[[str], Toolset] | None
+) -> Machine | None:
     fields = Fields(findings, (), value, "the machine file")
     if not fields.known or not _version_is_known(fields):
         return None
@@ -84,6 +106,7 @@ def _read_machine(findings: Findings, value: Json, exists: Exists | None) -> Mac
     stages = _stages(fields, exists)
     state, state_schema = fields.object("state"), fields.schema("state_schema")
     _check_state(fields, state, state_schema)
+    tools = fields.text("tools")
     machine = Machine(
         name=name,
         start=fields.text("start") or next(iter(stages), ""),
@@ -93,11 +116,13 @@ def _read_machine(findings: Findings, value: Json, exists: Exists | None) -> Mac
         state=state,
         state_schema=state_schema,
         model=fields.text("model"),
-        tools=fields.text("tools"),
+        tools=tools,
+        toolset=_toolset(fields, tools, toolset),
         context=fields.text("context"),
         bounds=_bounds(fields),
         edge_limits=_edge_limits(fields, stages),
     )
+    _check_tools(fields, machine)
     if stages:
         check_targets(findings, stages)
         if "start" in fields and isinstance(fields.members["start"], str):
@@ -156,6 +181,44 @@ def _check_state(fields: Fields, state: dict[str, Json], schema: Json) -> None:
         fields.error(key, "state_violates_schema", message, "correct state or state_schema")
 
 
+def _toolset(fields: Fields, tools: str | None, toolset: Callable[[str], Toolset] | None) -> Toolset | None:
+    if tools is None or toolset is None:
+        return None
+    try:
+        return toolset(tools)
+    except StatelineError as error:
+        fields.error("tools", "bad_tools", error.message, error.hint)
+        return None
+
+
+def _check_models(findings: Findings, machine: Machine, model: Callable[[str], object]) -> None:
+    """Note models' names that mean nothing, as far as the caller knows."""
+    named = [(("stages", name, "agent", "model"), stage.agent) for name, stage in machine.stages.items()]
+    wanted: list[tuple[Path, str | None]] = [(path, agent.model) for path, agent in named if agent is not None]
+    for path, name in [(("model",), machine.model), *wanted]:
+        try:
+            if name is not None:
+                model(name)
+        except StatelineError as error:
+            findings.error(path, "bad_model", error.message, error.hint)
+
+
+def _check_tools(fields: Fields, machine: Machine) -> None:
+    """Note tools that a stage names and that are not there, as far as it is known what is there."""
+    known = None if machine.toolset is None else machine.toolset.tools
+    for stage in machine.stages.values():
+        path = ("stages", stage.name, "agent", "tools")
+        names = stage.agent.tools if stage.agent is not None else []
+        if names and "tools" not in fields:
+            message = f"stage {quoted(stage.name)} names tools, and the machine has none"
+            fields.findings.error(path, "no_tools", message, "name the manifest beside `stages`, as tools: FILE")
+        for index, name in enumerate(names):
+            if known is not None and name not in known:
+                guess = "" if fields.findings.full else nearest(name, list(known))
+                hint = guess or f"tools: {', '.join(list(known)[:10])}"
+                fields.findings.error((*path, index), "unknown_tool", f"there is no tool {quoted(name)}", hint)
+
+
 def _bounds(fields: Fields) -> Bounds:
     if "bounds" not in fields:
         return Bounds()
@@ -166,6 +229,8 @@ def _bounds(fields: Fields) -> Bounds:
         max_llm_calls=bounds.whole("max_llm_calls"),
         max_agent_hops=bounds.whole("max_agent_hops"),
         timeout=bounds.seconds("timeout"),
+        max_tool_rounds=bounds.whole("max_tool_rounds"),
+        max_tokens=bounds.whole("max_tokens"),
     )
 
 

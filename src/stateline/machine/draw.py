@@ -14,8 +14,8 @@ from stateline.machine.spec import Machine, Stage
 
 _LONGEST = 80
 _PLAIN = frozenset(" _-.,()'!?=+/|")
-_SHAPES = {"task": ('["', '"]'), "human": ('[/"', '"/]'), "end": ('(["', '"])')}
-"""A task is a box, a person's stage leans (as in manual input), an end is round."""
+_SHAPES = {"task": ('["', '"]'), "agent": ('{{"', '"}}'), "human": ('[/"', '"/]'), "end": ('(["', '"])')}
+"""A task is a box, an agent a hexagon, a person's stage leans (as in manual input), an end is round."""
 
 
 def flowchart(machine: Machine, state: RunState | None = None) -> str:

@@ -11,6 +11,9 @@ from stateline.machine.spec import Json
 IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Names of machines and stages (contract, section 3: ids)."""
 IDENTIFIER_HINT = "use 1 to 64 letters, digits, dots, underscores and hyphens, and begin with a letter or digit"
+TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+"""Names of tools: what every provider takes."""
+TOOL_NAME_HINT = "use 1 to 64 letters, digits, underscores and hyphens, and begin with a letter or underscore"
 LARGEST = 2**63 - 1
 """Of counts and of seconds."""
 
@@ -85,13 +88,13 @@ class Fields:
             return value
         return default
 
-    def flag(self, key: str) -> bool:
-        """true or false; false by default."""
-        value = self.members.get(key, False)
+    def flag(self, key: str, *, default: bool = False) -> bool:
+        """true or false."""
+        value = self.members.get(key, default)
         if isinstance(value, bool):
             return value
         self.wrong((key,), "true or false", value, "write true or false, without quotes")
-        return False
+        return default
 
     def whole(self, key: str, *, least: int = 0, default: int = 0) -> int:
         """A whole number of ``least`` or more."""

@@ -49,7 +49,8 @@ def check_shape(
     bounded = {limit.source for limit in limits if limit.source == limit.target and limit.max_count}
     for stage in stages.values():
         # With routes it may be a loop that waits for something, which is legal; `unbounded_cycle` warns of it.
-        endless = stage.default_next == stage.name and not (stage.max_visits or stage.routes or stage.name in bounded)
+        ends = stage.max_visits or stage.routes or stage.name in bounded or _calls_end(stage, bounds)
+        endless = stage.default_next == stage.name and not ends
         if endless and not (bounds.max_iterations or bounds.max_agent_hops or bounds.timeout):
             findings.error(
                 ("stages", stage.name, "default_next"),
@@ -64,7 +65,7 @@ def check_shape(
             message = f"stage {quoted(name)} is never reached from {quoted(start)}"
             findings.warning(("stages", name), "unreachable_stage", message, "route to it or remove it")
     if not (bounds.max_iterations or bounds.max_agent_hops or bounds.timeout):
-        _check_circles(findings, _unbounded(targets, stages, limits))
+        _check_circles(findings, _unbounded(targets, stages, limits, bounds))
 
 
 def _reached(targets: Targets, start: str) -> set[str]:
@@ -77,11 +78,22 @@ def _reached(targets: Targets, start: str) -> set[str]:
     return reached
 
 
-def _unbounded(targets: Targets, stages: Mapping[str, Stage], limits: list[EdgeLimit]) -> Targets:
-    """The graph without what bounds a circle: stages with max_visits, limited edges, and people, who are asked each
-    time round. A default_next to the stage itself is left out too: it is an error of its own."""
+def _calls_end(stage: Stage, bounds: Bounds) -> bool:
+    """Whether the stage cannot be entered for ever, since each time it costs a call of a model and these are counted.
+    Tokens are no such bound: not every provider counts them."""
+    return stage.kind == "agent" and bounds.max_llm_calls > 0
+
+
+def _unbounded(targets: Targets, stages: Mapping[str, Stage], limits: list[EdgeLimit], bounds: Bounds) -> Targets:
+    """The graph without what bounds a circle: stages with max_visits, limited edges, counted calls of models, and
+    people, who are asked each time round. A default_next to the stage itself is left out too: it is an error of its
+    own."""
     limited = {(limit.source, limit.target) for limit in limits if limit.max_count}
-    free = {name for name, stage in stages.items() if not stage.max_visits and stage.kind == "task"}
+    free = {
+        name
+        for name, stage in stages.items()
+        if stage.kind in ("task", "agent") and not stage.max_visits and not _calls_end(stage, bounds)
+    }
     return {
         name: [
             target

@@ -1,4 +1,5 @@
-"""What each legal event does: the functions that ``machine.advance`` has in its table. Pure.
+"""What each legal event does: the functions that ``machine.advance`` has in its table. Pure. Those of models' replies
+and tool calls are in ``machine.rounds``.
 
 Each takes the machine, the run's state, the event and the facts, and gives a decision. That the event is legal where
 the run stands, and that the machine has the current stage, was checked before. A handler that raises has changed
@@ -25,6 +26,7 @@ from stateline.machine.run import (
     RunState,
     Started,
     Succeeded,
+    Unsent,
 )
 from stateline.machine.settling import violations_of, violations_text
 from stateline.machine.spec import Json, Machine
@@ -47,15 +49,18 @@ def begin(machine: Machine, state: RunState | None, event: Started, facts: Facts
         context=event.context,
         labels=event.labels,
     )
-    return routing.begin(machine, fresh)
+    return routing.begin(machine, fresh, facts)
 
 
 def intend(machine: Machine, state: RunState, event: Intended, facts: Facts) -> Decision:
-    return Decision(state=replace(state, tree=replace(state.tree, phase="started")))
+    """A model's effect may start where an answer was awaited in its stead: a model is there now."""
+    effect = routing.effect(machine.stages[state.tree.stage])
+    tree = replace(state.tree, phase="started", pending=[effect])
+    return Decision(state=replace(state, status="running", tree=tree, interrupts=[]))
 
 
 def succeed(machine: Machine, state: RunState, event: Succeeded, facts: Facts) -> Decision:
-    return _settle(machine, state, event.output, facts)
+    return settle(machine, state, event.output, facts)
 
 
 def fail(machine: Machine, state: RunState, event: Failed, facts: Facts) -> Decision:
@@ -70,13 +75,18 @@ def fail(machine: Machine, state: RunState, event: Failed, facts: Facts) -> Deci
     if refused is not None:
         refused = replace(refused, message=f"{refused.message} (before a retry after: {failure.message})")
         return routing.fail(machine, state, refused, "ready", facts)
-    return routing.again(state, failure, new_budget=False)
+    return routing.again(machine, state, failure, facts, new_budget=False)
 
 
 def lose(machine: Machine, state: RunState, event: Lost, facts: Facts) -> Decision:
     interrupts: list[Json] = [{"kind": "unknown_outcome", "stage": state.tree.stage}]
     tree = replace(state.tree, phase="unknown")
     return Decision(state=replace(state, status="waiting", tree=tree, interrupts=interrupts))
+
+
+def take_back(machine: Machine, state: RunState, event: Unsent, facts: Facts) -> Decision:
+    """The intent counts for nothing: neither an attempt nor a retry is used up by what was never sent."""
+    return Decision(state=replace(state, tree=replace(state.tree, phase="ready")))
 
 
 def answer(machine: Machine, state: RunState, event: Answered, facts: Facts) -> Decision:
@@ -89,7 +99,7 @@ def answer(machine: Machine, state: RunState, event: Answered, facts: Facts) -> 
             "the run still waits",
             hint="give an answer that fits the stage's schema with --input",
         )
-    return _settle(machine, state, event.value, facts)
+    return settle(machine, state, event.value, facts)
 
 
 def rerun(machine: Machine, state: RunState, event: Retried, facts: Facts) -> Decision:
@@ -101,14 +111,14 @@ def rerun(machine: Machine, state: RunState, event: Retried, facts: Facts) -> De
             f"the lost effect of stage {state.tree.stage!r} cannot run again: {refused.message}; nothing changed",
             hint=f"{refused.hint} Or give the effect's result with --input.",
         )
-    return routing.again(state, None, new_budget=True)
+    return routing.again(machine, state, None, facts, new_budget=True)
 
 
 def retry(machine: Machine, state: RunState, event: Retried, facts: Facts) -> Decision:
     refused = bounds.dispatch_refusal(machine, state, state.tree.stage, facts)
     if refused is not None:
         return routing.fail(machine, state, refused, "ready", facts)
-    return routing.again(state, None, new_budget=True)
+    return routing.again(machine, state, None, facts, new_budget=True)
 
 
 def settle_again(machine: Machine, state: RunState, event: Retried, facts: Facts) -> Decision:
@@ -127,12 +137,16 @@ def accept(machine: Machine, state: RunState, event: Replaced, facts: Facts) -> 
 def keep_unsettled(machine: Machine, state: RunState, output: Json, message: str, facts: Facts) -> Decision:
     """For the engine, when deciding itself broke: keep the output, and fail so that a retry only settles again."""
     kept = replace(state, outputs=state.outputs | {state.tree.stage: output})
+    return routing.fail(machine, kept, internal(state, message), "settling", facts)
+
+
+def internal(state: RunState, message: str) -> Failure:
+    """What is said where deciding itself broke."""
     hint = "this is a bug in stateline, or memory ran out; the output is kept, --retry goes on with it"
-    failure = Failure(stage=state.tree.stage, kind="internal", message=message, hint=hint)
-    return routing.fail(machine, kept, failure, "settling", facts)
+    return Failure(stage=state.tree.stage, kind="internal", message=message, hint=hint)
 
 
-def _settle(machine: Machine, state: RunState, output: Json, facts: Facts) -> Decision:
+def settle(machine: Machine, state: RunState, output: Json, facts: Facts) -> Decision:
     """Keep the output before anything that may fail is evaluated, so that it is never lost and never earned twice."""
     kept = replace(state, outputs=state.outputs | {state.tree.stage: output})
     return routing.settle(machine, kept, facts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stateline.machine import check, stages
-from stateline.machine.fields import IDENTIFIER, LARGEST
+from stateline.machine.fields import IDENTIFIER, LARGEST, TOOL_NAME
 from stateline.machine.spec import Json, Kind
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -52,6 +52,7 @@ _SECONDS = {"type": "number", "minimum": 0, "maximum": LARGEST}
 _SCHEMA = {"type": ["object", "boolean"]}
 _NAME = {"type": "string", "pattern": f"^{IDENTIFIER.pattern}$"}
 _TARGET = _NAME
+_MODEL = _said(_TEXT, "The model, as provider/model.")
 
 
 def _machine() -> dict[str, Json]:
@@ -64,14 +65,14 @@ def _machine() -> dict[str, Json]:
         "input": _said(_SCHEMA, "JSON Schema of the run's input."),
         "state": _said({"type": "object"}, "The initial state."),
         "state_schema": _said(_SCHEMA, "JSON Schema that the state must fit after each `set`."),
-        "model": _said(_TEXT, "The model, as provider/model."),
-        "tools": _said(_TEXT, "The tools manifest."),
+        "model": _MODEL,
+        "tools": _said(_TEXT, "The tools manifest, by its path from the machine file."),
         "context": _said(_TEXT, "The context that new runs are given, if --state-scope does not say another."),
         "bounds": _said(_object(check.BOUNDS, _bounds()), "Limits of a run; 0 means none."),
         "edge_limits": _said({"type": "array", "items": limits}, "How often a run may go from one stage to another."),
         "stages": _said(
             {"type": "object", "minProperties": 1, "propertyNames": _NAME, "additionalProperties": stage},
-            "The stages by name; each has one key of task, human and end.",
+            "The stages by name; each has one key of task, agent, human and end.",
         ),
     }
 
@@ -79,9 +80,11 @@ def _machine() -> dict[str, Json]:
 def _bounds() -> dict[str, Json]:
     return {
         "max_iterations": _said(_COUNT, "Backward transitions: to a stage at or before this one in the file."),
-        "max_llm_calls": _said(_COUNT, "Model calls."),
+        "max_llm_calls": _said(_COUNT, "Model calls, those included that somebody answers in a model's stead."),
         "max_agent_hops": _said(_COUNT, "Transitions between stages."),
         "timeout": _said(_SECONDS, "Active time in seconds; waiting for people does not count."),
+        "max_tool_rounds": _said(_COUNT, "Model replies whose tool calls are performed."),
+        "max_tokens": _said(_COUNT, "Tokens that models may use; no call is made once they are used up."),
     }
 
 
@@ -99,13 +102,22 @@ def _stage(kind: Kind) -> dict[str, Json]:
 
 
 def _kinds() -> dict[str, Json]:
+    prompt = _said(_TEXT, "What to ask; {{ }} holds CEL.")
+    tools = {"type": "array", "items": {"type": "string", "pattern": f"^{TOOL_NAME.pattern}$"}, "uniqueItems": True}
+    agent = {
+        "prompt": prompt,
+        "tools": _said(tools, "Names of tools in the machine's manifest that the model may call; none by default."),
+        "output_schema": _said(_SCHEMA, "JSON Schema that the answer must fit, as JSON; without it any text."),
+        "model": _said(_TEXT, "The model for this stage, as provider/model, in place of the machine's."),
+    }
     human = {
-        "prompt": _said(_TEXT, "What to ask; {{ }} holds CEL."),
+        "prompt": prompt,
         "schema": _said(_SCHEMA, "JSON Schema of the answer."),
     }
     program = {"type": "array", "items": _WORD, "minItems": 1, "prefixItems": [_TEXT]}
     return {
         "task": _said(program, "A program and its arguments; no shell. With a slash: beside the machine file."),
+        "agent": _said(_object(stages.AGENT, agent, required=("prompt",)), "Asks a model, which may call tools."),
         "human": _said(_object(stages.HUMAN, human, required=("prompt",)), "Waits for a person's answer."),
         "end": _said({"type": ["object", "null"], "additionalProperties": False}, "Completes the run."),
     }
@@ -133,8 +145,11 @@ def _effects() -> dict[str, Json]:
     }
     names = {"type": "array", "items": {"type": "string", "pattern": f"^{stages.ENV_NAME.pattern}$"}}
     return {
-        "timeout": _said(_SECONDS, "Seconds for one attempt; 0 means no limit."),
+        "timeout": _said(_SECONDS, "Seconds for one attempt, of an agent for one call of the model; 0 means no limit."),
         "retry": _said(_object(stages.RETRY, retry), "How known failures are tried again."),
-        "repeatable": _said({"type": "boolean"}, "Whether it may run again when nobody knows what became of it."),
+        "repeatable": _said(
+            {"type": "boolean"},
+            "Whether it may run again when nobody knows what became of it; an agent may, a task not, by default.",
+        ),
         "env": _said(names, "Environment variables that the program sees besides PATH, HOME, LANG, TMPDIR and TZ."),
     }

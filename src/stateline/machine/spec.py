@@ -13,7 +13,7 @@ import msgspec
 Json = Any
 """A JSON value: None, bool, int, float, str, list of Json, dict of str to Json."""
 
-Kind = Literal["task", "human", "end"]
+Kind = Literal["task", "agent", "human", "end"]
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,18 +39,51 @@ class EdgeLimit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a run; 0 means none. ``timeout`` [s] counts active time, waiting not counted."""
+    """Limits of a run; 0 means none. ``timeout`` [s] counts active time, waiting not counted; ``max_tokens`` those
+    that went in and came out of models, ``max_tool_rounds`` the replies whose tool calls were performed."""
 
     max_iterations: int = 0
     max_llm_calls: int = 0
     max_agent_hops: int = 0
     timeout: float = 0.0
+    max_tool_rounds: int = 0
+    max_tokens: int = 0
+
+
+class Agent(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent stage asks a model: ``prompt`` is a template, ``tools`` names of the machine's toolset, ``model``
+    overrides the machine's, ``output_schema`` is the JSON Schema that the answer must fit as JSON (None: any text)."""
+
+    prompt: str
+    tools: list[str] = []
+    output_schema: Json = None
+    model: str | None = None
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A program that a model may call: ``schema`` is the JSON Schema of its arguments, ``timeout`` [s] (0 none)."""
+
+    name: str
+    description: str
+    schema: dict[str, Json]
+    argv: list[str]
+    timeout: float = 0.0
+    env: list[str] = []
+    repeatable: bool = False
+
+
+class Toolset(msgspec.Struct, frozen=True, kw_only=True):
+    """The checked tools of a manifest, by name, in its order. ``sha256`` is of the manifest's exact bytes."""
+
+    sha256: str
+    tools: dict[str, Tool]
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
     """One place in a machine. Fields that its ``kind`` does not use keep their defaults.
 
-    ``argv`` belongs to ``task``; ``prompt`` (a template) and ``schema`` (JSON Schema of the answer) to ``human``.
+    ``argv`` belongs to ``task``; ``prompt`` (a template) and ``schema`` (JSON Schema of the answer) to ``human``;
+    ``agent`` to ``agent``.
     ``set`` maps keys of the user's state to CEL expressions (nested mappings allowed), merged after success.
     """
 
@@ -59,6 +92,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     argv: list[str] = []
     prompt: str = ""
     schema: Json = None
+    agent: Agent | None = None
     timeout: float = 0.0
     retry: Retry = Retry()
     repeatable: bool = False
@@ -73,7 +107,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """A checked machine. ``stateline`` is the version of this shape; ``order`` the stages' order in the file, and
     ``start`` one of them. ``input`` and ``state_schema`` are JSON Schemas or None; ``state`` is the user's initial
-    state.
+    state. ``tools`` is the manifest as the file names it, ``toolset`` what was in it when the run began.
     """
 
     stateline: int = 1
@@ -86,6 +120,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     state_schema: Json = None
     model: str | None = None
     tools: str | None = None
+    toolset: Toolset | None = None
     context: str | None = None
     bounds: Bounds = Bounds()
     edge_limits: list[EdgeLimit] = []
@@ -120,6 +155,20 @@ def _unsound(machine: Machine) -> str:
             return f"the stage {name!r} leads nowhere or bears another name"
         if (stage.kind == "task" and not stage.argv) or not _is_expressions(stage.set):
             return f"the stage {name!r} has no command, or a `set` that is not made of expressions"
+    return _unsound_agents(machine)
+
+
+def _unsound_agents(machine: Machine) -> str:
+    """What could go wrong at agent stages: a tool that is named must be there, and be a program."""
+    tools = machine.toolset.tools if machine.toolset is not None else {}
+    for name, tool in tools.items():
+        if tool.name != name or not tool.argv:
+            return f"the tool {name!r} has no command, or bears another name"
+    for name, stage in machine.stages.items():
+        if (stage.kind == "agent") is (stage.agent is None):
+            return f"the stage {name!r} has an agent's part and is none, or the other way round"
+        if stage.agent is not None and not set(stage.agent.tools) <= tools.keys():
+            return f"the stage {name!r} names tools that are not there"
     return ""
 
 

@@ -5,24 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from stateline.machine.fields import IDENTIFIER, IDENTIFIER_HINT, Fields, kind_of
+from stateline.machine.fields import IDENTIFIER, IDENTIFIER_HINT, TOOL_NAME, TOOL_NAME_HINT, Fields, kind_of
 from stateline.machine.problems import Path, quoted
-from stateline.machine.spec import Json, Kind, Retry, Route, Stage
+from stateline.machine.spec import Agent, Json, Kind, Retry, Route, Stage
 
 Exists = Callable[[list[str]], str | None]
 """Says why a task's program cannot be found, or None when it can."""
 
-KINDS: tuple[Kind, ...] = ("task", "human", "end")
-LATER_KINDS = ("agent", "parallel", "map")
+KINDS: tuple[Kind, ...] = ("task", "agent", "human", "end")
+LATER_KINDS = ("parallel", "map")
 """Words of the format whose stages this version cannot run."""
 
 _WAYS = ("set", "routes", "default_next", "error_next")
 KEYS: dict[Kind, tuple[str, ...]] = {
     "task": ("timeout", "retry", "repeatable", "env", *_WAYS, "max_visits"),
+    "agent": ("timeout", "retry", "repeatable", *_WAYS, "max_visits"),
     "human": (*_WAYS, "max_visits"),
     "end": ("max_visits",),
 }
 """What may stand beside the key of each kind."""
+AGENT = ("prompt", "tools", "output_schema", "model")
 HUMAN = ("prompt", "schema")
 RETRY = ("max_attempts", "backoff")
 ROUTE = ("when", "to")
@@ -46,9 +48,11 @@ def read_stage(name: str, fields: Fields, exists: Exists | None) -> Stage:
         argv=_argv(fields, exists) if "task" in fields else [],
         prompt=human[0],
         schema=human[1],
+        agent=_agent(fields) if "agent" in fields else None,
         timeout=fields.seconds("timeout"),
         retry=_retry(fields),
-        repeatable=fields.flag("repeatable"),
+        # A model's call changes nothing outside; the program of a task may, so that has to be said.
+        repeatable=fields.flag("repeatable", default=kind == "agent"),
         env=_env(fields),
         set=_set(fields),
         routes=_routes(fields),
@@ -80,7 +84,7 @@ def _refuse_foreign_keys(fields: Fields, kind: Kind | None) -> None:
     for key in fields.members:
         if key in _ALL_KEYS and key not in KEYS[kind] and key not in (*KINDS, *LATER_KINDS):
             owners = " or ".join(owner for owner, keys in KEYS.items() if key in keys)
-            article = "an" if kind == "end" else "a"
+            article = "an" if kind in ("agent", "end") else "a"
             fields.error(
                 key, "key_not_for_kind", f"{article} {kind} stage has no {key!r}", f"remove it; it belongs to {owners}"
             )
@@ -103,14 +107,47 @@ def _argv(fields: Fields, exists: Exists | None) -> list[str]:
 def _human(fields: Fields) -> tuple[str, Json]:
     human = fields.below("human", "a human stage")
     human.only(HUMAN)
-    human.require("prompt", 'prompt: "What to ask?"')
-    prompt = human.text("prompt") or ""
+    return _prompt(human), human.schema("schema")
+
+
+def _agent(fields: Fields) -> Agent:
+    agent = fields.below("agent", "an agent stage")
+    agent.only(AGENT)
+    return Agent(
+        prompt=_prompt(agent),
+        tools=_tools(agent),
+        output_schema=agent.schema("output_schema"),
+        model=agent.text("model"),
+    )
+
+
+def _prompt(fields: Fields) -> str:
+    """A template, each of whose expressions compiles."""
+    fields.require("prompt", 'prompt: "What to ask?"')
+    prompt = fields.text("prompt") or ""
     if prompt:
         from stateline.machine.conditions import template_problems
 
         for problem in template_problems(prompt):
-            human.error("prompt", "bad_template", problem)
-    return prompt, human.schema("schema")
+            fields.error("prompt", "bad_template", problem)
+    return prompt
+
+
+def _tools(fields: Fields) -> list[str]:
+    """Names of tools, each once. Whether there are such tools is known later."""
+    names = fields.texts("tools")
+    raw = fields.members.get("tools")
+    seen: set[str] = set()
+    for index, name in enumerate(raw if isinstance(raw, list) else []):
+        if not isinstance(name, str):
+            continue
+        path = (*fields.path, "tools", index)
+        if not TOOL_NAME.fullmatch(name):
+            fields.findings.error(path, "bad_name", f"{quoted(name)} is not a tool's name", TOOL_NAME_HINT)
+        elif name in seen:
+            fields.findings.error(path, "bad_value", f"the tool {quoted(name)} is named twice", "name it once")
+        seen.add(name)
+    return names
 
 
 def _retry(fields: Fields) -> Retry:
