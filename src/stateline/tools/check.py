@@ -1,0 +1,174 @@
+"""From a tools manifest's bytes to checked tools, or to everything that is wrong with them, in one go. Pure.
+
+{"tools": [{"name": "search", "description": "Search the notes.", "schema": {"type": "object", "properties": {}},
+            "argv": ["./bin/search"], "timeout": 30, "env": ["NOTES"], "repeatable": true}]}
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from stateline.bundle import canonical
+from stateline.errors import ManifestInvalid
+from stateline.machine.fields import Fields
+from stateline.machine.formats.document import Document
+from stateline.machine.formats.reader import LIMIT, read
+from stateline.machine.problems import Path, Problem, quoted
+from stateline.machine.spec import Json, Tool, Toolset
+from stateline.machine.stages import ENV_NAME, Exists
+
+KEYS = ("name", "description", "schema", "argv", "timeout", "env", "repeatable")
+"""What may stand in a tool."""
+TIMEOUT = 30.0
+"""How long a call of a tool may take [s] that does not say so itself."""
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+"""Names that every provider takes."""
+MOST = 1000
+"""How many tools a manifest may hold; providers take far fewer."""
+SET_HERE = ("STATELINE_RUN", "STATELINE_IDEMPOTENCY_KEY")
+"""Variables that every call of a tool is given."""
+
+_MANIFEST = "the tools manifest"
+_EXAMPLE = '"tools": [{"name": ..., "description": ..., "schema": {...}, "argv": [...]}]'
+_NO_ARGUMENTS = '"schema": {"type": "object", "properties": {}} for a tool without arguments'
+_SHOWN = 5
+
+
+def check_manifest(data: bytes, exists: Exists | None = None, name: str = _MANIFEST) -> Toolset:
+    """The tools in a manifest's bytes. ``exists`` is asked about each ``argv`` and says why its program is missing, or
+    None; without it, programs are not looked for. ``name`` is what the manifest is called in the message.
+
+    Raises :class:`ManifestInvalid` with all mistakes in file order. Touches no file, never raises anything else.
+    """
+    return tools_in(parse_manifest(data), data, exists, name)
+
+
+def parse_manifest(data: bytes) -> Document:
+    """The raw tree of the manifest, with places; mistakes of JSON are in its findings. Never raises."""
+    if len(data) > LIMIT:
+        document = Document()
+        document.findings.error((), "too_large", f"the file is larger than {LIMIT} bytes", "is it a tools manifest?")
+        return document
+    return read(data, "manifest.json")
+
+
+def tools_in(document: Document, data: bytes, exists: Exists | None, name: str) -> Toolset:
+    """The same as :func:`check_manifest` for bytes that :func:`parse_manifest` has read."""
+    findings = document.findings
+    tools = _read_tools(document, exists) if document.whole else {}
+    if not findings.failed:
+        return Toolset(sha256=canonical.sha256(data), tools=tools)
+    problems = findings.problems()
+    first = "; ".join(map(_told, problems[:_SHOWN]))
+    more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+    count = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
+    hint = "correct the manifest; nothing was run or stored"
+    raise ManifestInvalid(f"{name} has {count}: {first}{more}", problems, hint=hint)
+
+
+def toolset_hash(toolset: Toolset | None) -> str:
+    """SHA-256 of the tools as canonical JSON, in hex; "" without a manifest.
+
+    It changes when a tool does, and not with the spelling of the file: neither white space nor the order of keys or
+    tools matters. (A toolset that was kept in a store comes back with its tools sorted.)
+    """
+    if toolset is None:
+        return ""
+    tools = [msgspec.to_builtins(tool) for _, tool in sorted(toolset.tools.items())]
+    return canonical.sha256(canonical.encode(tools, depth=canonical.FILE_DEPTH))
+
+
+def _told(problem: Problem) -> str:
+    return f"{problem.where}: {problem.message}" + (f" ({problem.hint})" if problem.hint else "")
+
+
+def _read_tools(document: Document, exists: Exists | None) -> dict[str, Tool]:
+    manifest = Fields(document.findings, (), document.value, _MANIFEST)
+    manifest.only(("tools",))
+    manifest.require("tools", _EXAMPLE)
+    tools: dict[str, Tool] = {}
+    first: dict[str, Path] = {}
+    listed = manifest.members.get("tools")
+    if isinstance(listed, list) and len(listed) > MOST:
+        message = f"{len(listed)} tools are more than any model can be told of: at most {MOST}"
+        manifest.error("tools", "too_many_tools", message, "is it a tools manifest?")
+        return {}
+    for fields in manifest.each("tools", "a tool"):
+        tool = _tool(fields, exists)
+        if tool.name in tools:
+            line = document.findings.place(first[tool.name])[0]
+            message = f"there is already a tool {quoted(tool.name)}, on line {line}"
+            fields.error("name", "duplicate_name", message, "a model calls tools by their names: choose another")
+        elif tool.name:
+            tools[tool.name], first[tool.name] = tool, (*fields.path, "name")
+    return tools
+
+
+def _tool(fields: Fields, exists: Exists | None) -> Tool:
+    """The tool, with defaults wherever a mistake was noted."""
+    fields.only(KEYS)
+    return Tool(
+        name=_name(fields),
+        description=_description(fields),
+        schema=_schema(fields),
+        argv=_argv(fields, exists),
+        timeout=fields.seconds("timeout") if "timeout" in fields else TIMEOUT,
+        env=_env(fields),
+        repeatable=fields.flag("repeatable"),
+    )
+
+
+def _name(fields: Fields) -> str:
+    name = fields.text("name") if fields.require("name", '"name": "search"') else None
+    if name and not NAME.fullmatch(name):
+        hint = "use 1 to 64 letters, digits, underscores and hyphens, and begin with a letter or an underscore"
+        fields.error("name", "bad_name", f"{quoted(name)} is not a tool's name", hint)
+    return name or ""
+
+
+def _description(fields: Fields) -> str:
+    example = '"description": what it does and when to use it, for the model'
+    return (fields.text("description") if fields.require("description", example) else None) or ""
+
+
+def _schema(fields: Fields) -> dict[str, Json]:
+    if not fields.require("schema", _NO_ARGUMENTS):
+        return {}
+    schema = fields.schema("schema")
+    # Models are told of objects only: providers refuse a tool whose arguments are anything else.
+    if schema is not None and (not isinstance(schema, dict) or schema.get("type") != "object"):
+        fields.error(
+            "schema", "bad_schema", 'the arguments of a tool are of "type": "object"', f"write {_NO_ARGUMENTS}"
+        )
+    return schema if isinstance(schema, dict) else {}
+
+
+def _argv(fields: Fields, exists: Exists | None) -> list[str]:
+    if not fields.require("argv", '"argv": ["./bin/search"]'):
+        return []
+    argv, raw = fields.texts("argv"), fields.members["argv"]
+    if not isinstance(raw, list) or len(argv) != len(raw):
+        return argv
+    if not argv or not argv[0]:
+        hint = 'write the program and its first arguments: ["./bin/search", "--fast"]'
+        fields.error("argv", "bad_value", "argv names no program", hint)
+    elif exists is not None and (missing := exists(argv)) is not None:
+        hint = "a program with a slash is looked up beside the manifest, any other on PATH"
+        fields.error("argv", "program_missing", missing, hint)
+    return argv
+
+
+def _env(fields: Fields) -> list[str]:
+    names, raw = fields.texts("env"), fields.members.get("env")
+    for index, name in enumerate(raw if isinstance(raw, list) else []):
+        path = (*fields.path, "env", index)
+        if isinstance(name, str) and not ENV_NAME.fullmatch(name):
+            hint = "write the name alone; the value comes from the environment" if "=" in name else ""
+            message = f"{quoted(name)} is not the name of an environment variable"
+            fields.findings.error(path, "bad_value", message, hint)
+        elif name in SET_HERE:
+            message = f"{name} is given to every tool, with a value of its own"
+            fields.findings.error(path, "bad_value", message, "leave it out")
+    return names

@@ -1,0 +1,110 @@
+"""Reading a tools manifest from disk: all of it or a typed error. What cannot be read is never taken for no tools."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+
+import msgspec
+
+from stateline.bundle import canonical
+from stateline.bundle.canonical import Json
+from stateline.errors import NotFound, RequestError, StorageError
+from stateline.machine.problems import printable
+from stateline.machine.spec import Toolset
+from stateline.process.lookup import MANIFEST, program_problem
+from stateline.tools.check import check_manifest, parse_manifest, tools_in, toolset_hash
+
+__all__ = ["FindSecret", "ReadManifest", "check_manifest", "manifest_digest", "read_manifest", "toolset_hash"]
+
+FindSecret = Callable[[bytes | str], bool]
+"""Whether a text holds a known secret: ``Redactor.find``."""
+
+
+class ReadManifest(msgspec.Struct, frozen=True):
+    """A manifest as it lies there now: real path, exact bytes, and the tools in it."""
+
+    path: str
+    data: bytes
+    toolset: Toolset
+
+    @property
+    def directory(self) -> str:
+        """Where its programs are looked up and run."""
+        return os.path.dirname(self.path)
+
+
+def read_manifest(path: str, find_secret: FindSecret) -> ReadManifest:
+    """Read a manifest and check it, its programs included. Relative paths count from the current directory.
+
+    Raises ``NotFound``; ``StorageError`` if it cannot be read; ``RequestError`` for what is no regular file (a FIFO is
+    not waited for), is larger than 16 MiB, or holds a known secret, in whatever spelling; ``ManifestInvalid`` with all
+    its mistakes. Nothing was run or stored then.
+    """
+    real = _real(path)
+    data = _read(path, real)
+    document = parse_manifest(data)
+    # Escapes can hide in the file what its meaning holds, and a mistake may quote either: so secrets come first.
+    if find_secret(data) or find_secret(real) or find_secret("\n".join(_texts(document.value))):
+        raise RequestError(
+            "the tools manifest or its path holds a secret that is also in the environment; nothing was run or stored",
+            hint="pass it by environment: name the variable in the tool's `env`",
+        )
+    directory = os.path.dirname(real)
+    name = f"the tools manifest {printable(path)}"
+    toolset = tools_in(document, data, lambda argv: program_problem(argv, directory, MANIFEST), name)
+    return ReadManifest(real, data, toolset)
+
+
+def manifest_digest(path: str) -> str:
+    """The SHA-256 of a manifest's exact bytes, as ``Toolset.sha256``; nothing is said of what they mean. Raises
+    ``NotFound``, ``StorageError`` or ``RequestError`` if it cannot be read."""
+    return canonical.sha256(_read(path, _real(path)))
+
+
+def _real(path: str) -> str:
+    try:
+        real = os.path.realpath(path)
+        real.encode()
+    except UnicodeEncodeError:
+        message = f"the path {path!r} is not UTF-8, so no run could record it; nothing was stored"
+        raise RequestError(message, hint="rename it") from None
+    except (OSError, ValueError):  # NUL
+        raise NotFound(f"there is no tools manifest {path!r}", hint="check the path") from None
+    return real
+
+
+def _read(path: str, real: str) -> bytes:
+    """The exact bytes of a regular file."""
+    try:
+        fd = os.open(real, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise RequestError(f"{path!r} is not a regular file", hint="name a tools manifest (JSON)")
+        with os.fdopen(fd, "rb") as file:
+            data = file.read(canonical.TEXT_LIMIT + 1)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        raise NotFound(f"there is no tools manifest {path!r}", hint="check the path") from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StorageError(f"cannot read the tools manifest {path!r}: {reason}", hint="check the path") from None
+    if len(data) > canonical.TEXT_LIMIT:
+        raise RequestError(f"{path!r} is larger than {canonical.TEXT_LIMIT} bytes", hint="is it a tools manifest?")
+    return data
+
+
+def _texts(value: Json) -> list[str]:
+    """Every text in the tree, keys included: those of schemas are the user's."""
+    found: list[str] = []
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            found.append(item)
+        elif isinstance(item, dict):
+            found.extend(item)
+            stack.extend(item.values())
+        elif isinstance(item, list):
+            stack.extend(item)
+    return found
