@@ -1,0 +1,187 @@
+"""What a run that waits for a model is answered with, by whoever stands in for one. Pure.
+
+Accepted are
+
+- text: ``"Paris."``
+- ``{"response": "Paris.", "tools": [{"name": "search", "params": {"q": "x"}}]}``, either key alone as well;
+- ``{"type": "llm_response", "response": {"content": [{"type": "text", "text": "..."}, {"type": "tool_use", "id": "a",
+  "name": "search", "input": {}}], "stop_reason": "end_turn"}}``, the ids and ``stop_reason`` optional;
+
+each object with ``"requestId"``, so that an answer cannot reach another question. ``"type"`` may be left out, and
+``"response"`` of the last form may be plain text. Where a stage asks for JSON by a schema, any value but text that is
+none of these forms is the answer itself. Nothing else is guessed: what is refused can be sent again corrected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from stateline.bundle import canonical
+from stateline.bundle.canonical import Json
+from stateline.errors import AnswerRefused, ValueRefused
+from stateline.machine import schemas
+from stateline.machine.problems import nearest, quoted
+from stateline.model.protocol import Reply, ToolCall, ToolSpec
+from stateline.model.whole import ARGUMENTS_DEPTH, new_ids
+
+_FORMS = (
+    'answer with text, with {"response": "...", "tools": [{"name": "...", "params": {}}]}, or with '
+    '{"type": "llm_response", "requestId": "...", "response": {"content": [...]}}'
+)
+_KEYS = ("type", "requestId", "response", "tools")
+_OWN_KEYS = ("requestId", "response", "tools")  # whoever has one of these means a form, whatever a schema asks for
+# A whole message of a provider may stand in "response"; what it says besides its content changes nothing here.
+_MESSAGE_KEYS = ("content", "stop_reason", "stop_sequence", "id", "type", "role", "model", "usage")
+_GOOD_ENDS = (None, "end_turn", "stop_sequence", "stop", "tool_use", "tool_calls")
+_SHOWN = 5
+
+
+def parse_reply(
+    value: Json, tools: list[ToolSpec], request_id: str | None, used: Iterable[str] = (), *, schema: Json = None
+) -> Reply:
+    """The reply that ``value`` is, to a request that offered ``tools``. ``request_id`` is what the run waits for (None:
+    not compared), ``used`` the ids of calls that the conversation holds. Calls without an id, or with one that is
+    used, get ``call_1``, ``call_2`` ... ``schema`` is the ``output_schema`` of the stage: a value that is no form of an
+    answer must fit it, and becomes the content as canonical JSON. Raises :class:`AnswerRefused`."""
+    if isinstance(value, str):
+        return _reply(value, [], tools, used)
+    if schema is not None and not _is_form(value):
+        return Reply(content=_fitting(value, schema))
+    if not isinstance(value, dict):
+        raise _refused("the answer is neither text nor an object", _FORMS)
+    _check_request(value, request_id)
+    if value.get("action") == "continue":
+        raise _refused("there is nothing to continue: the run asks for a model's reply", _FORMS)
+    _check_keys(value, _KEYS, "the answer")
+    if value.get("type", "llm_response") != "llm_response":
+        raise _refused(f"the answer's type {quoted(str(value['type']))} is not llm_response", _FORMS)
+    text, calls = _response(value.get("response"))
+    listed = value.get("tools")
+    if listed is not None:
+        if calls:
+            raise _refused("the answer calls tools in two places", 'use either "tools" or "tool_use", not both')
+        calls = _listed(listed)
+    return _reply(text, calls, tools, used)
+
+
+def _is_form(value: Json) -> bool:
+    if not isinstance(value, dict):
+        return False
+    return any(key in value for key in _OWN_KEYS) or value == {"action": "continue"}
+
+
+def _fitting(value: Json, schema: Json) -> str:
+    """``value`` as canonical JSON. Raises :class:`AnswerRefused` for one that breaks ``schema``."""
+    broken = schemas.violations(schema, value)
+    if broken:
+        more = f" and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
+        raise _refused(
+            f"the answer breaks output_schema: {'; '.join(broken[:_SHOWN])}{more}",
+            f"give a value that fits the schema, which stands in the request; or {_FORMS}",
+        )
+    return canonical.encode(value).decode()
+
+
+def _reply(text: str, calls: list[dict[str, Any]], tools: list[ToolSpec], used: Iterable[str]) -> Reply:
+    """``calls`` are ``{"id", "name", "arguments"}``, nothing of them checked yet."""
+    if not calls and not text.strip():
+        raise _refused("the answer is empty", _FORMS)
+    ids = new_ids([call["id"] for call in calls], set(used))
+    specs = {tool.name: tool for tool in tools}
+    checked = [_call(call, id, specs) for call, id in zip(calls, ids, strict=True)]
+    return Reply(content=text, tool_calls=checked, finish="tool_calls" if checked else "stop")
+
+
+def _call(call: dict[str, Any], id: str, specs: dict[str, ToolSpec]) -> ToolCall:
+    name, arguments = call["name"], call["arguments"]
+    if not isinstance(name, str) or not name:
+        raise _refused("the answer calls a tool without a name", _FORMS)
+    if name not in specs:
+        known = f"the tools of this request are {', '.join(specs)}" if specs else "this request offers no tools"
+        raise _refused(f"there is no tool {quoted(name)}", f"{nearest(name, list(specs))} {known}".strip())
+    if not isinstance(arguments, dict):
+        raise _refused(f"the arguments of {quoted(name)} are no object", _FORMS)
+    try:
+        canonical.check(arguments, depth=ARGUMENTS_DEPTH)
+    except ValueRefused as error:
+        raise _refused(f"the arguments of {quoted(name)} cannot be kept: {error.message}", error.hint) from None
+    broken = schemas.violations(specs[name].parameters, arguments)
+    if broken:
+        more = f" and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
+        raise _refused(
+            f"the arguments of {quoted(name)} break its schema: {'; '.join(broken[:_SHOWN])}{more}",
+            "correct the arguments; the schema stands in the request",
+        )
+    return ToolCall(id=id, name=name, arguments=arguments)
+
+
+def _check_request(value: dict[str, Json], request_id: str | None) -> None:
+    given = value.get("requestId")
+    if given is None or request_id is None:
+        return
+    if given != request_id:
+        raise _refused(
+            f"the answer is for the request {quoted(str(given))}, and the run waits for {quoted(request_id)}",
+            "look at the request again, and answer that one",
+        )
+
+
+def _response(response: Json) -> tuple[str, list[dict[str, Any]]]:
+    if response is None or isinstance(response, str):
+        return response or "", []
+    if not isinstance(response, dict):
+        raise _refused('"response" is neither text nor an object', _FORMS)
+    _check_keys(response, _MESSAGE_KEYS, '"response"')
+    end = response.get("stop_reason")
+    if end not in _GOOD_ENDS:
+        raise _refused(
+            f"the answer ended by {quoted(str(end))}, so it is no whole reply",
+            "send the whole reply, or drop stop_reason",
+        )
+    content = response.get("content")
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    if not isinstance(content, list):
+        raise _refused('"content" is neither text nor a list', _FORMS)
+    text, calls = _blocks(content)
+    if end in ("tool_use", "tool_calls") and not calls:
+        raise _refused(f"the answer ended by {quoted(str(end))} and calls no tool", "send the whole reply")
+    return text, calls
+
+
+def _blocks(content: list[Json]) -> tuple[str, list[dict[str, Any]]]:
+    text = ""
+    calls = []
+    for position, block in enumerate(content):
+        kind = block.get("type") if isinstance(block, dict) else None
+        where = f'part {position + 1} of "content"'
+        if kind == "text" and isinstance(block.get("text"), str):
+            text += block["text"]
+        elif kind == "tool_use":
+            _check_keys(block, ("type", "id", "name", "input"), where)
+            calls.append({"id": block.get("id"), "name": block.get("name"), "arguments": block.get("input", {})})
+        else:
+            raise _refused(f"{where} is neither text nor tool_use", _FORMS)
+    return text, calls
+
+
+def _listed(tools: Json) -> list[dict[str, Any]]:
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise _refused('"tools" is no list of objects', _FORMS)
+    calls = []
+    for position, tool in enumerate(tools):
+        _check_keys(tool, ("id", "name", "params"), f'part {position + 1} of "tools"')
+        calls.append({"id": tool.get("id"), "name": tool.get("name"), "arguments": tool.get("params", {})})
+    return calls
+
+
+def _check_keys(value: dict[str, Json], known: tuple[str, ...], what: str) -> None:
+    for key in value:
+        if key not in known:
+            hint = f"{nearest(key, list(known))} {_FORMS}".strip()
+            raise _refused(f"{what} has a key {quoted(key)} that is not known", hint)
+
+
+def _refused(message: str, hint: str) -> AnswerRefused:
+    return AnswerRefused(f"{message}; nothing was lost, and the run still waits", hint=hint)

@@ -1,0 +1,150 @@
+"""One exchange with a model as a file: indented JSON that people may read, compare and edit. Pure.
+
+What it is compared by is the digest of its request's canonical form, so white space and the order of keys do not
+matter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+
+from stateline.bundle import canonical
+from stateline.bundle.canonical import Json
+from stateline.bundle.terminal import HARMFUL
+from stateline.errors import NewerVersion, RequestError
+from stateline.model.protocol import Reply, Request
+
+VERSION = "1"
+LIMIT = canonical.TEXT_LIMIT
+"""Largest file of an exchange [bytes]: a larger one is neither read nor written."""
+MEND = "correct it, or take it out of the directory: numbers need not follow each other"
+"""What is advised for a file that is no exchange."""
+
+Mask = Callable[[Json], Json]
+"""Takes the secrets out of a value; what it has masked it leaves as it is."""
+Purpose = Literal["turn", "derive", "refine"]
+
+# JSON leaves these as they are. Files are shown on terminals, and the escaped form means the same.
+_harmful = re.compile("[" + "".join(chr(code) for code in sorted(HARMFUL) if code > 0x1F) + "]")
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """One request and its reply. ``request`` is ``Request.document()`` with secrets masked, ``digest`` the SHA-256 of
+    its canonical JSON, ``key`` the idempotency key it was sent with. ``edited``: the file says another digest, since
+    somebody changed the request."""
+
+    number: int
+    purpose: Purpose
+    digest: str
+    request: dict[str, Json]
+    reply: Reply
+    key: str = ""
+    edited: bool = False
+
+
+class _Spec(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+class _Asked(msgspec.Struct, forbid_unknown_fields=True):
+    model: str
+    messages: list[dict[str, Any]]
+    tools: list[_Spec]
+    settings: dict[str, Any]
+    output_schema: Any
+
+
+class _Call(msgspec.Struct, forbid_unknown_fields=True):
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+class _Used(msgspec.Struct, forbid_unknown_fields=True):
+    input: int = 0
+    output: int = 0
+
+
+class _Said(msgspec.Struct, forbid_unknown_fields=True):
+    content: str = ""
+    tool_calls: list[_Call] = []
+    finish: Literal["stop", "tool_calls"] = "stop"
+    usage: _Used | None = None
+    model: str = ""
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    """The members of a file. Stricter than the types of the protocol: a word that is misspelt must not be a reply
+    that says nothing."""
+
+    version: str
+    purpose: Purpose
+    digest: str
+    request: _Asked
+    reply: _Said
+    key: str = ""
+
+
+def file_name(number: int) -> str:
+    """The name of an exchange's file."""
+    return f"{number:04d}.json"
+
+
+def kept_request(request: Request, mask: Mask) -> dict[str, Json]:
+    """What is kept of a request, and compared: its document with secrets masked."""
+    # Member by member: a secret that reads like one of these words must not make the file unreadable.
+    return {name: mask(value) for name, value in request.document().items()}
+
+
+def digest_of(request: dict[str, Json]) -> str:
+    """The digest of a request's document. Raises ``ValueRefused`` for what format 1 cannot hold."""
+    return canonical.sha256(canonical.encode(request, depth=canonical.FILE_DEPTH))
+
+
+def as_it_is(value: Json) -> Json:
+    """The mask that masks nothing."""
+    return value
+
+
+def parse_exchange(number: int, data: bytes, where: str) -> Exchange:
+    """The exchange that a file's bytes are; ``where`` names it in messages. The digest is computed, whatever the file
+    says. Raises ``ValueRefused``, ``RequestError`` or ``NewerVersion``."""
+    value = canonical.parse(data, limit=LIMIT, what=where)
+    version = value.get("version") if isinstance(value, dict) else None
+    if isinstance(version, str) and version != VERSION and re.fullmatch("[0-9]{1,9}", version):
+        raise NewerVersion(f"{where} is of version {version}; this Stateline reads {VERSION}", hint="upgrade stateline")
+    try:
+        file = msgspec.convert(value, _File)
+        if version != VERSION:
+            raise msgspec.ValidationError(f"the version is {version!r:.20}, not {VERSION!r} - at `$.version`")
+    except msgspec.ValidationError as error:
+        raise RequestError(f"{where} is no exchange: {error}", hint=MEND) from None
+    digest = digest_of(value["request"])
+    return Exchange(
+        number=number,
+        purpose=file.purpose,
+        digest=digest,
+        request=value["request"],
+        reply=msgspec.convert(value["reply"], Reply),
+        key=file.key,
+        edited=file.digest != digest,
+    )
+
+
+def render(document: dict[str, Json]) -> bytes:
+    """A file's bytes. Raises ``ValueRefused`` for what JSON cannot hold, ``RequestError`` for what is too large."""
+    data = canonical.encode(document, depth=canonical.FILE_DEPTH + 1)
+    text = msgspec.json.format(data, indent=2).decode() + "\n"
+    data = _harmful.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
+    if len(data) > LIMIT:
+        raise RequestError(
+            f"the exchange is larger than {LIMIT} bytes, and could not be played back",
+            hint="begin another conversation, or go on without --record",
+        )
+    return data

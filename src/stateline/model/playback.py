@@ -1,0 +1,239 @@
+"""A model that answers from recordings, with no network.
+
+Which exchange answers is a function of the recordings, the mode, the numbers used so far and the request. So a caller
+that keeps ``used`` with what it saves goes on in any later process exactly where it stood; and a reply that was played
+and lost before it was saved is played again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator
+from typing import Literal, Protocol
+
+from stateline.bundle.canonical import Json
+from stateline.errors import PlaybackMiss, RequestError, UsageError
+from stateline.model.exchange import Exchange, Mask, as_it_is, digest_of, file_name, kept_request
+from stateline.model.nearby import no_recordings
+from stateline.model.protocol import Reply, Request, Told
+from stateline.model.recording import Recordings
+
+Mode = Literal["strict", "sequential", "hybrid"]
+"""``strict``: the next exchange must be of this very request. ``sequential``: the next one, whatever it was recorded
+for. ``hybrid``: the first of this very request, else the next one, with a warning. "Next" is the lowest number that was
+not used, among the exchanges of the request's purpose; none is ever used twice."""
+MODES: tuple[Mode, ...] = ("strict", "sequential", "hybrid")
+
+_NAMED = 8
+
+
+class _Source(Protocol):
+    """Where exchanges come from: the sorted ``numbers``, and a ``path`` for messages."""
+
+    path: str
+    numbers: list[int]
+
+    def read(self, number: int) -> Exchange: ...
+
+
+class Playback:
+    """Answers from recordings. ``used`` are the numbers played, in order, and ``stale`` those of them that were
+    recorded for another request: the caller keeps both with the run. ``warnings`` grows with what should be told.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | Iterable[Exchange],
+        mode: Mode = "hybrid",
+        used: Iterable[int] = (),
+        *,
+        stale: Iterable[int] = (),
+        mask: Mask = as_it_is,
+    ) -> None:
+        """``mask`` as for the recorder: requests are compared as they are kept. Raises ``NotFound`` where there is
+        nothing to play, ``UsageError`` for an unknown mode, and as ``Recordings``."""
+        if mode not in MODES:
+            raise UsageError(f"there is no playback mode {mode!r:.40}", hint=f"choose one of {', '.join(MODES)}")
+        self._source: _Source = Recordings(source) if isinstance(source, str | os.PathLike) else _Listed(source)
+        if not self._source.numbers:
+            raise no_recordings(self._source.path)
+        self.mode = mode
+        self.used = list(used)
+        self.stale = list(stale)
+        self.warnings: list[str] = []
+        self._told_stale: list[str] = []
+        self._differs = ""
+        self._mask = mask
+        self._spent = set(self.used)
+        # Purpose, digest and model of those that were looked at; the exchanges themselves may be large.
+        self._heads: dict[int, tuple[str, str, str]] = {}
+        gone = sorted(self._spent.difference(self._source.numbers))
+        if gone:
+            self.warnings.append(f"{_named(gone)} of {self._source.path} were played before and are not there any more")
+
+    def reply(self, request: Request, told: Told | None = None) -> Reply:
+        """The recorded reply; a request that names no model stands for one of whichever model was recorded.
+
+        Raises :class:`PlaybackMiss` if none answers, as ``Recordings.read`` for a file that cannot be played, and
+        ``ValueRefused`` for a request that has no digest; then nothing was used."""
+        wanted = _Wanted(kept_request(request, self._mask))
+        exchange = self._source.read(self._choice(request.purpose, wanted))
+        fits = wanted.fits(exchange.digest, exchange.request["model"])
+        if told is not None and exchange.reply.content:
+            told(exchange.reply.content)
+        self.used.append(exchange.number)
+        self._spent.add(exchange.number)
+        if not fits:
+            self.stale.append(exchange.number)
+            if self.mode == "hybrid":
+                self._tell_stale(exchange, wanted)
+        return exchange.reply
+
+    def unplayed(self, purposes: Collection[str] = ()) -> list[int]:
+        """The numbers that were never used, in order; with ``purposes``, those of these purposes only."""
+        left = (number for number in self._source.numbers if number not in self._spent)
+        return [number for number in left if not purposes or self._head(number)[0] in purposes]
+
+    def closing(self, purposes: Collection[str] = ()) -> list[str]:
+        """What to warn of when the run is complete: recordings (of these purposes) that were not played, and those
+        that answered another request than their own. A file that cannot be read is as in :meth:`reply`."""
+        where, count, found = self._source.path, len(self._source.numbers), []
+        if left := self.unplayed(purposes):
+            found.append(f"{len(left)} of {count} recordings in {where} not played: {_named(left)}")
+        if self.stale:
+            found.append(
+                f"{len(self.stale)} of {count} recordings in {where} played for requests that differ from the recorded "
+                f"ones: {_named(self.stale)}; record them anew{self._differs}"
+            )
+            if self._spent == set(self.stale):  # that says it all
+                self.warnings = [warning for warning in self.warnings if warning not in self._told_stale]
+        return found
+
+    # -- choosing --------------------------------------------------------------------------------------------------
+
+    def _choice(self, purpose: str, wanted: _Wanted) -> int:
+        first = next(self._left(purpose), None)
+        if first is None:
+            raise self._exhausted(purpose)
+        if self.mode == "sequential" or self._fits(first, wanted):
+            return first
+        if self.mode == "strict":
+            raise self._missed(purpose, first, wanted)
+        return next((number for number in self._left(purpose) if self._fits(number, wanted)), first)
+
+    def _fits(self, number: int, wanted: _Wanted) -> bool:
+        _, digest, model = self._head(number)
+        return wanted.fits(digest, model)
+
+    def _left(self, purpose: str) -> Iterator[int]:
+        """The unused numbers of a purpose, in order; files are read as far as they are asked for."""
+        for number in self._source.numbers:
+            if number not in self._spent and self._head(number)[0] == purpose:
+                yield number
+
+    def _head(self, number: int) -> tuple[str, str, str]:
+        if number not in self._heads:
+            exchange = self._source.read(number)
+            self._heads[number] = (exchange.purpose, exchange.digest, exchange.request["model"])
+            if exchange.edited:
+                self.warnings.append(
+                    f"{self._file(number)}: the request was edited since it was recorded (its digest is another); "
+                    "it is compared as it is now"
+                )
+        return self._heads[number]
+
+    def _file(self, number: int) -> str:
+        return os.path.join(self._source.path, file_name(number))
+
+    # -- telling ---------------------------------------------------------------------------------------------------
+
+    def _tell_stale(self, exchange: Exchange, wanted: _Wanted) -> None:
+        from stateline.model import difference
+
+        asked = wanted.of(exchange.request["model"])
+        differs = difference.members(exchange.request, asked)
+        self._differs = self._differs or f" ({exchange.number:04d} is different in: {differs})"
+        self._told_stale.append(
+            f"{self._file(exchange.number)} was played although it was recorded for another request "
+            f"(different: {differs}); no unused recording is of this one"
+        )
+        self.warnings.append(self._told_stale[-1])
+
+    def _missed(self, purpose: str, expected: int, wanted: _Wanted) -> PlaybackMiss:
+        from stateline.model import difference
+
+        # In a conversation each request holds the ones before it: those beside the expected one are the likeliest.
+        likeliest = sorted(self._left(purpose), key=lambda number: (abs(number - expected), number))
+        candidates = ((number, self._source.read(number).request) for number in likeliest)
+        same = next((number for number in likeliest if self._fits(number, wanted)), None)
+        nearest = same if same is not None else difference.nearest(wanted.document, candidates, otherwise=expected)
+        said = f"the request is not the one recorded in {self._file(expected)}, which is next; nothing was played"
+        if same is not None:
+            said += f". It is the one of {self._file(same)}, out of its order"
+        elif nearest != expected:
+            said += f". The nearest recording is {self._file(nearest)}"
+        shown = self._source.read(nearest if same is None else expected)
+        asked = wanted.of(shown.request["model"])
+        lines = difference.unified(shown.request, asked, (self._file(shown.number), "this request"))
+        return PlaybackMiss(
+            "\n".join([said, *lines]),
+            expected=expected,
+            nearest=nearest,
+            hint="undo what changed the request; or record anew, or play by --playback-mode hybrid, in a new run",
+        )
+
+    def _exhausted(self, purpose: str) -> PlaybackMiss:
+        purposes = [self._head(number)[0] for number in self._source.numbers]
+        count = purposes.count(purpose)
+        if count:
+            many = f"all {count} recordings" if count > 1 else "the one recording"
+            return PlaybackMiss(
+                f"{many} for `{purpose}` in {self._source.path} played already, and another reply is asked for; "
+                "the run is as it was",
+                hint="put a recording of the reply that is missing into that directory, and call again",
+            )
+        return PlaybackMiss(
+            f"{self._source.path} holds no recording for `{purpose}` among its {len(purposes)}; nothing was played",
+            hint="record a run that makes this call; a context is only derived where --state-scope has none yet",
+        )
+
+
+class _Wanted:
+    """A request that a recording is looked for. Without a model's name it stands for one of any model: a recording
+    needs none to be configured."""
+
+    def __init__(self, document: dict[str, Json]) -> None:
+        self.document = document
+        self._digests: dict[str, str] = {}
+
+    def of(self, model: str) -> dict[str, Json]:
+        """The request as it would have been recorded with ``model``, unless it names one itself."""
+        return self.document if self.document["model"] else {**self.document, "model": model}
+
+    def fits(self, digest: str, model: str) -> bool:
+        """Whether an exchange of ``model`` with this digest is of this very request."""
+        if model not in self._digests:
+            self._digests[model] = digest_of(self.of(model))
+        return self._digests[model] == digest
+
+
+class _Listed:
+    """Exchanges that the caller has read already."""
+
+    path = "the recording"
+
+    def __init__(self, exchanges: Iterable[Exchange]) -> None:
+        self._by_number: dict[int, Exchange] = {}
+        for exchange in exchanges:
+            if exchange.number in self._by_number:
+                raise RequestError(f"two exchanges have the number {exchange.number}", hint="number them anew")
+            self._by_number[exchange.number] = exchange
+        self.numbers = sorted(self._by_number)
+
+    def read(self, number: int) -> Exchange:
+        return self._by_number[number]
+
+
+def _named(numbers: list[int]) -> str:
+    shown = ", ".join(f"{number:04d}" for number in numbers[:_NAMED])
+    return shown + (f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else "")
