@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from campaigns.chain import resolved_bytes, state_bytes
+from scripted_model import Scripted, calls, says
 
 from stateline import Store
 from stateline.service.execute import Call, Options, execute
@@ -91,12 +92,43 @@ LIMITS = {
         "c": say(3, max_visits=1, default_next="a"),
     },
 }
+AGENT = {
+    "tools": "tools.json",
+    "stages": {
+        "think": {
+            "agent": {"prompt": "Look it up: {{ visits.think }}.", "tools": ["a", "b"]},
+            "set": {"said": "output"},
+            "routes": [{"when": "visits.think < 2", "to": "think"}],
+            "default_next": "count",
+        },
+        "count": say({"n": 1}, default_next="last"),
+        "last": {"agent": {"prompt": "{{ state.said }}?", "output_schema": {"type": "array"}}},
+    },
+}
+ASKED_FOR_A = {"response": "Well.", "tools": [{"name": "a"}]}
+ASKED_FOR_B = {"response": "", "tools": [{"name": "b", "params": {"z": 1, "a": 2.5}}]}
+TOOLS = {
+    "tools": [
+        {
+            "name": "a",
+            "description": "A.",
+            "schema": {"type": "object"},
+            "argv": ["/bin/sh", "-c", "echo no >&2; exit 3"],
+        },
+        {"name": "b", "description": "B.", "schema": {"type": "object"}, "argv": ["/bin/cat"], "repeatable": True},
+    ]
+}
 MACHINES: dict[str, tuple[dict[str, Any], list[Any], str]] = {
     "a loop with objects": (LOOP, [], "complete"),
     "a human answers": (HUMAN, [{"go": True}, {"go": False}, "no\nthanks"], "complete"),
     "failures with error_next": (FAILURES, [], "complete"),
     "retries": (RETRIES, [], "complete"),
     "a bound ends the run": (BOUND, [], "error"),
+    "whoever stands in for a model": (
+        AGENT,
+        [ASKED_FOR_A, "first", ASKED_FOR_B, ASKED_FOR_B, "second", "[1]"],
+        "complete",
+    ),
     "a limit takes error_next and one ends the run": (LIMITS, [], "error"),
 }
 
@@ -111,6 +143,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[byt
     path = tmp_path / "a place" / "machine.json"
     path.parent.mkdir()
     path.write_text(json.dumps({"stateline": 1, "name": "case", **machine}))
+    (path.parent / "tools.json").write_text(json.dumps(TOOLS))
     return path, [json.dumps(answer).encode() for answer in answers], status
 
 
@@ -196,3 +229,41 @@ def test_the_state_does_not_depend_on_the_place_the_file_name_or_the_id(tmp_path
         ends.append(resolved_bytes(store, store.scope(f"run:{run}").load()))
     assert str(tmp_path).encode() not in ends[0]
     assert ends[0] == ends[1]
+
+
+def lines() -> Scripted:
+    return Scripted(
+        calls(("b", {"z": 1, "a": 2.5}), ("a", {}), ("b", {"big": "x" * 5000}), usage=(7, 3)),
+        says("first"),
+        calls(("b", {}), ("nope", {})),
+        calls(("b", {"again": True}), content="Once more."),
+        says("second"),
+        says("[1]"),
+    )
+
+
+def test_isolated_calls_with_a_model_ask_and_end_as_one_does(tmp_path: Path) -> None:
+    path = tmp_path / "machine.json"
+    path.write_text(json.dumps({"stateline": 1, "name": "case", **AGENT}))
+    (tmp_path / "tools.json").write_text(json.dumps(TOOLS))
+    ends, asked = [], []
+    for one_turn in (False, True):
+        for backend in (MemoryBackend(), None):
+            model, where = lines(), tmp_path / f"s{one_turn}"
+            code, count = 0, 0
+            while code == 0 and count < 9:
+                store = Store(backend) if backend is not None else Store.open(where)
+                call = Call(one_turn=one_turn, means=model.means)
+                code, count = execute(store, Options(machine=str(path), run=RUN, call=call)).exit_code, count + 1
+                if not one_turn:
+                    break
+            assert (code, count) == ((2, 7) if one_turn else (0, 1))
+            ends.append(store)
+            birth = chain_of(store)[0].event["birth"]
+            asked.append([(request.digest(), request.key.replace(birth, "birth")) for request in model.requests])
+            # Byte for byte: the order of keys is a difference to a model.
+            asked[-1].append(json.dumps([request.document() for request in model.requests]))
+    assert asked[1:] == asked[:1] * 3
+    for other in ends[1:]:
+        assert resolved_bytes(ends[0], chain_of(ends[0])[-1]) == resolved_bytes(other, chain_of(other)[-1])
+        assert [s.event["meters"] | {"active": 0} for s in chain_of(other)][-1]["tool_rounds"] == 3

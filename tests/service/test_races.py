@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +13,44 @@ import pytest
 from msgspec.structs import replace
 
 from stateline import Store
+from stateline.engine.record import run_scope
 from stateline.errors import AnswerRefused, ConflictError
 from stateline.prestage.context import Wishes
 from stateline.service import execute as service
+from stateline.service import launch as beginnings
+from stateline.service import run as prompted
 from stateline.service.contexts import ContextOptions, prepare
 from stateline.service.execute import Call, Options, execute, resume
+from stateline.service.plan import plan_execute
+from stateline.service.repair import _carried
+from stateline.service.run import RunOptions
+from stateline.service.run import run as run_prompt
 from stateline.service.runs import clean
 from stateline.store.memory import MemoryBackend
 
 
 class Raced(MemoryBackend):
-    """A backend on which ``other`` is done once, just before the next lock is taken."""
+    """A backend on which ``other`` is done once, just before the next lock is taken, or that of the scope ``at``; not
+    before one that is held already."""
 
     other: Callable[[], Any] | None = None
+    at: str | None = None
 
-    def lock(self, scope: str, wait: float) -> AbstractContextManager[None]:
-        if self.other is not None:
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: Counter[str] = Counter()
+
+    @contextmanager
+    def lock(self, scope: str, wait: float) -> Iterator[None]:
+        if self.other is not None and self.at in (None, scope) and not self.held[scope]:
             other, self.other = self.other, None
             other()
-        return super().lock(scope, wait)
+        with super().lock(scope, wait):
+            self.held[scope] += 1
+            try:
+                yield
+            finally:
+                self.held[scope] -= 1
 
 
 @pytest.fixture
@@ -51,6 +71,11 @@ def machine(tmp_path: Path, **stages: Any) -> str:
     path = tmp_path / "m.json"
     path.write_text(json.dumps({"stateline": 1, "name": "m", "stages": stages}))
     return str(path)
+
+
+def other_machine(tmp_path: Path, **stages: Any) -> str:
+    (tmp_path / "other").mkdir()
+    return machine(tmp_path / "other", **stages)
 
 
 def events(store: Store, run: str) -> list[str]:
@@ -223,3 +248,154 @@ def test_a_named_answer_with_another_value_at_once_is_refused(store: Store, back
     with pytest.raises(AnswerRefused, match="answered before"):
         resume(store, "r1", Call(input={"requestId": request, "answer": "another"}))
     assert events(store, "r1") == ["started", "answered"]
+
+
+def prompt_of(text: str, run: str | None = "r1", **more: Any) -> RunOptions:
+    return RunOptions(prompt=text, run=run, context="demo", **more)
+
+
+@pytest.mark.parametrize("stages", [{"a": ECHO}, {"a": ASK, "done": END}], ids=["complete", "waiting"])
+@pytest.mark.parametrize("accept", [False, True])
+def test_a_run_that_another_machine_file_began_meanwhile_is_neither_restarted_nor_reported(
+    store: Store, backend: Raced, tmp_path: Path, stages: dict[str, Any], accept: bool
+) -> None:
+    mine = machine(tmp_path, a=ECHO | {"default_next": "b"}, b=ECHO)
+    theirs = other_machine(tmp_path, **stages)
+    backend.at = run_scope(store, "r1").hash
+    backend.other = lambda: execute(store, Options(machine=theirs, run="r1"))
+    with pytest.raises(ConflictError, match="meanwhile"):
+        execute(store, Options(machine=mine, run="r1", accept_change=accept))
+    assert events(store, "r1") == (["started", "succeeded"] if "done" not in stages else ["started"])
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_run_that_the_same_machine_file_began_meanwhile_is_gone_on_with(
+    store: Store, backend: Raced, tmp_path: Path
+) -> None:
+    options = Options(machine=machine(tmp_path, a=ECHO), run="r1")
+    backend.other = lambda: execute(store, options)
+    assert execute(store, options).status == "complete"
+    assert events(store, "r1") == ["started", "succeeded"]
+
+
+@pytest.mark.parametrize("by", ["run", "execute"])
+def test_a_prompt_does_not_begin_the_run_that_somebody_else_began_meanwhile(
+    store: Store, backend: Raced, tmp_path: Path, by: str
+) -> None:
+    prepare(store, context(system="S"))
+    theirs = Options(machine=machine(tmp_path, a=ASK, done=END), run="r1")
+    backend.at = run_scope(store, "r1").hash
+    backend.other = lambda: run_prompt(store, prompt_of("first")) if by == "run" else execute(store, theirs)
+    with pytest.raises(ConflictError, match="meanwhile"):
+        run_prompt(store, prompt_of("second"))
+    assert events(store, "r1").count("started") == 1
+    assert store.scope("run:r1").load().event["machine"]["name"] == ("run" if by == "run" else "m")
+
+
+def test_a_run_with_force_begins_what_somebody_else_began_meanwhile_anew(store: Store, backend: Raced) -> None:
+    prepare(store, context(system="S"))
+    backend.at = run_scope(store, "r1").hash
+    backend.other = lambda: run_prompt(store, prompt_of("first"))
+    assert run_prompt(store, prompt_of("second", force=True)).waiting["prompt"] == "second"
+    assert events(store, "r1").count("started") == 2
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("by", ["run", "execute"])
+def test_a_new_id_that_somebody_else_took_meanwhile_is_left_to_them(
+    store: Store, backend: Raced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str, force: bool
+) -> None:
+    prepare(store, context(system="S"))
+    theirs = Options(machine=machine(tmp_path, a=ASK, done=END), run="taken")
+    mine = other_machine(tmp_path, a=ASK, done=END)
+    names = iter(["taken", "free"])
+    for module in (beginnings, prompted):
+        monkeypatch.setattr(module, "new_id", lambda _: next(names), raising=False)
+    backend.at = run_scope(store, "taken").hash
+    backend.other = lambda: execute(store, theirs)
+    if by == "run":
+        found = run_prompt(store, prompt_of("mine", run=None, force=force))
+    else:
+        found = execute(store, Options(machine=mine, force=force))
+    assert found.run == "free"
+    assert events(store, "taken") == ["started"]
+
+
+def begun_anew(store: Store, path: str) -> Callable[[], Any]:
+    return lambda: execute(store, Options(machine=path, run="r1", force=True, call=Call(one_turn=True)))
+
+
+def test_a_run_that_was_begun_anew_meanwhile_is_not_gone_on_with(store: Store, backend: Raced, tmp_path: Path) -> None:
+    path = machine(tmp_path, a=ECHO | {"default_next": "b"}, b=ECHO)
+    options = Options(machine=path, run="r1", call=Call(one_turn=True))
+    for call in (lambda: resume(store, "r1", Call()), lambda: execute(store, options)):
+        execute(store, Options(machine=path, run="r1", force=True, call=Call(one_turn=True)))
+        backend.other = begun_anew(store, path)
+        with pytest.raises(ConflictError, match="begun anew meanwhile") as caught:
+            call()
+        assert caught.value.exit_code == 4
+        assert events(store, "r1")[-2:] == ["started", "succeeded"]
+
+
+def test_a_call_that_began_a_run_leaves_it_when_somebody_else_begins_it_anew(
+    store: Store, backend: Raced, tmp_path: Path
+) -> None:
+    path = machine(tmp_path, a=ECHO | {"default_next": "b"}, b=ECHO)
+
+    def between_turns(run: Any, what: str) -> None:
+        backend.other = backend.other if run.event["turn"] else begun_anew(store, path)
+
+    with pytest.raises(ConflictError, match="begun anew meanwhile"):
+        execute(store, Options(machine=path, run="r1", call=Call(watch=between_turns)))
+    assert events(store, "r1") == ["started", "succeeded", "started", "succeeded"]
+
+
+def test_a_retry_does_not_go_on_with_a_run_that_was_begun_anew(store: Store, backend: Raced, tmp_path: Path) -> None:
+    path = machine(tmp_path, a={"task": ["sh", "-c", "echo x >> ran; false"], "repeatable": True})
+    execute(store, Options(machine=path, run="r1"))
+    backend.other = begun_anew(store, path)
+    with pytest.raises(ConflictError, match="begun anew meanwhile"):
+        resume(store, "r1", Call(), retry=True)
+    assert (tmp_path / "ran").read_text() == "x\nx\n"
+
+
+def test_a_change_is_not_accepted_for_a_run_that_was_begun_anew(store: Store, backend: Raced, tmp_path: Path) -> None:
+    path = machine(tmp_path, a=ASK, done=END)
+    execute(store, Options(machine=path, run="r1"))
+    Path(path).write_text(Path(path).read_text() + "\n")
+    backend.other = begun_anew(store, path)
+    with pytest.raises(ConflictError, match="begun anew meanwhile"):
+        execute(store, Options(machine=path, run="r1", accept_change=True))
+    assert events(store, "r1") == ["started", "started"]
+
+
+def test_a_run_that_was_repaired_meanwhile_is_gone_on_with(store: Store, backend: Raced, tmp_path: Path) -> None:
+    path = machine(tmp_path, a=ECHO | {"default_next": "b"}, b=ECHO)
+    execute(store, Options(machine=path, run="r1", call=Call(one_turn=True)))
+
+    def repaired() -> None:
+        scope = run_scope(store, "r1")
+        head = scope.load()
+        event = {"type": "repair", **_carried(head, False)}
+        assert event["birth"] != head.event["birth"]
+        scope.save(head.state, kind="run", event=event, parent=head, masked=True)
+
+    backend.other = repaired
+    assert resume(store, "r1", Call()).status == "complete"
+
+
+def test_an_answer_to_another_runs_request_begins_no_run(store: Store, tmp_path: Path) -> None:
+    prepare(store, context(system="S"))
+    asks = machine(tmp_path, a=ASK, done=END)
+    request = execute(store, Options(machine=asks, run="r1")).waiting["requestId"]
+    for named in (request, "nobody:1:1:abcd"):
+        call = Call(input={"requestId": named, "answer": "yes"})
+        for run, force in (("r2", False), ("r2", True), (None, True)):
+            options = Options(machine=asks, run=run, force=force, call=call)
+            with pytest.raises(AnswerRefused, match="nothing was changed"):
+                execute(store, options)
+            assert plan_execute(store, options).action == "refuse"
+            with pytest.raises(AnswerRefused, match="nothing was changed"):
+                run_prompt(store, prompt_of("x", run=run, force=force, call=call))
+    assert len(list(store.backend.scopes())) == len({"context:demo", "run:r1", "machine"})
+    assert events(store, "r1") == ["started"]

@@ -13,10 +13,10 @@ import sys
 import msgspec
 
 from stateline.bundle import canonical
-from stateline.engine import process
-from stateline.engine.interrupts import Signals, shield
-from stateline.engine.task import environment
 from stateline.machine.formats.python_text import Evaluated
+from stateline.process import child
+from stateline.process.command import environment
+from stateline.process.interrupts import Signals, shield
 
 TIMEOUT = 30.0
 """How long a machine file may take [s]."""
@@ -36,16 +36,16 @@ def evaluate(source: str, path: str, timeout: float = TIMEOUT) -> Evaluated:
     variables = {**environment([]), "PYTHONHASHSEED": "0"}
     with Signals(), shield():
         try:
-            child = process.start(sys.executable, [sys.executable, *_FLAGS, _LOADER, path], directory, variables)
+            started = child.start(sys.executable, [sys.executable, *_FLAGS, _LOADER, path], directory, variables)
         except (OSError, ValueError) as error:
             message = f"Python could not be started to run the file: {error}"
             return Evaluated(code="not_evaluated", message=message, hint="try again when the system allows it")
         data = source.encode()
-        ended = process.watch(child, data, timeout=timeout, output_limit=canonical.TEXT_LIMIT)
+        ended = child.watch(started, data, timeout=timeout, output_limit=canonical.TEXT_LIMIT)
     return _meaning(ended, timeout)
 
 
-def _meaning(ended: process.Exit, timeout: float) -> Evaluated:
+def _meaning(ended: child.Exit, timeout: float) -> Evaluated:
     if ended.how == "timeout":
         message = f"running the file took longer than {timeout:g} s and was ended"
         return Evaluated(code="timeout", message=message, hint="do the work in tasks; the file only says what they are")

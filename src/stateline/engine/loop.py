@@ -9,36 +9,25 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
-from stateline.engine.interrupts import interruptible, shield
+from stateline.engine.means import MANUAL, Means
 from stateline.engine.record import MachineRecord, Run, facts_in, facts_of, mask_state, write_run
-from stateline.engine.runevent import carried, describe
-from stateline.engine.task import TaskCall, TaskOutcome, run_task
-from stateline.errors import DurabilityUnknown, IllegalEvent, StatelineError, StorageError, ValueRefused
+from stateline.engine.runevent import Cost, describe
+from stateline.engine.step import Happened, add_to, apply, give_up, is_in_doubt, stage_of, take
+from stateline.errors import IllegalEvent, StatelineError
 from stateline.machine.advance import advance
-from stateline.machine.handlers import keep_unsettled
-from stateline.machine.run import (
-    Answered,
-    Decision,
-    Event,
-    Facts,
-    Failed,
-    Intended,
-    Lost,
-    Replaced,
-    Started,
-    Succeeded,
-)
+from stateline.machine.run import Asked, Decision, Facts, Intended, Started, Unsent
 from stateline.machine.settling import names
 from stateline.machine.spec import Machine
+from stateline.process.command import TaskCall, TaskOutcome, run_task
+from stateline.process.interrupts import interruptible, shield
 from stateline.store.store import Scope, Snapshot, Store, demand_known_version
 
-SHOWN_RESULT = 4000
-"""How much of a result that could not be saved an error shows [characters]."""
 LONGEST_PAUSE = 3600.0
 """Longest wait before a retry [s]: doubling without a limit would soon wait for days."""
 
@@ -47,14 +36,29 @@ Watch = Callable[[Run, str], None]
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run comes from: the machine file's real path, and the context snapshot's file name if there is one."""
+    """Where a run comes from: the machine file's real path, the context snapshot's file name if there is one, and what
+    the event says under ``tools`` (None without a manifest) and ``exchanges`` (None for none)."""
 
     machine_path: str
     context_path: str | None = None
+    tools: Json = None
+    exchanges: Json = None
+
+
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """What the first decision goes by besides the event: the context's snapshot that it names, if it names one, and
+    whether there is no model."""
+
+    context: Any = None  # store.Snapshot, which is no msgspec type
+    manual: bool = True
+
+
+NOTHING = Given()
 
 
 class Beginning(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run begins, decided before anything is stored. ``redactions``: how many masks are in its input."""
+    """How a run begins, decided before anything is stored. ``redactions``: how many masks are in its input; ``means``
+    those of the call, as far as they were asked for."""
 
     machine: Machine
     event: Started
@@ -62,17 +66,19 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True):
     decision: Decision
     origin: Origin
     redactions: int
+    means: Means = MANUAL
 
 
-def begin(store: Store, machine: Machine, event: Started, origin: Origin, context: Snapshot | None = None) -> Beginning:
-    """Decide how a run begins, with the context's snapshot that ``event`` names; reads only.
+def begin(store: Store, machine: Machine, event: Started, origin: Origin, given: Given = NOTHING) -> Beginning:
+    """Decide how a run begins, with what is ``given``; reads only.
 
     Raises ``ValueRefused`` for an input that the machine's schema forbids, ``IntegrityError`` for a damaged context.
     """
     # Masked before anything is said about it: what a schema makes of it may be shown.
     value, count = store.redactor.redact(event.input)
     event = msgspec.structs.replace(event, input=value)
-    facts = Facts(context=None if context is None else facts_in(store, context))
+    context = None if given.context is None else facts_in(store, given.context)
+    facts = Facts(context=context, manual=given.manual)
     decision = advance(machine, None, event, facts)
     return Beginning(machine=machine, event=event, facts=facts, decision=decision, origin=origin, redactions=count)
 
@@ -103,144 +109,96 @@ def start(scope: Scope, head: Snapshot | None, record: MachineRecord, beginning:
     }
     if masked:
         document["redactions"] = masked
-    if origin.context_path is not None:
-        document["context_path"] = origin.context_path
+    more = {"context_path": origin.context_path, "tools": origin.tools, "exchanges": origin.exchanges}
+    document |= {name: value for name, value in more.items() if value is not None}
     return write_run(run, decision, describe(run, event, decision, document))
 
 
-def turn(run: Run, watch: Watch) -> Run:
+def turn(run: Run, watch: Watch, means: Means = MANUAL) -> Run:
     """One turn of a run that can go on: one effect round and the routing that follows. The lock must be held.
 
-    A started effect whose outcome was never saved is not repeated: the run then waits (``unknown_outcome``). Raises
-    ``Interrupted`` when a signal ended the effect; what was finished before is saved.
+    A started effect whose outcome was never saved is not repeated: the run then waits (``unknown_outcome``). Without a
+    model an agent's stage waits for whoever answers in its stead. Raises ``Interrupted`` when a signal ended an effect;
+    what was finished before is saved.
     """
     demand_known_version(run.snapshot)
-    # Between the end of an effect and its save no signal may come; `run_task` and the pause let them through.
+    # Between the end of an effect and its save no signal may come; whoever waits for one lets them through.
     with shield():
         if is_in_doubt(run):
             return give_up(run)
-        while True:
-            run, again = _attempt(run, watch)
-            if not again:
-                return run
-            _pause(run)
+        if run.state.tree.phase != "calling":
+            run = _attempts(run, watch, means)
+        if run.state.tree.phase == "calling":
+            from stateline.engine.calls import perform_calls
+
+            run = perform_calls(run, watch, means)
+        return asked(run, means)
 
 
-def is_in_doubt(run: Run) -> bool:
-    """Whether the pending effect may have been performed, and must not be again: it was started and nothing followed,
-    or what followed is lost, as a repair has recorded."""
-    tree, effect = run.state.tree, run.event.get("effect")
-    if tree.phase == "started":
-        return True
-    doubtful = tree.phase == "ready" and isinstance(effect, dict) and effect.get("doubtful") is True
-    return doubtful and not run.machine.stages[tree.stage].repeatable
+def asked(run: Run, means: Means) -> Run:
+    """``run``, and if it is about to call a model that is not there, waiting for an answer in its stead."""
+    if means.manual and run.state.tree.phase == "ready" and stage_of(run).kind == "agent":
+        return apply(run, Asked(), means)
+    return run
 
 
-def give_up(run: Run) -> Run:
-    """The run that waits for word of its effect, if that is in doubt; else as it is. The lock must be held, so that
-    whoever performed the effect is gone."""
-    if not is_in_doubt(run):
-        return run
-    return apply(apply(run, Intended()) if run.state.tree.phase == "ready" else run, Lost())
+def _attempts(run: Run, watch: Watch, means: Means) -> Run:
+    """Perform the stage's own effect, until it has ended well, or its failure is not to be tried again in this turn."""
+    while True:
+        if stage_of(run).kind == "agent" and not may_ask(run, means):
+            return run
+        run = _attempt(run, watch, means)
+        # A failure that the retry policy covers leaves the stage ready; a stage routed to itself has a new visit.
+        if run.state.tree.phase != "ready" or not run.event.get("open"):
+            return run
+        _pause(run)
 
 
-def apply(run: Run, event: Event, seconds: float = 0.0) -> Run:
-    """Decide, and save the decision. ``seconds`` [s] is the active time that the event took.
-
-    Raises as ``advance`` and ``Scope.save``; nothing has changed then. If it is the result of an effect that cannot be
-    saved, the error says what the result was: it exists nowhere else.
-    """
-    store = run.scope.store
-    event, masked = _masked(store, event)
-    decision = _decide(run, event, seconds)
-    state, found = mask_state(store.redactor, decision.state)
-    decision = msgspec.structs.replace(decision, state=state)
-    document = carried(run, event, seconds)
-    if masked + found:
-        document["redactions"] = masked + found
-    try:
-        return write_run(run, decision, describe(run, event, decision, document))
-    except (StorageError, ValueRefused) as error:
-        if isinstance(event, Succeeded) and not isinstance(error, DurabilityUnknown):
-            raise _unsaved(run, event, error) from None
-        raise
+def may_ask(run: Run, means: Means) -> bool:
+    """Whether this call performs the model call that the run stands at. One that may have been made, in snapshots that
+    are lost, and is not repeatable, is left to whoever answers in the model's stead."""
+    if means.manual or run.state.tree.phase not in ("ready", "waiting") or stage_of(run).kind != "agent":
+        return False
+    return stage_of(run).repeatable or not (run.event.get("effect") or {}).get("doubtful")
 
 
-def _decide(run: Run, event: Event, seconds: float) -> Decision:
-    facts = facts_of(run, seconds)
-    try:
-        return advance(run.machine, run.state, event, facts)
-    except StatelineError:
-        raise
-    except Exception as error:
-        if not isinstance(event, Succeeded | Answered):
-            raise
-        # Memory ran out, or there is a bug: whatever it is, a result that was earned is kept first.
-        output = event.output if isinstance(event, Succeeded) else event.value
-        return keep_unsettled(run.machine, run.state, output, f"{type(error).__name__}: {error}", facts)
-
-
-def _unsaved(run: Run, event: Succeeded, error: StatelineError) -> StatelineError:
-    stage = run.machine.stages[run.state.tree.stage]
-    result = canonical.encode(event.output).decode()
-    shown = result if len(result) <= SHOWN_RESULT else f"{result[:SHOWN_RESULT]}... ({len(result)} characters)"
-    way = (
-        "it is repeatable and will run again with the same key"
-        if stage.repeatable
-        else f"give the result with `stateline exec resume {run.id} --input JSON`"
-    )
-    return type(error)(
-        f"the task of stage {stage.name!r} finished, but its result could not be saved: {error.message}. "
-        f"The result was: {shown}",
-        hint=f"{error.hint}; then {way}",
-    )
-
-
-def _masked(store: Store, event: Event) -> tuple[Event, int]:
-    """The event with secrets masked before anything is decided by it, and how many values that were."""
-    redact = store.redactor.redact
-    if isinstance(event, Succeeded):
-        value, count = redact(event.output)
-        return Succeeded(output=value), count
-    if isinstance(event, Answered):
-        value, count = redact(event.value)
-        return Answered(value=value), count
-    if isinstance(event, Failed):
-        (message, hint), count = redact([event.message, event.hint])
-        return msgspec.structs.replace(event, message=message, hint=hint), count
-    return event, 0
-
-
-def replace_machine(run: Run, machine: Machine, record: MachineRecord, path: str) -> Run:
-    """Go on with a changed machine from ``path``, as the operator accepted. Raises ``MachineChanged`` if it lacks the
-    stage at which the run stands."""
-    before = run.record.source.sha256
-    decision = advance(machine, run.state, Replaced())
-    changed = msgspec.structs.replace(run, machine=machine, record=record)
-    document = carried(run, Replaced(), 0.0)
-    document["machine"] = {"path": path, "name": machine.name, "sha256": record.source.sha256}
-    document["replaced"] = {"from": before, "to": record.source.sha256}
-    return write_run(changed, decision, describe(changed, Replaced(), decision, document))
-
-
-def _attempt(run: Run, watch: Watch) -> tuple[Run, bool]:
-    """Perform the stage's effect once; whether it is to be tried again in this turn."""
-    stage = run.machine.stages[run.state.tree.stage]
-    if stage.kind != "task":
+def _attempt(run: Run, watch: Watch, means: Means) -> Run:
+    """Perform the stage's effect once."""
+    stage = stage_of(run)
+    if stage.kind not in ("task", "agent"):
         raise IllegalEvent(f"stage {stage.name!r} has no effect to perform; nothing changed")
     watch(run, "attempt")
     if not stage.repeatable:
-        run = apply(run, Intended())
+        run = apply(run, Intended(), means)
+    if stage.kind == "agent":
+        from stateline.engine.agent import ask
+
+        try:
+            happened = ask(run, means)
+        except StatelineError as error:
+            _take_back(run, means, error)
+            raise
+        run = take(run, happened)
+        if happened.interrupted is not None:
+            raise happened.interrupted
+        return run
     outcome = _perform(run)
-    run = apply(run, outcome.event, outcome.seconds)
-    # A failure that the retry policy covers leaves the stage ready; a stage routed to itself has a new visit.
-    again = isinstance(outcome.event, Failed) and run.state.tree.phase == "ready" and not run.event["transitions"]
-    return run, again
+    return take(run, Happened(event=outcome.event, cost=Cost(seconds=outcome.seconds), means=means))
+
+
+def _take_back(run: Run, means: Means, error: StatelineError) -> None:
+    """Save that the model's call which ``error`` has stopped was not sent, where its intent was saved: without that its
+    outcome would be in doubt. What cannot be saved is added to ``error``."""
+    if run.state.tree.phase != "started":
+        return
+    try:
+        apply(run, Unsent(), means)
+    except StatelineError as another:
+        add_to(error, f"that nothing was sent could not be saved: {another.message}")
 
 
 def _perform(run: Run) -> TaskOutcome:
-    stage = run.machine.stages[run.state.tree.stage]
-    tree, effect = run.state.tree, run.event.get("effect") or {}
+    stage, tree, effect = stage_of(run), run.state.tree, run.event.get("effect") or {}
     named = names(run.state, facts_of(run))
     document = canonical.encode(
         {

@@ -16,19 +16,21 @@ from msgspec.structs import replace
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import VERSION, Pointer, Ref
-from stateline.bundle.objects import Artifact
+from stateline.bundle.objects import Artifact, artifact_ref
 from stateline.bundle.redact import Redactor
-from stateline.engine.runevent import read_event
+from stateline.engine.runevent import FREE, Cost, is_calling, read_event
 from stateline.errors import IntegrityError, NotFound, UsageError
 from stateline.machine import spec
-from stateline.machine.run import Decision, Facts, Failure, RunState
+from stateline.machine.run import Decision, Facts, Failure, Instance, RunState
 from stateline.machine.spec import Machine
+from stateline.machine.talk import unsound
 from stateline.store.protocol import FULL
 from stateline.store.store import Scope, Snapshot, Store, demand_known_version
 
 _STATUS = {
     "ready": "running",
     "started": "running",
+    "calling": "running",
     "waiting": "waiting",
     "unknown": "waiting",
     "failed": "error",
@@ -74,7 +76,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def event(self) -> dict[str, Json]:
-        event: dict[str, Json] = self.snapshot.event
+        """Of the snapshot; empty for a run that is about to begin."""
+        event: dict[str, Json] = {} if self.snapshot is None else self.snapshot.event
         return event
 
     @property
@@ -95,11 +98,20 @@ def run_scope(store: Store, run: str) -> Scope:
 
 def keep_machine(store: Store, data: bytes, format: str, machine: Machine) -> MachineRecord:
     """Put a machine into the store, by digest. What is there already is not written again."""
+    source = _source(data, format)
+    return MachineRecord(format, store.put(source), store.put_value(spec.to_json(machine)))
+
+
+def machine_record(data: bytes, format: str, machine: Machine) -> MachineRecord:
+    """What :func:`keep_machine` would keep; nothing is stored."""
+    encoded = canonical.encode(spec.to_json(machine))
+    return MachineRecord(format, artifact_ref(_source(data, format)), Ref(canonical.sha256(encoded), len(encoded)))
+
+
+def _source(data: bytes, format: str) -> Artifact:
     from stateline.machine.formats.reader import FORMATS
 
-    media_types = {known.word: known.media_type for known in FORMATS}
-    source = Artifact(data, media_types[format])
-    return MachineRecord(format, store.put(source), store.put_value(spec.to_json(machine)))
+    return Artifact(data, {known.word: known.media_type for known in FORMATS}[format])
 
 
 def read_run(store: Store, scope: Scope, snapshot: Snapshot) -> Run:
@@ -115,8 +127,7 @@ def read_run(store: Store, scope: Scope, snapshot: Snapshot) -> Run:
             raise KeyError(state.tree.stage)
         if state.status != _STATUS[state.tree.phase]:
             raise KeyError(f"status {state.status!r} in phase {state.tree.phase!r}")
-        if state.tree.phase in ("ready", "started", "unknown") and "effect" not in snapshot.event:
-            raise KeyError("effect")  # it would be performed without a key of its own
+        _demand_performable(machine, state, snapshot.event)
         if state.context is not None:
             naming.checked_key(msgspec.convert(state.context, ContextRef).scope)
             if not naming.snapshot_parts(str(snapshot.event.get("context_path"))):
@@ -142,6 +153,27 @@ def read_run(store: Store, scope: Scope, snapshot: Snapshot) -> Run:
         context=cache(partial(context_facts, store, state.context, snapshot.event.get("context_path"))),
         extra={name: value for name, value in rest.items() if name not in known},
     )
+
+
+def _demand_performable(machine: Machine, state: RunState, event: dict[str, Json]) -> None:
+    """Raise ``KeyError`` for an effect that would be performed without a key of its own, or that cannot be."""
+    tree = state.tree
+    problem = unsound(state)
+    if problem:
+        raise KeyError(problem)
+    if is_calling(tree):
+        keys = event["calls"]["keys"]
+        tools = machine.toolset.tools if machine.toolset is not None else {}
+        missing = [call["id"] for call in tree.pending if call["id"] not in keys]
+        if tree.phase != "failed":  # a retry checks the calls anew, by the machine as it is then
+            undone = [call["name"] for call in tree.pending if call["status"] != "done"]
+            missing += [name for name in undone if name not in tools]
+        if missing:
+            raise KeyError(missing[0])
+    at_model = tree.phase == "waiting" and machine.stages[tree.stage].kind == "agent"
+    needed = at_model or tree.phase in ("ready", "started", "unknown")
+    if needed and not is_calling(tree) and "effect" not in event:
+        raise KeyError("effect")
 
 
 def load_run(store: Store, run: str) -> Run:
@@ -175,11 +207,13 @@ def _settle_context(run: Run, context: Json, path: Json) -> None:
         scope.settle(store.read_snapshot(scope.hash, Pointer(str(path), str(context["sha256"]))))
 
 
-def mask_state(redactor: Redactor, state: RunState) -> tuple[RunState, int]:
+def mask_state(redactor: Redactor, state: RunState, before: Instance | None = None) -> tuple[RunState, int]:
     """``state`` with secrets masked in what people and programs said, and how many there were.
 
     Only there: names of stages and of fields are the machine's and ours, and a secret that happens to be spelled like
     one of them must not take a run apart. So outputs are masked one by one, without the stage's name as their key.
+    Messages that the conversation of ``before`` holds were masked when they were added. Pending calls are made of a
+    reply and of results that were masked before anything was decided.
     """
     counts = []
 
@@ -191,7 +225,12 @@ def mask_state(redactor: Redactor, state: RunState) -> tuple[RunState, int]:
     def mask_failure(failure: Failure | None) -> Failure | None:
         return failure and replace(failure, message=mask(failure.message), hint=mask(failure.hint))
 
-    tree = replace(state.tree, error=mask_failure(state.tree.error), cause=mask_failure(state.tree.cause))
+    tree = replace(
+        state.tree,
+        error=mask_failure(state.tree.error),
+        cause=mask_failure(state.tree.cause),
+        conversation=_masked_conversation(mask, state.tree.conversation, before.conversation if before else []),
+    )
     masked = replace(
         state,
         input=mask(state.input),
@@ -201,6 +240,20 @@ def mask_state(redactor: Redactor, state: RunState) -> tuple[RunState, int]:
         tree=tree,
     )
     return masked, sum(counts)
+
+
+def _masked_conversation(mask: Callable[[Json], Json], messages: list[Json], known: list[Json]) -> list[Json]:
+    held = 0
+    while held < min(len(known), len(messages)) and known[held] is messages[held]:
+        held += 1
+    return [*messages[:held], *(message | {"content": mask(message["content"])} for message in messages[held:])]
+
+
+def mask_calls(mask: Callable[[Json], Json], calls: list[Json]) -> list[Json]:
+    """The tool calls of a reply with secrets masked in what the model said, which is all but the names of fields."""
+    return [
+        {name: mask(value) for name, value in call.items()} if isinstance(call, dict) else mask(call) for call in calls
+    ]
 
 
 def context_facts(store: Store, context: Json, path: Json) -> dict[str, Json] | None:
@@ -235,11 +288,16 @@ def facts_in(store: Store, context: Snapshot) -> dict[str, Json]:
     return {"prompts": state["prompts"], "settings": state["settings"]}
 
 
-def facts_of(run: Run, seconds: float = 0.0) -> Facts:
-    """What ``advance`` may know: meters so far plus ``seconds`` [s] of activity just past, and the context."""
+def facts_of(run: Run, cost: Cost = FREE, *, manual: bool = True) -> Facts:
+    """What ``advance`` may know: meters so far plus the ``cost`` of what has just been done, the context, and whether
+    there is no model."""
     meters = run.event.get("meters") or {}
+    tokens = meters.get("tokens") or {}
     return Facts(
-        active=float(meters.get("active", 0.0)) + seconds,
-        llm_calls=int(meters.get("llm_calls", 0)),
+        active=float(meters.get("active", 0.0)) + cost.seconds,
+        llm_calls=int(meters.get("llm_calls", 0)) + cost.llm_calls,
+        tool_rounds=int(meters.get("tool_rounds", 0)),
+        tokens=sum(int(tokens.get(name, 0)) + getattr(cost.tokens, name) for name in ("input", "output")),
+        manual=manual,
         context=run.context(),
     )

@@ -10,6 +10,8 @@ import msgspec
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json
 from stateline.engine.record import Run, load_run, run_scope
+from stateline.engine.runevent import is_calling
+from stateline.engine.step import call_ids, stage_of
 from stateline.errors import AnswerRefused, UsageError, ValueRefused
 from stateline.store.store import Store
 
@@ -30,6 +32,32 @@ def parse_answer(data: bytes) -> Json | msgspec.UnsetType:
     except ValueRefused:
         if len(data) > canonical.TEXT_LIMIT or reads_as_json(data):
             raise
+    return _decoded(data)
+
+
+def parse_reply_of(data: bytes) -> Json | msgspec.UnsetType:
+    """An answer in a model's stead, as :func:`parse_answer`. Raises ``AnswerRefused`` for what begins like JSON and is
+    none: calls of tools with a brace missing must not end as the run's answer."""
+    said = parse_answer(data)
+    if isinstance(said, str) and data.lstrip()[:1] in (b"{", b"["):
+        raise AnswerRefused(
+            f"the answer begins with {said.lstrip()[0]!r} and is not JSON; nothing was lost, and the run still waits",
+            hint="correct the JSON (a brace, a quote, a comma?), or take the text as it is by --input-format text",
+        )
+    return said
+
+
+def parse_text(data: bytes) -> str | msgspec.UnsetType:
+    """An answer that is text, whatever it looks like, without its last newline; UNSET when there is nothing but white
+    space. Raises ``ValueRefused`` for what is not UTF-8, and over 16 MiB."""
+    if not data.strip():
+        return msgspec.UNSET
+    if len(data) > canonical.TEXT_LIMIT:
+        raise ValueRefused(f"the answer has more than {canonical.TEXT_LIMIT} bytes", hint="give less, or a file's name")
+    return _decoded(data)
+
+
+def _decoded(data: bytes) -> str:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -58,58 +86,113 @@ class Answer(msgspec.Struct, frozen=True):
     again: bool = False
 
 
-def is_named(value: Json | msgspec.UnsetType) -> TypeGuard[dict[str, Json]]:
-    """Whether an answer names its request: an object with exactly the keys ``requestId`` and ``answer``."""
+def is_wrapped(value: Json | msgspec.UnsetType) -> TypeGuard[dict[str, Json]]:
+    """Whether an answer stands beside the name of its request: an object with exactly ``requestId`` and ``answer``."""
     return isinstance(value, dict) and value.keys() == {"requestId", "answer"}
+
+
+def named_request(value: Json | msgspec.UnsetType) -> Json:
+    """The request that an answer names: one that is wrapped, or a reply in a model's stead. None if it names none."""
+    if is_wrapped(value) or (isinstance(value, dict) and value.keys() & {"type", "response", "tools"}):
+        return value.get("requestId")
+    return None
 
 
 def answered_run(store: Store, value: Json | msgspec.UnsetType) -> Run | None:
     """The run whose request an answer names; None for an answer that names none. Raises ``AnswerRefused`` if that run
     is not there. A request id begins with the run's id and a colon."""
-    if not is_named(value):
+    request = named_request(value)
+    if request is None and not is_wrapped(value):
         return None
-    run = str(value["requestId"]).partition(":")[0]
+    run = str(request).partition(":")[0]
     if not naming.is_id(run) or run_scope(store, run).head() is None:
         raise AnswerRefused(
-            f"the answer is for the request {value['requestId']!r}, which no run here has made; nothing was changed",
+            f"the answer is for the request {request!r}, which no run here has made; nothing was changed",
             hint="`stateline exec list` lists the runs there are",
         )
     return load_run(store, run)
 
 
 def unwrap(run: Run, value: Json) -> Answer:
-    """The answer in ``value``. ``{"requestId": ..., "answer": ...}`` names the request that it answers.
+    """The answer in ``value``. ``{"requestId": ..., "answer": ...}`` names the request that it answers, and so does
+    ``requestId`` in a reply in a model's stead.
 
     Raises ``AnswerRefused`` for another request's answer; the run still waits.
     """
-    if not is_named(value):
+    named = named_request(value)
+    if named is None and not is_wrapped(value):
         return Answer(value)
+    inner = value["answer"] if is_wrapped(value) else value
     request = (run.event.get("waiting") or {}).get("requestId")
-    if request is not None and value["requestId"] == request:
-        return Answer(value["answer"], named=True)
+    if request is not None and named == request:
+        return Answer(inner, named=True)
     answered = run.event.get("answered") or {}
-    if value["requestId"] is not None and value["requestId"] == answered.get("requestId"):
-        masked, _ = run.scope.store.redactor.redact(value["answer"])
-        if canonical.sha256(canonical.encode(masked)) != answered.get("sha256"):
+    if named is not None and named == answered.get("requestId"):
+        if _digest(run, inner) != answered.get("sha256"):
             raise AnswerRefused(
-                f"the request {value['requestId']!r} was answered before, and differently; nothing was changed",
+                f"the request {named!r} was answered before, and differently; nothing was changed",
                 hint=f"`stateline exec history {run.id}` shows the answer that was taken",
             )
-        return Answer(value["answer"], named=True, again=True)
+        return Answer(inner, named=True, again=True)
+    if not is_wrapped(value) and not expects_reply(run):
+        return Answer(value)  # an object like any other
     raise AnswerRefused(
-        f"the answer is for the request {value['requestId']!r}, not for the one that is open ({request}); "
-        "nothing was changed",
+        f"the answer is for the request {named!r}, not for the one that is open ({request}); nothing was changed",
         hint=f"`stateline exec status {run.id}` shows what the run waits for",
     )
 
 
+def fingerprint(run: Run, value: Json) -> dict[str, Json]:
+    """What the event keeps of an answer to the open request, so that the same, given twice, counts once."""
+    return {"requestId": (run.event.get("waiting") or {}).get("requestId"), "sha256": _digest(run, value)}
+
+
+def _digest(run: Run, value: Json) -> str:
+    masked, _ = run.scope.store.redactor.redact(value)
+    return canonical.sha256(canonical.encode(masked))
+
+
+def expects_reply(run: Run) -> bool:
+    """Whether what the run waits for is a reply in a model's stead."""
+    return run.state.status == "waiting" and stage_of(run).kind == "agent" and not is_calling(run.state.tree)
+
+
+def as_event(run: Run, value: Json) -> tuple[Json, int]:
+    """(the answer as ``advance`` takes it, how many secrets were masked in it). Raises ``AnswerRefused`` for what is no
+    reply, where one is asked for; the run still waits."""
+    if not expects_reply(run):
+        return value, 0
+    from stateline.engine.agent import tools_of
+    from stateline.model.answer import parse_reply
+
+    # Masked before anything is said about it: what a tool's schema makes of it may be shown.
+    masked, count = run.scope.store.redactor.redact(value)
+    request = (run.event.get("waiting") or {}).get("requestId")
+    agent = stage_of(run).agent
+    schema = None if agent is None else agent.output_schema
+    reply = parse_reply(masked, tools_of(run), request, call_ids(run), schema=schema)
+    answer: dict[str, Json] = {"content": reply.content}
+    if reply.tool_calls:
+        answer["tool_calls"] = [msgspec.to_builtins(call) for call in reply.tool_calls]
+    return answer, count
+
+
+def is_built_in(run: Run) -> bool:
+    """Whether ``run -p`` began the run: then there is no machine file, and the machine lies where its tools do."""
+    path = run.event["machine"]["path"]
+    return not path or path == (run.event.get("tools") or {}).get("path")
+
+
 def not_waiting(run: Run) -> UsageError:
     """The error for input that nobody asked for."""
+    another, anew = "stateline execute MACHINE --id NEW", f"stateline execute MACHINE --id {run.id} --force"
+    if is_built_in(run):
+        another, anew = "stateline run -p TEXT", f"stateline run --id {run.id} --force -p TEXT"
     hints = {
-        "error": f"begin anew with this input: --force; or mend the cause and `stateline exec resume {run.id} --retry`",
-        "complete": "start another run with --id NEW, or begin this one anew with --force",
+        "error": f"mend the cause and `stateline exec resume {run.id} --retry`, or begin anew: `{anew}`",
+        "complete": f"`{another}` starts another run, `{anew}` begins this one anew",
     }
     return UsageError(
         f"the run {run.id} is {run.state.status} and waits for no input; nothing was changed",
-        hint=hints.get(run.state.status, "leave --input out, or start another run with --id NEW"),
+        hint=hints.get(run.state.status, f"leave --input out, or start another run: `{another}`"),
     )

@@ -2,50 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Literal
+
 import msgspec
 from msgspec.structs import replace
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
-from stateline.engine.interrupts import Signals, interruptible, shield
-from stateline.engine.loop import Watch, apply, give_up, is_in_doubt, replace_machine, turn
+from stateline.engine.loop import Watch, asked, may_ask, turn
+from stateline.engine.means import MANUAL
 from stateline.engine.record import Run, keep_machine, load_run, read_run, run_scope
-from stateline.errors import ConflictError, IllegalEvent, MachineChanged
+from stateline.engine.step import Happened, apply, give_up, is_in_doubt, is_model_awaited, replace_machine, take
+from stateline.errors import ConflictError, IllegalEvent, MachineChanged, PlaybackMiss
 from stateline.machine.advance import advance
 from stateline.machine.run import Answered, Replaced, Retried
-from stateline.service.answers import Reader, answered_run, not_waiting, parse_answer, unwrap
+from stateline.machine.spec import Machine
+from stateline.process.interrupts import Signals, interruptible, shield
+from stateline.service.answers import (
+    Reader,
+    answered_run,
+    as_event,
+    fingerprint,
+    not_waiting,
+    parse_answer,
+    parse_reply_of,
+    parse_text,
+    unwrap,
+)
 from stateline.service.demands import demand_head
 from stateline.service.launch import (
     Launch,
     Machinery,
+    MeansOf,
+    demand_no_others_answer,
     find_last,
     launch,
+    no_model,
     others,
     parse_machine,
     read_machinery,
     remember,
+    tools_now,
+    tools_place,
 )
 from stateline.service.outcome import Outcome, outcome
 from stateline.store.store import WAIT, Store
+
+GO_ON: Json = {"action": "continue"}
+"""The answer where nothing is asked but to go on."""
 
 
 def _silent(run: Run, what: str) -> None:
     """Nobody watches."""
 
 
+def _no_exchanges() -> Json:
+    """Exchanges with models are neither recorded nor played back."""
+    return None
+
+
+def _nothing_to_add(run: Run) -> list[str]:
+    """The caller's means have nothing to say at the end of a call."""
+    return []
+
+
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """What every call that moves a run says.
 
     ``input`` is UNSET without ``--input``; ``stdin`` reads standard input to its end, None when it must not be read;
-    ``parent`` demands a head by revision; ``wait`` [s] bounds the wait for a lock; ``watch`` is told of each attempt.
+    ``input_format`` is that of standard input: ``text`` is never read as JSON. ``parent`` demands a head by revision;
+    ``wait`` [s] bounds the wait for a lock; ``watch`` is told of each attempt. ``means`` is asked before each turn,
+    each answer and each retry, and at first, so that what the run does not allow is refused; ``exchanges`` gives what
+    the event of a run that begins says under that name (None: nothing); ``closing`` gives warnings once the run stands
+    where the call leaves it.
     """
 
     one_turn: bool = False
     input: Json | msgspec.UnsetType = msgspec.UNSET
     stdin: Reader | None = None
+    input_format: Literal["json", "text"] = "json"
     parent: str | None = None
     wait: float = WAIT
     watch: Watch = _silent
+    means: MeansOf = no_model
+    exchanges: Callable[[], Json] = _no_exchanges
+    closing: Callable[[Run], list[str]] = _nothing_to_add
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,11 +118,8 @@ def execute(store: Store, options: Options) -> Outcome:
         if run is None or options.force:
             run, began = launch(store, how_to_launch(options), machinery)
             signals.run = run.id
-            if not began and call.input is not msgspec.UNSET:
-                raise ConflictError(
-                    f"another process began the run {run.id} meanwhile; the input of this call was not used",
-                    hint=f"`stateline exec status {run.id}` shows where it stands",
-                )
+            if not began:
+                _demand_mine(run, machinery, call)
             # What stands on standard input was meant for no question of that run.
             call = replace(call, stdin=None)
         warnings = warnings_of(store, machinery, options, run.id, None if began else run)
@@ -96,7 +135,7 @@ def execute(store: Store, options: Options) -> Outcome:
             _demand_wanted(run, call.input)
             run = _move(store, run, machinery, call)
             call = replace(call, parent=None)
-        return _proceed(run, call, warnings)
+        return proceed(run, call, warnings)
 
 
 def resume(store: Store, run: str, call: Call, *, retry: bool = False) -> Outcome:
@@ -107,7 +146,7 @@ def resume(store: Store, run: str, call: Call, *, retry: bool = False) -> Outcom
         found = load_run(store, run)
         signals.run = run
         if not retry:
-            return _proceed(found, call, [])
+            return proceed(found, call, [])
         if call.input is not msgspec.UNSET:
             raise IllegalEvent("a retry takes no input; nothing was changed", hint="give --retry or --input, not both")
         with found.scope.locked(call.wait), shield():
@@ -119,12 +158,19 @@ def resume(store: Store, run: str, call: Call, *, retry: bool = False) -> Outcom
                     hint=f"`stateline exec status {run}` shows where it stands now",
                 )
             # The lock is ours, so whoever performed a started effect is gone; nobody has called since.
-            found = apply(give_up(found), Retried())
+            found = _retried(found, call)
         call = replace(call, parent=None)
         if call.one_turn and found.event["transitions"]:
             # A kept output was routed again: that was the turn.
-            return outcome(found, one_turn=True, warnings=[])
-        return _proceed(found, call, [])
+            return outcome(found, one_turn=True, warnings=call.closing(found))
+        return proceed(found, call, [])
+
+
+def _retried(run: Run, call: Call) -> Run:
+    run = give_up(run)
+    # What performs the effects of a failed run is not looked for, so that it can be reported without. This one goes on.
+    means = call.means(replace(run, state=replace(run.state, status="running")))
+    return asked(apply(run, Retried(), means), means)
 
 
 def check_names(options: Options) -> None:
@@ -137,28 +183,66 @@ def check_names(options: Options) -> None:
 
 def find(store: Store, options: Options, machinery: Machinery) -> Run | None:
     """The run that ``execute`` means, or None if it will start one. Reads only."""
-    if options.run is None:
-        # An answer that names its request means that request's run, and never becomes a new run's input.
-        return None if options.force else find_last(store, machinery) or answered_run(store, options.call.input)
-    return None if run_scope(store, options.run).head() is None else load_run(store, options.run)
+    # An answer that names its request means that request's run, and never becomes a new run's input.
+    if options.run is None and not options.force:
+        return find_last(store, machinery) or answered_run(store, options.call.input)
+    there = options.run is not None and run_scope(store, options.run).head() is not None
+    if options.force or not there:
+        demand_no_others_answer(store, options.run, options.call.input)
+    return load_run(store, options.run) if options.run is not None and there else None
+
+
+def _demand_mine(run: Run, machinery: Machinery, call: Call) -> None:
+    """Raise ``ConflictError`` unless ``run``, which another process began meanwhile, is the one that this call would
+    have begun."""
+    hint = f"`stateline exec status {run.id}` shows where it stands; --id NEW starts another run"
+    if call.input is not msgspec.UNSET:
+        raise ConflictError(
+            f"another process began the run {run.id} meanwhile; the input of this call was not used", hint=hint
+        )
+    if (run.machine_sha, run.event["machine"]["path"]) != (machinery.sha256, machinery.path):
+        raise ConflictError(
+            f"another process began the run {run.id} meanwhile, from another machine; nothing was changed", hint=hint
+        )
 
 
 def current(run: Run) -> Run:
-    """The run at its head as it is now. To be called with the lock held."""
+    """The run at its head as it is now. To be called with the lock held. Raises ``ConflictError`` if that is another
+    run under the same id: nothing that this call knows of is true of it."""
     store = run.scope.store
     pointer = store.backend.read(run.scope.hash)
     if pointer == run.snapshot.pointer:
         return run
-    return load_run(store, run.id) if pointer is None else read_run(store, run.scope, run.scope.load())
+    now = load_run(store, run.id) if pointer is None else read_run(store, run.scope, run.scope.load())
+    # The draw at a run's birth is no sign of it: a repair draws again.
+    if now.event["started_at"] != run.event["started_at"]:
+        raise ConflictError(
+            f"the run {run.id} was begun anew meanwhile; this call went no further and left it as it is",
+            hint=f"`stateline exec status {run.id}` shows where it stands now",
+        )
+    return now
 
 
 def change_of(run: Run, machinery: Machinery) -> MachineChanged | None:
     """The error for a machine file that is not the one the run goes by, or None. A complete run never minds."""
-    if run.record.source.sha256 == machinery.sha256 or run.state.status == "complete":
+    if run.state.status == "complete":
         return None
+    if run.record.source.sha256 == machinery.sha256:
+        return _tools_change_of(run, machinery)
     return MachineChanged(
         f"the machine file changed since the run {run.id} began: it was {run.record.source.sha256}, "
         f"it is {machinery.sha256}; nothing was changed",
+        hint="--accept-change goes on with the new one, --force begins anew, --id NEW starts another run",
+    )
+
+
+def _tools_change_of(run: Run, machinery: Machinery) -> MachineChanged | None:
+    """The same for the tools manifest of an unchanged machine file: its tools are a part of the machine."""
+    kept, now = (run.event.get("tools") or {}).get("sha256"), tools_now(run, machinery)
+    if kept == now:
+        return None
+    return MachineChanged(
+        f"the tools manifest changed since the run {run.id} began: it was {kept}, it is {now}; nothing was changed",
         hint="--accept-change goes on with the new one, --force begins anew, --id NEW starts another run",
     )
 
@@ -172,6 +256,8 @@ def how_to_launch(options: Options) -> Launch:
         input=None if call.input is msgspec.UNSET else call.input,
         labels=options.labels,
         context=options.context,
+        means=call.means,
+        exchanges=call.exchanges(),
         parent=call.parent,
         wait=call.wait,
     )
@@ -187,7 +273,10 @@ def warnings_of(store: Store, machinery: Machinery, options: Options, name: str 
     if run is None:
         return warnings
     if change_of(run, machinery) is not None:
-        warnings.append(f"the machine file's change is accepted ({run.machine_sha[:8]} -> {machinery.sha256[:8]})")
+        what, change = "machine file", (run.machine_sha, machinery.sha256)
+        if change[0] == change[1]:
+            what, change = "tools manifest", (str(run.event["tools"]["sha256"]), str(tools_now(run, machinery)))
+        warnings.append(f"the {what}'s change is accepted ({change[0][:8]} -> {change[1][:8]})")
     if options.labels:
         warnings.append(f"the run {run.id} keeps the labels with which it began; --label counts for new runs")
     context = run.state.context
@@ -214,7 +303,7 @@ def _accept(store: Store, run: Run, machinery: Machinery, call: Call) -> Run:
         advance(machine, now.state, Replaced())  # a machine that cannot be accepted is not stored either
         record = keep_machine(store, machinery.data, machinery.format, machine)
         moved = now.event["machine"]["path"] != machinery.path
-        now = replace_machine(now, machine, record, machinery.path)
+        now = replace_machine(now, machine, record, _places(now, machine, machinery))
     if moved:
         remember(store, machinery, run.id)
     return now
@@ -226,33 +315,66 @@ def _move(store: Store, run: Run, machinery: Machinery, call: Call) -> Run:
         now = _demanded(current(run), call.parent)
         if now.event["machine"]["path"] == machinery.path or now.state.status == "complete":
             return now
-        now = replace_machine(now, now.machine, now.record, machinery.path)
+        now = replace_machine(now, now.machine, now.record, _places(now, now.machine, machinery))
     remember(store, machinery, run.id)
     return now
 
 
-def _proceed(run: Run, call: Call, warnings: list[str]) -> Outcome:
-    """Answer, if the run waits and there is an answer; then turns, until one is done or the run stops."""
+def _places(run: Run, machine: Machine, machinery: Machinery) -> dict[str, Json]:
+    """Where machine and tools lie, as the event has it."""
+    places: dict[str, Json] = {
+        "machine": {"path": machinery.path, "name": machine.name, "sha256": machinery.sha256},
+    }
+    tools = tools_place(machine, machinery)
+    return places if tools is None else places | {"tools": tools}
+
+
+def proceed(run: Run, call: Call, warnings: list[str]) -> Outcome:
+    """Answer, if the run waits and there is an answer; then turns, until one is done or the run stops.
+
+    To be called inside ``Signals``. Raises as :func:`execute`.
+    """
     _demanded(run, call.parent)
+    call.means(run)
     said = answer_of(run, call)
-    if said is not msgspec.UNSET:
+    if said is not msgspec.UNSET and not (said == GO_ON and run.state.status == "running" and not is_in_doubt(run)):
         run = _take(run, said, call)
-        if call.one_turn:
-            return outcome(run, one_turn=call.one_turn, warnings=warnings)
         # Whoever piped one answer has no second one; and the head that was demanded has been met.
         call = replace(call, stdin=None, parent=None)
-    return outcome(_turns(run, call), one_turn=call.one_turn, warnings=warnings)
+        if call.one_turn and run.state.tree.phase != "calling":
+            return _stands(run, call, warnings)
+        # The tools that an answer calls belong to its turn.
+    try:
+        run = _turns(run, call)
+    except PlaybackMiss as miss:
+        raise miss.with_hint(f"{miss.hint}. {_begin_anew(run.id)}") from None
+    return _stands(run, call, warnings)
+
+
+def _begin_anew(run: str) -> str:
+    return f"The run {run} waits to go on; --force with --id {run} begins it anew, another --id another run"
+
+
+def _stands(run: Run, call: Call, warnings: list[str]) -> Outcome:
+    warnings = [*warnings, *call.closing(run)]
+    means = call.means(run) if is_model_awaited(run) else MANUAL
+    return outcome(run, one_turn=call.one_turn, warnings=warnings, means=means)
 
 
 def answer_of(run: Run, call: Call) -> Json | msgspec.UnsetType:
-    """What the caller answers, or UNSET. Standard input answers people's questions only: it must not happen to settle
-    what became of a lost effect."""
+    """What the caller answers, or UNSET. Standard input answers open questions only: it must not happen to settle what
+    became of a lost effect, nor stand in for a model that this call has."""
     if call.input is not msgspec.UNSET:
         return call.input
     if call.stdin is None or run.state.tree.phase != "waiting":
         return msgspec.UNSET
+    if is_model_awaited(run) and may_ask(run, call.means(run)):
+        return msgspec.UNSET
     with interruptible():
-        return parse_answer(call.stdin())
+        data = call.stdin()
+    if call.input_format == "text":
+        return parse_text(data)
+    return parse_reply_of(data) if is_model_awaited(run) else parse_answer(data)
 
 
 def _take(run: Run, said: Json, call: Call) -> Run:
@@ -268,7 +390,12 @@ def _take(run: Run, said: Json, call: Call) -> Run:
     with run.scope.locked(call.wait), shield():
         now = current(run)
         if now.event.get("waiting") == run.event.get("waiting"):
-            return apply(_demanded(now, call.parent), Answered(value=answer.value))
+            now = _demanded(now, call.parent)
+            means = call.means(now)
+            value, masked = as_event(now, answer.value)
+            told = {"answered": fingerprint(now, answer.value)}
+            happened = Happened(event=Answered(value=value), means=means, told=told, masked=masked)
+            return asked(take(now, happened), means)
         if answer.named and unwrap(now, said).again:
             return now
         raise ConflictError(
@@ -285,18 +412,23 @@ def _lost(run: Run, call: Call) -> Run:
 
 
 def _turns(run: Run, call: Call) -> Run:
-    while run.state.status == "running":
+    while goes_on(run, call):
         with run.scope.locked(call.wait):
             run = _demanded(current(run), call.parent)
-            if run.state.status != "running":
+            if not goes_on(run, call):
                 break
-            run = turn(run, call.watch)
+            run = turn(run, call.watch, call.means(run))
         call = replace(call, parent=None)
         # Standard input may hold an answer to the request that was open when the call began, never to one that the
         # call itself reaches: nobody can have seen that question.
         if call.one_turn:
             break
     return run
+
+
+def goes_on(run: Run, call: Call) -> bool:
+    """Whether there is something for this call to perform. Raises as ``call.means``."""
+    return run.state.status == "running" or (is_model_awaited(run) and may_ask(run, call.means(run)))
 
 
 def _demanded(run: Run, parent: str | None) -> Run:

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json, sha256
-from stateline.engine.loop import Beginning, Origin, begin, start
-from stateline.engine.record import Run, keep_machine, load_run, read_run, run_scope
-from stateline.errors import IntegrityError, NotFound, RequestError, StatelineError, StorageError
+from stateline.engine.loop import Beginning, Given, Origin, begin, start
+from stateline.engine.means import MANUAL, Means
+from stateline.engine.record import Run, keep_machine, load_run, machine_record, read_run, run_scope
+from stateline.errors import AnswerRefused, IntegrityError, NotFound, RequestError, StatelineError, StorageError
 from stateline.machine.run import Started
-from stateline.machine.spec import Machine, to_json
+from stateline.machine.spec import Machine, Toolset, to_json
+from stateline.service.answers import answered_run
 from stateline.service.demands import demand_head
 from stateline.store.store import WAIT, Scope, Snapshot, Store, demand_known_version
 
@@ -30,16 +33,35 @@ _LISTED = 8
 """How many other unfinished runs a record names."""
 
 
+MeansOf = Callable[[Run], Means]
+"""Gives what a call performs the effects of a run with, as that stands. A run that is about to begin has no snapshot
+yet and an empty event. Raises a ``StatelineError`` for a model that cannot be had."""
+
+
+def no_model(run: Run) -> Means:
+    """The means of a caller that has no model."""
+    return MANUAL
+
+
 class Machinery(msgspec.Struct, frozen=True):
-    """A machine file as it lies there now: real path, exact bytes and their digest."""
+    """A machine file as it lies there now: real path, exact bytes and their digest. ``recorded`` False: no file, but a
+    machine that the caller wrote as JSON; runs of it are not looked for by ``path``, beside which its tools lie."""
 
     path: str
     data: bytes
     sha256: str
+    recorded: bool = True
+
+    @property
+    def directory(self) -> str:
+        """Where programs and the tools manifest are looked up."""
+        return os.path.dirname(self.path)
 
     @property
     def format(self) -> str:
         """The word of the file's format; "" for an ending that is none."""
+        if not self.recorded:
+            return "json"
         from stateline.machine.formats.reader import format_of
 
         format = format_of(self.path)
@@ -54,13 +76,17 @@ class Machinery(msgspec.Struct, frozen=True):
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """How to begin a run. ``run`` None: under a new id. ``force`` begins anew what is there. ``parent`` demands the
-    head to begin from, by revision."""
+    head to begin from, by revision. ``context`` is a context's name, ``given`` its snapshot, which saves looking for
+    the head. ``exchanges`` is what the run's event is to say under that name (None for nothing)."""
 
     run: str | None = None
     force: bool = False
     input: Json = None
     labels: dict[str, str] = {}
     context: str | None = None
+    given: Any = None  # store.Snapshot, which is no msgspec type
+    exchanges: Json = None
+    means: MeansOf = no_model
     parent: str | None = None
     wait: float = WAIT
 
@@ -90,7 +116,8 @@ def read_machinery(path: str) -> Machinery:
 
 
 def parse_machine(store: Store, machinery: Machinery) -> Machine:
-    """The checked machine. Raises ``MachineInvalid`` with all its mistakes, ``RequestError`` if it holds a secret."""
+    """The checked machine, with its tools. Raises ``MachineInvalid`` with all its mistakes, those of the tools manifest
+    included, ``RequestError`` if it holds a secret."""
     from stateline.machine.check import load
 
     if store.redactor.find(machinery.data):
@@ -98,7 +125,12 @@ def parse_machine(store: Store, machinery: Machinery) -> Machine:
             f"{machinery.path} holds a secret that is also in the environment; nothing was stored",
             hint="pass it by environment: name the variable in the stage's `env`",
         )
-    machine = load(machinery.data, machinery.path, evaluate=machinery.evaluate)
+    machine = load(
+        machinery.data,
+        machinery.path,
+        evaluate=machinery.evaluate,
+        toolset=lambda path: read_toolset(machinery, path, store.redactor.find),
+    )
     # Escapes and folded lines can hide in the file what its meaning holds. Only texts are asked about: the names of
     # the spec's fields are ours.
     texts: list[str] = []
@@ -109,6 +141,31 @@ def parse_machine(store: Store, machinery: Machinery) -> Machine:
             hint="pass it by environment: name the variable in the stage's `env`",
         )
     return machine
+
+
+def read_toolset(machinery: Machinery, path: str, find_secret: Callable[[bytes | str], bool]) -> Toolset:
+    """The checked tools of the manifest that the machine file names as ``path``. Raises as ``read_manifest``."""
+    from stateline.tools.manifest import read_manifest
+
+    return read_manifest(os.path.join(machinery.directory, path), find_secret).toolset
+
+
+def tools_place(machine: Machine, machinery: Machinery) -> Json:
+    """What the event of a run says of its tools: real path and digest of the manifest; None without one."""
+    if machine.tools is None or machine.toolset is None:
+        return None
+    path = os.path.realpath(os.path.join(machinery.directory, machine.tools))
+    return {"path": path, "sha256": machine.toolset.sha256}
+
+
+def tools_now(run: Run, machinery: Machinery) -> str | None:
+    """The digest of the tools manifest of ``run`` as it lies there now, beside the unchanged machine; None for a run
+    without one. Raises ``NotFound``, ``RequestError`` or ``StorageError`` if it cannot be read."""
+    if run.machine.tools is None:
+        return None
+    from stateline.tools.manifest import manifest_digest
+
+    return manifest_digest(os.path.join(machinery.directory, run.machine.tools))
 
 
 def machine_scope(store: Store, machinery: Machinery) -> Scope:
@@ -171,21 +228,39 @@ def launch(store: Store, how: Launch, machinery: Machinery) -> tuple[Run, bool]:
     demand_no_secret(store, how, machinery)
     first = beginning(store, how, machine, machinery)  # what is wrong with the input is said before anything is stored
     demand_beginning(store, how)
-    records = machine_scope(store, machinery)
-    with records.locked(how.wait):
-        found = None if how.force else _meanwhile(store, how, machinery)
-        if found is not None:
-            return found, False
-        run = how.run or new_id(store)
-        scope = run_scope(store, run)
+    if not machinery.recorded:
+        return begin_chain(store, how, machinery, first)
+    with machine_scope(store, machinery).locked(how.wait):
+        return begin_chain(store, how, machinery, first)
+
+
+def begin_chain(store: Store, how: Launch, machinery: Machinery, first: Beginning) -> tuple[Run, bool]:
+    """As :func:`launch`, for a beginning that is decided. Of a machine that is recorded, the lock of its scope must be
+    held; it does not keep those out who begin the run from another file, or from a prompt."""
+    found = None if how.force else _meanwhile(store, how, machinery)
+    if found is not None:
+        return found, False
+    while True:
+        scope = run_scope(store, how.run or new_id(store))
         with scope.locked(how.wait):
             head = scope.head()
+            if head is not None and how.run is None:
+                continue  # somebody took the new id, which was free; force is not meant for their run
+            if head is not None and not how.force:
+                return read_run(store, scope, head), False
             demand_head(scope, head, how.parent)
-            if head is not None:
-                demand_known_version(head)
-            record = keep_machine(store, machinery.data, machinery.format, machine)
-            remember(store, machinery, run)
-            return start(scope, head, record, first), True
+            return _begin_on(scope, head, machinery, first), True
+
+
+def _begin_on(scope: Scope, head: Snapshot | None, machinery: Machinery, first: Beginning) -> Run:
+    """Begin the run on the chain that ends in ``head``. The lock must be held."""
+    store = scope.store
+    if head is not None:
+        demand_known_version(head)
+    record = keep_machine(store, machinery.data, machinery.format, first.machine)
+    if machinery.recorded:
+        remember(store, machinery, scope.key.partition(":")[2])
+    return start(scope, head, record, first)
 
 
 def remember(store: Store, machinery: Machinery, run: str) -> None:
@@ -210,6 +285,18 @@ def demand_no_secret(store: Store, how: Launch, machinery: Machinery) -> None:
             )
 
 
+def demand_no_others_answer(store: Store, run: str | None, said: Json | msgspec.UnsetType) -> None:
+    """Raise ``AnswerRefused`` for an answer that names another run's request: it is no input for a run that begins as
+    ``run`` (None: under a new id). Reads only."""
+    answered = answered_run(store, said)
+    if answered is not None and answered.id != run:
+        raise AnswerRefused(
+            f"the answer is for a request of the run {answered.id}, and no input of a run that begins; "
+            "nothing was changed",
+            hint=f"give it to that run: stateline exec resume {answered.id} --input JSON",
+        )
+
+
 def demand_beginning(store: Store, how: Launch) -> None:
     """Raise ``ConflictError`` unless the run begins from the head that the call demands. Reads only."""
     if how.parent is not None:
@@ -219,26 +306,50 @@ def demand_beginning(store: Store, how: Launch) -> None:
 
 def _meanwhile(store: Store, how: Launch, machinery: Machinery) -> Run | None:
     if how.run is None:
-        return find_last(store, machinery)
+        return find_last(store, machinery) if machinery.recorded else None
     return None if run_scope(store, how.run).head() is None else load_run(store, how.run)
 
 
 def beginning(store: Store, how: Launch, machine: Machine, machinery: Machinery) -> Beginning:
-    """How the run begins. Raises ``NotFound`` for a context that does not exist, and as ``engine.loop.begin``."""
+    """How the run begins. Raises ``NotFound`` for a context that does not exist, as ``engine.loop.begin``, and as
+    ``how.means``."""
     name = how.context or machine.context
     given = Started(input=how.input, labels=how.labels)
-    if name is None:
-        return begin(store, machine, given, Origin(machine_path=machinery.path))
-    key = f"context:{naming.checked_id(name, 'context name')}"
-    head = store.scope(key).head()
-    if head is None:
-        raise NotFound(
-            f"there is no context {name}; no run was started",
-            hint=f"derive it first: stateline run --state-scope {name} --system TEXT --set KEY=VALUE",
-        )
-    context = {"scope": key, "sha256": head.sha256}
-    origin = Origin(machine_path=machinery.path, context_path=head.path)
-    return begin(store, machine, replace(given, context=context), origin, head)
+    origin = Origin(machine_path=machinery.path, tools=tools_place(machine, machinery), exchanges=how.exchanges)
+    head = how.given
+    if name is not None:
+        key = f"context:{naming.checked_id(name, 'context name')}"
+        head = head or store.scope(key).head()
+        if head is None:
+            raise NotFound(
+                f"there is no context {name}; no run was started",
+                hint=f"derive it first: stateline run --state-scope {name} --system TEXT --set KEY=VALUE",
+            )
+        given = replace(given, context={"scope": key, "sha256": head.sha256})
+        origin = replace(origin, context_path=head.path)
+    first = begin(store, machine, given, origin, Given(context=head))
+    if any(stage.kind == "agent" for stage in machine.stages.values()):
+        return _with_means(store, how, machinery, first, Given(context=head))
+    return first
+
+
+def _with_means(store: Store, how: Launch, machinery: Machinery, first: Beginning, given: Given) -> Beginning:
+    """``first``, or what it is with the model that the call has."""
+    record = machine_record(machinery.data, machinery.format, first.machine)
+    about_to_begin = Run(
+        scope=run_scope(store, how.run or "new"),
+        snapshot=None,
+        record=record,
+        machine=first.machine,
+        state=first.decision.state,
+        context=lambda: None if first.facts.context is None else dict(first.facts.context),
+    )
+    means = how.means(about_to_begin)
+    if not means.manual:
+        masks = first.redactions
+        first = begin(store, first.machine, first.event, first.origin, replace(given, manual=False))
+        first = replace(first, redactions=masks)
+    return replace(first, means=means)
 
 
 def new_id(store: Store) -> str:

@@ -8,11 +8,12 @@ import msgspec
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
+from stateline.bundle.redact import Redactor
 from stateline.engine.record import load_run
 from stateline.errors import UsageError
 from stateline.machine.run import RunState
 from stateline.machine.spec import Machine, to_json
-from stateline.service.launch import read_machinery
+from stateline.service.launch import read_machinery, read_toolset
 from stateline.store.store import Store
 
 
@@ -24,22 +25,32 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 def check_machine(path: str) -> Checked:
-    """Read a machine file and say everything that is wrong with it, programs that are missing included.
+    """Read a machine file and say everything that is wrong with it: programs that are missing, its tools and the names
+    of its models included, as far as a call without flags in this environment would refuse them.
 
     Raises ``NotFound`` or ``RequestError`` if the file cannot be read; mistakes in it are the result, not an error.
     """
-    from stateline.engine.task import program_problem
     from stateline.machine.check import check
+    from stateline.process.command import program_problem
 
-    machinery = read_machinery(path)
-    directory = os.path.dirname(machinery.path)
+    machinery, redactor = read_machinery(path), Redactor.from_environment(os.environ)
+    directory = machinery.directory
     machine, problems = check(
         machinery.data,
         machinery.path,
         exists=lambda argv: program_problem(argv, directory),
         evaluate=machinery.evaluate,
+        toolset=lambda tools: read_toolset(machinery, tools, redactor.find),
+        model=_choose,
     )
     return Checked(machine is not None, [msgspec.to_builtins(problem) for problem in problems])
+
+
+def _choose(name: str) -> object:
+    """Raise ``RequestError`` for a model's name that a call without flags could not use."""
+    from stateline.model.choice import choose
+
+    return choose(name, os.environ.get("STATELINE_BASE_URL", ""))
 
 
 def machine_of(store: Store, path: str | None, run: str | None) -> tuple[Machine, RunState | None]:

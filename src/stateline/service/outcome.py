@@ -8,9 +8,13 @@ import msgspec
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
+from stateline.engine.means import MANUAL, Means
 from stateline.engine.record import Run, facts_of
+from stateline.engine.runevent import is_calling
+from stateline.engine.step import is_model_awaited, stage_of
 from stateline.machine.settling import names
 from stateline.machine.spec import Stage
+from stateline.service.answers import is_built_in
 
 Status = Literal["advanced", "complete", "waiting", "error"]
 
@@ -19,7 +23,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a run stands after a call. ``output`` is the newest output, ``head`` the newest snapshot's SHA-256,
     ``source`` the stage that the newest event was about ("from" in the document), ``waiting`` what is awaited (None
     unless ``status`` is waiting), ``error`` the run's failure or the one that took ``error_next``, ``exit_code`` what
-    the command exits with."""
+    the command exits with. ``built_in``: the run is one of ``run``, and has no machine file."""
 
     run: str | None
     status: Status
@@ -34,17 +38,19 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]
     error: Json = None
     exit_code: int = 0
+    built_in: bool = False
 
     def document(self) -> dict[str, Json]:
         """The JSON document, as ``docs/commands.md`` has it."""
         document: dict[str, Any] = msgspec.to_builtins(self)
-        del document["exit_code"]
+        del document["exit_code"], document["built_in"]
         document["from"] = document.pop("source")
         return document
 
 
-def outcome(run: Run, *, one_turn: bool, warnings: list[str]) -> Outcome:
-    """How ``run`` stands. Exit codes: 0 advanced or done, 1 failed, 2 complete by ``one_turn``, 3 waiting."""
+def outcome(run: Run, *, one_turn: bool, warnings: list[str], means: Means = MANUAL) -> Outcome:
+    """How ``run`` stands; a model's request as these ``means`` would make it. Exit codes: 0 advanced or done, 1 failed,
+    2 complete by ``one_turn``, 3 waiting."""
     state = run.state
     status: Status = "advanced" if state.status == "running" else state.status
     routed_away = any(way["reason"] in ("error", "limit") for way in run.event["transitions"])
@@ -64,10 +70,11 @@ def outcome(run: Run, *, one_turn: bool, warnings: list[str]) -> Outcome:
         outputs=state.outputs,
         source=run.event["stage"],
         reason=_reason(run),
-        waiting=waiting(run) if status == "waiting" else None,
+        waiting=waiting(run, means) if status == "waiting" else None,
         warnings=[*run.scope.store.warnings, *warnings],
         error=msgspec.to_builtins(failure) if failure else None,
         exit_code={"advanced": 0, "complete": 2 if one_turn else 0, "waiting": 3, "error": 1}[status],
+        built_in=is_built_in(run),
     )
 
 
@@ -79,22 +86,25 @@ def _reason(run: Run) -> str:
     if tree.phase == "unknown":
         return "unknown_outcome"
     transitions = run.event["transitions"]
+    if not transitions and is_model_awaited(run):
+        return "llm_request"
+    if not transitions and run.state.status == "running" and run.event["type"] in _OF_TOOLS and tree.conversation:
+        return "tools"
     return str(transitions[-1]["reason"]) if transitions else str(run.event["type"])
 
 
-def waiting(run: Run) -> dict[str, Json]:
-    """What an unfinished run waits for: a human's answer, or word of a lost effect."""
-    stage = run.machine.stages[run.state.tree.stage]
+_OF_TOOLS = ("replied", "answered", "calls_intended", "call_ended")
+"""Events after which a conversation goes on: tools were asked for, or have ended."""
+
+
+def waiting(run: Run, means: Means = MANUAL) -> dict[str, Json]:
+    """What an unfinished run waits for: a human's answer, a reply in a model's stead, or word of a lost effect."""
+    stage = stage_of(run)
     request = (run.event.get("waiting") or {}).get("requestId")
     if run.state.tree.phase == "unknown":
-        return {
-            "type": "interrupt",
-            "kind": "unknown_outcome",
-            "requestId": request,
-            "stage": stage.name,
-            "message": _unknown(run, stage),
-            "hint": f"`stateline exec resume {run.id} --retry` runs it again; --input JSON gives its result instead",
-        }
+        return _unknown(run, stage, request)
+    if is_model_awaited(run):
+        return _request(run, request, means)
     return {
         "type": "human",
         "requestId": request,
@@ -105,15 +115,47 @@ def waiting(run: Run) -> dict[str, Json]:
     }
 
 
-def _unknown(run: Run, stage: Stage) -> str:
-    """What is known of an effect of which nobody knows whether it was done."""
-    if (run.event.get("effect") or {}).get("doubtful") is True:
+def _request(run: Run, request: Json, means: Means) -> dict[str, Json]:
+    """What a model would be asked; whoever calls next may answer in its stead."""
+    from stateline.engine.agent import request_of
+
+    asked = request_of(run, means)
+    return {
+        "type": "llm_request",
+        "requestId": request,
+        "stage": run.state.tree.stage,
+        "prompt": run.state.tree.conversation[0]["content"],
+        "messages": asked.messages,
+        "tools": msgspec.to_builtins(asked.tools),
+        "output_schema": asked.output_schema,
+    }
+
+
+def _unknown(run: Run, stage: Stage, request: Json) -> dict[str, Json]:
+    """An effect of which nobody knows whether it was done."""
+    document = {"type": "interrupt", "kind": "unknown_outcome", "requestId": request, "stage": stage.name}
+    what, again = f"stage {stage.name!r}", "it"
+    if is_calling(run.state.tree):
+        doubt = run.state.interrupts[0] if run.state.interrupts else {}
+        document |= {name: doubt[name] for name in ("call", "tool") if name in doubt}
+        lost = sum(call["status"] == "started" for call in run.state.tree.pending)
+        what = f"the tool {doubt.get('tool')!r} at stage {stage.name!r}"
+        again = "it" if lost == 1 else f"all {lost} lost calls"
+    return document | {
+        "message": _doubt(run, what),
+        "hint": f"`stateline exec resume {run.id} --retry` runs {again} again; --input JSON gives its result instead",
+    }
+
+
+def _doubt(run: Run, what: str) -> str:
+    event = run.event
+    if any((event.get(pending) or {}).get("doubtful") is True for pending in ("effect", "calls")):
         return (
-            "newer snapshots of this run were lost, or may have been, before a repair of it; stage "
-            f"{stage.name!r} may have been done already, and it is not repeatable"
+            "newer snapshots of this run were lost, or may have been, before a repair of it; "
+            f"{what} may have been done already, and it is not repeatable"
         )
     return (
-        f"stage {stage.name!r} was started and its outcome was never saved; its program may still be running, "
+        f"{what} was started and its outcome was never saved; its program may still be running, "
         "and it is not repeatable"
     )
 

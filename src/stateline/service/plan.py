@@ -7,16 +7,29 @@ from msgspec.structs import replace
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
-from stateline.engine.loop import is_in_doubt
+from stateline.engine.loop import may_ask
+from stateline.engine.means import MANUAL, Means
 from stateline.engine.record import Run, facts_of, run_scope
+from stateline.engine.step import doubts, is_model_awaited
 from stateline.errors import StatelineError
 from stateline.machine.advance import advance
-from stateline.machine.run import Answered, Intended, Lost, Replaced, RunState
-from stateline.machine.spec import Machine, Stage
-from stateline.service.answers import not_waiting, unwrap
+from stateline.machine.run import Answered, Replaced, RunState
+from stateline.machine.spec import Machine
+from stateline.service.answers import as_event, not_waiting, unwrap
 from stateline.service.contexts import ContextOptions, context_scope, rehearse
 from stateline.service.demands import demand_head
-from stateline.service.execute import Call, Options, answer_of, change_of, check_names, find, how_to_launch, warnings_of
+from stateline.service.execute import (
+    GO_ON,
+    Call,
+    Options,
+    answer_of,
+    change_of,
+    check_names,
+    find,
+    how_to_launch,
+    warnings_of,
+)
+from stateline.service.exits import Ahead
 from stateline.service.launch import (
     Machinery,
     beginning,
@@ -63,31 +76,31 @@ def plan_execute(store: Store, options: Options) -> Plan:
     try:
         return _plan_execute(store, options)
     except StatelineError as error:
-        return _refusal(store, error, options.run)
+        return refusal(store, error, options.run)
 
 
 def plan_context(store: Store, options: ContextOptions) -> Plan:
     """What ``run`` without a prompt would do. Raises ``UsageError`` for a malformed name."""
     scope = context_scope(store, options)
     try:
-        head, changes, warnings = rehearse(store, scope, options)
-        if changes:
-            _demand_writable(store, [scope], objects=False)
-        steps = [str(change.event["type"]) for change in changes]
+        found = rehearse(store, scope, options)
+        if found.steps:
+            demand_writable(store, [scope], objects=False)
         return Plan(
-            action=steps[-1] if steps else "restore",
+            action=found.steps[-1].type if found.steps else "restore",
             scope=scope.key,
-            head=head.sha256 if head else None,
-            effects=[{"type": "snapshot", "event": step} for step in steps],
+            head=found.head.sha256 if found.head else None,
+            effects=found.effects(),
             exit=0,
-            exits=[0],
-            warnings=[*store.warnings, *warnings],
+            # A model may give no reply, or one that is refused.
+            exits=[0, 1] if any(step.modelled for step in found.steps) else [0],
+            warnings=[*store.warnings, *found.warnings],
         )
     except StatelineError as error:
-        return _refusal(store, error, None)
+        return refusal(store, error, None)
 
 
-def _refusal(store: Store, error: StatelineError, run: str | None) -> Plan:
+def refusal(store: Store, error: StatelineError, run: str | None) -> Plan:
     return Plan(
         action="refuse",
         run=run,
@@ -110,9 +123,9 @@ def _plan_execute(store: Store, options: Options) -> Plan:
             machine = parse_machine(store, machinery)
         if run.state.status != "complete" and run.event["machine"]["path"] != machinery.path:
             # The call records that the run goes by the file where it lies now.
-            _demand_writable(store, [run.scope, machine_scope(store, machinery)], objects=False)
+            demand_writable(store, [run.scope, machine_scope(store, machinery)], objects=False)
         warnings = warnings_of(store, machinery, options, run.id, run)
-        return _plan_known(run, machine, options.call, [*store.warnings, *warnings], changed is not None)
+        return plan_known(run, machine, options.call, [*store.warnings, *warnings], changed is not None)
     return _plan_launch(store, run, machinery, options)
 
 
@@ -120,10 +133,10 @@ def _plan_launch(store: Store, run: Run | None, machinery: Machinery, options: O
     how = how_to_launch(options)
     machine = parse_machine(store, machinery)
     demand_no_secret(store, how, machinery)
-    state = beginning(store, how, machine, machinery).decision.state
+    first = beginning(store, how, machine, machinery)
     demand_beginning(store, how)
     scope = run_scope(store, options.run) if options.run else None
-    _demand_writable(store, [machine_scope(store, machinery), *([scope] if scope else [])], objects=True)
+    demand_writable(store, [machine_scope(store, machinery), *([scope] if scope else [])], objects=True)
     base = Plan(
         action="restart" if run else "start",
         run=options.run,
@@ -132,39 +145,43 @@ def _plan_launch(store: Store, run: Run | None, machinery: Machinery, options: O
         exit=0,
         warnings=[*store.warnings, *warnings_of(store, machinery, options, options.run, None)],
     )
-    return _plan_turns(base, machine, state, options.call.one_turn)
+    return plan_turns(base, machine, first.decision.state, options.call.one_turn, first.means)
 
 
-def _plan_known(run: Run, machine: Machine, call: Call, warnings: list[str], changed: bool) -> Plan:
-    store, state = run.scope.store, run.state
+def plan_known(run: Run, machine: Machine, call: Call, warnings: list[str], changed: bool) -> Plan:
+    """What a call would do that goes on with ``run``, by ``machine``, which ``changed`` or not. Raises as the call."""
+    store, state, means = run.scope.store, run.state, call.means(run)
     demand_head(run.scope, run.snapshot, call.parent)
     if changed:
         state = advance(machine, state, Replaced()).state
-    lost = is_in_doubt(run)
-    if lost and state.tree.phase == "ready":
-        state = advance(machine, state, Intended()).state
-    if lost:
-        state = advance(machine, state, Lost(), facts_of(run)).state
+    doubt = doubts(run)
+    for event in doubt:
+        state = advance(machine, state, event, facts_of(run)).state
+    planned = replace(run, machine=machine, state=state)
     said = answer_of(run, call)
-    answer = None if said is msgspec.UNSET else unwrap(run, said)
-    action = {"running": "advance", "waiting": "wait"}.get(state.status, "report")
+    if said == GO_ON and run.state.status == "running" and not doubt:
+        said = msgspec.UNSET
+    answer = None if said is msgspec.UNSET else unwrap(planned, said)
+    asks = is_model_awaited(planned) and may_ask(planned, means)
+    action = "advance" if asks else {"running": "advance", "waiting": "wait"}.get(state.status, "report")
     base = Plan(action=action, run=run.id, scope=run.scope.key, head=run.sha256, exit=0, warnings=warnings)
     if answer is not None and answer.again:
-        if call.one_turn:
+        if call.one_turn and state.tree.phase != "calling":
             return _standing(replace(base, action="report"), state, True)
     elif answer is not None:
         if state.status != "waiting":
             raise not_waiting(run)
-        state = advance(machine, state, Answered(value=answer.value), facts_of(run)).state
+        value, _ = as_event(planned, answer.value)
+        state = advance(machine, state, Answered(value=value), facts_of(run, manual=means.manual)).state
         base = replace(base, action="answer")
-    if changed or lost or base.action in ("advance", "answer"):
-        _demand_writable(store, [run.scope], objects=changed)
-    if base.action == "answer" and call.one_turn:
+    if changed or doubt or base.action in ("advance", "answer"):
+        demand_writable(store, [run.scope], objects=changed)
+    if base.action == "answer" and call.one_turn and state.tree.phase != "calling":
         return _standing(base, state, True)
-    return _plan_turns(base, machine, state, call.one_turn)
+    return plan_turns(base, machine, state, call.one_turn, means)
 
 
-def _demand_writable(store: Store, scopes: list[Scope], *, objects: bool) -> None:
+def demand_writable(store: Store, scopes: list[Scope], *, objects: bool) -> None:
     """Raise what a writer of these scopes (and for certain of objects) would, as far as reading can tell."""
     store.backend.demand_writable()
     if isinstance(store.backend, Places):
@@ -185,54 +202,43 @@ def _standing(base: Plan, state: RunState, one_turn: bool) -> Plan:
     return replace(base, exit=exit, exits=[exit])
 
 
-def _plan_turns(base: Plan, machine: Machine, state: RunState, one_turn: bool) -> Plan:
-    """``base`` with the effect that comes first, and the exits that can follow."""
-    if state.status != "running":
+def plan_turns(base: Plan, machine: Machine, state: RunState, one_turn: bool, means: Means = MANUAL) -> Plan:
+    """``base`` with the effects that come first, and the exits that can follow."""
+    tree = state.tree
+    at_model = machine.stages[tree.stage].kind == "agent" and tree.phase in ("ready", "waiting")
+    if at_model and means.manual:
+        return replace(base, exit=3, exits=[3])
+    if state.status != "running" and not at_model:
         return _standing(base, state, one_turn)
+    ahead = Ahead(machine=machine, one_turn=one_turn, manual=means.manual)
+    return replace(
+        base,
+        effects=_effects(machine, state, means),
+        exit=ahead.likely(tree),
+        exits=sorted({*ahead.possible(tree), 1}),
+    )
+
+
+def by_way(effect: Json, exchanges: Json) -> Json:
+    """A model's call in a plan, with whether it is played back or recorded: ``exchanges`` as an event has them."""
+    if effect["type"] != "model" or exchanges is None:
+        return effect
+    return {**effect, "exchanges": exchanges["mode"]}
+
+
+def _effects(machine: Machine, state: RunState, means: Means) -> list[Json]:
+    """What is performed first: a task, a model's call, or the tool calls of a reply."""
     stage = machine.stages[state.tree.stage]
-    effect = {"type": "task", "stage": stage.name, "argv": stage.argv, "repeatable": stage.repeatable}
-    exits = _exits(machine, stage, one_turn)
-    return replace(base, effects=[effect], exit=_likely(machine, stage, one_turn), exits=sorted({*exits, 1}))
-
-
-def _ways(stage: Stage) -> list[str | None]:
-    """Stages that may follow, None for the end of the run; the default way first."""
-    ways = [stage.default_next, *(route.to for route in stage.routes)]
-    return [*ways, stage.error_next] if stage.error_next else ways
-
-
-def _exit_at(machine: Machine, name: str | None, one_turn: bool) -> int | None:
-    """The exit of a call that stops at that stage, or None if it goes on there."""
-    kind = "end" if name is None else machine.stages[name].kind
-    if kind == "human":
-        return 3
-    if kind == "end":
-        return 2 if one_turn else 0
-    return 0 if one_turn else None
-
-
-def _exits(machine: Machine, stage: Stage, one_turn: bool) -> set[int]:
-    exits: set[int] = set()
-    seen = {stage.name}
-    stack = [stage]
-    while stack:
-        for way in _ways(stack.pop()):
-            exit = _exit_at(machine, way, one_turn)
-            if exit is not None:
-                exits.add(exit)
-            elif way is not None and way not in seen:
-                seen.add(way)
-                stack.append(machine.stages[way])
-    return exits
-
-
-def _likely(machine: Machine, stage: Stage, one_turn: bool) -> int:
-    """The exit when every effect succeeds and every stage takes its default way; a loop of defaults ends by a limit."""
-    seen: set[str] = set()
-    while stage.name not in seen:
-        seen.add(stage.name)
-        exit = _exit_at(machine, stage.default_next, one_turn)
-        if exit is not None:
-            return exit
-        stage = machine.stages[stage.default_next or ""]
-    return 1
+    if state.tree.phase == "calling":
+        tools = machine.toolset.tools if machine.toolset is not None else {}
+        return [
+            {"type": "tool", "stage": stage.name, "tool": call["name"], "repeatable": tools[call["name"]].repeatable}
+            for call in state.tree.pending
+            if call["status"] != "done"
+        ]
+    if stage.kind == "agent":
+        if means.ready is not None:
+            means.ready()
+        effect = {"type": "model", "stage": stage.name, "model": means.name, "repeatable": stage.repeatable}
+        return [by_way(effect, None if means.exchanges is None else means.exchanges())]
+    return [{"type": "task", "stage": stage.name, "argv": stage.argv, "repeatable": stage.repeatable}]

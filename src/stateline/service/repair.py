@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
-from stateline.engine.interrupts import Signals, shield
 from stateline.engine.runevent import after_repair, read_event
 from stateline.errors import IntegrityError
 from stateline.history.mend import Repair, carry_all, plan, repair
+from stateline.process.interrupts import Signals, shield
 from stateline.store.store import WAIT, Snapshot, Store
 
 

@@ -11,11 +11,11 @@ import msgspec
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import Ref
-from stateline.engine.interrupts import Signals, shield
 from stateline.engine.record import Run, load_run, read_run, run_scope
 from stateline.engine.runevent import RunEvent, read_event
 from stateline.errors import ConflictError, IntegrityError, NotFound, RequestError, StatelineError
 from stateline.history.heads import head as head_of
+from stateline.process.interrupts import Signals, shield
 from stateline.service.outcome import outcome, waiting
 from stateline.store.store import WAIT, Snapshot, Store
 
@@ -126,9 +126,10 @@ def status(store: Store, run: str | None) -> dict[str, Json]:
         name: {"limit": limit, "left": max(0, limit - counters[name]) if limit else None}
         for name, limit in msgspec.to_builtins(found.machine.bounds).items()
     }
+    exchanges = found.event.get("exchanges")
     return {
         **row(store, found.snapshot),
-        "mode": None,
+        "mode": exchanges.get("mode") if isinstance(exchanges, dict) else None,
         "bounds": bounds,
         "counters": counters,
         "interrupts": [waiting(found)] if found.state.status == "waiting" else [],
@@ -144,6 +145,8 @@ def _counters(run: Run) -> dict[str, Any]:
         "max_llm_calls": meters["llm_calls"],
         "max_agent_hops": sum(count for targets in run.state.edges.values() for count in targets.values()),
         "timeout": meters["active"],
+        "max_tool_rounds": meters.get("tool_rounds", 0),
+        "max_tokens": sum((meters.get("tokens") or {}).values()),
     }
 
 
@@ -167,38 +170,62 @@ def show(store: Store, run: str | None) -> dict[str, Json]:
 def history(store: Store, run: str | None) -> list[dict[str, Json]]:
     """The turns of a run, oldest first. Walks the chain once; reads one snapshot a step."""
     found = chosen(store, run)
-    rows = []
+    rows: list[dict[str, Json]] = []
+    ended: dict[str, str | None] = {}
     for snapshot in found.scope.walk(found.snapshot):
         event = read_event(snapshot)
+        if event.call is not None:  # it stands after the reply that asked for it, and is met before
+            ended[event.call.id] = event.call.error
         # A retry that only settles what was kept performs no effect and still takes the run on.
-        if event.type in ("succeeded", "failed", "answered", "started") or event.transitions:
-            rows.append(_turn(store, snapshot, event))
+        if event.type in _TURNS or event.transitions:
+            rows.append(_turn(store, snapshot, event, ended))
+        if event.asked:
+            ended = {}
     return rows[::-1]
 
 
-def _turn(store: Store, snapshot: Snapshot, event: RunEvent) -> dict[str, Json]:
-    output = None
-    if event.type in ("succeeded", "answered"):
-        state = snapshot.state
-        outputs = state.get("outputs") if isinstance(state, dict) else None
-        # Outputs of all stages may be one object; only this one's content is wanted.
-        outputs = store.resolve(outputs) if isinstance(outputs, Ref) else outputs
-        if not isinstance(outputs, dict):
-            raise IntegrityError(
-                f"the snapshot {snapshot.path} does not hold a run's state: it has no outputs",
-                finding="malformed",
-                hint="nothing was changed; `stateline verify` lists all damage",
-            )
-        output = store.resolve(outputs.get(event.output_of))
+_TURNS = ("started", "succeeded", "failed", "replied", "answered")
+"""Events that a row of the history is about."""
+
+
+def _turn(store: Store, snapshot: Snapshot, event: RunEvent, ended: dict[str, str | None]) -> dict[str, Json]:
     return {
         "turn": event.turn,
         "at": snapshot.envelope.created_at,
         "stage": event.stage,
         "reason": event.transitions[-1].reason if event.transitions else event.type,
-        "tools": [],
-        "output": output,
+        "tools": [
+            {
+                "id": call.id,
+                "name": call.name,
+                "status": "refused" if call.refused else "done" if call.id in ended else "open",
+                "error": call.refused or ended.get(call.id),
+            }
+            for call in event.asked
+        ],
+        "output": _output(store, snapshot, event),
         "error": event.error,
     }
+
+
+def _output(store: Store, snapshot: Snapshot, event: RunEvent) -> Json:
+    """What the turn put out; None for one that put out nothing."""
+    if event.output_of != event.stage or event.type not in ("succeeded", "replied", "answered"):
+        return None
+    unfit = event.type == "replied" and event.error is not None and event.error["kind"] in ("reply", "output")
+    if event.asked or event.call is not None or unfit:  # the stage's newest output is one of an earlier visit
+        return None
+    state = snapshot.state
+    outputs = state.get("outputs") if isinstance(state, dict) else None
+    # Outputs of all stages may be one object; only this one's content is wanted.
+    outputs = store.resolve(outputs) if isinstance(outputs, Ref) else outputs
+    if not isinstance(outputs, dict):
+        raise IntegrityError(
+            f"the snapshot {snapshot.path} does not hold a run's state: it has no outputs",
+            finding="malformed",
+            hint="nothing was changed; `stateline verify` lists all damage",
+        )
+    return store.resolve(outputs.get(event.output_of))
 
 
 def remove(store: Store, runs: list[str], *, wait: float = WAIT) -> Removal:

@@ -15,6 +15,7 @@ from stateline.engine.record import MachineRecord
 from stateline.engine.runevent import RunEvent
 from stateline.machine.run import RunState
 from stateline.machine.schema import DIALECT
+from stateline.model.protocol import Usage
 from stateline.service.contexts import ContextState
 
 _DEFS = "#/$defs/"
@@ -23,12 +24,16 @@ _TAKEN_OUT = ("array", "object", "string")
 
 
 class ContextEvent(msgspec.Struct):
-    """The event of a snapshot in a context's chain."""
+    """The event of a snapshot in a context's chain. What has a default is there only if a model was asked."""
 
     type: str
     by: str
     text: str | None
     settings: dict[str, Json]
+    unset: list[str] = []
+    prompts: list[str] = []
+    usage: Usage | None = None
+    request: str = ""
 
 
 class RecordState(msgspec.Struct):

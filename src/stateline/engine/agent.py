@@ -1,0 +1,182 @@
+"""An agent stage's effect: one call of a model, made of the run's state and of the means of this call.
+
+The model answers in a thread of its own, and the wait for it is what a signal interrupts. So a reply that has come is
+kept, however late the signal; and none is raised in the middle of what a provider's library must not leave half done.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from stateline.bundle import canonical
+from stateline.bundle.canonical import Json
+from stateline.engine.means import Means
+from stateline.engine.record import Run, facts_of
+from stateline.engine.runevent import Cost, Tokens
+from stateline.engine.step import Happened, stage_of
+from stateline.errors import ValueRefused
+from stateline.machine import agents
+from stateline.machine.run import Facts, Failed, Replied
+from stateline.model.protocol import ModelFailed, Reply, Request, ToolSpec
+from stateline.process.interrupts import interruptible
+
+TICK = 0.1
+"""The longest single wait [s]: see ``process.child``."""
+
+
+def request_of(run: Run, means: Means) -> Request:
+    """What a model is asked at the stage where the run stands. Raises ``ValueRefused`` for settings or prompts of this
+    call that format 1 cannot hold."""
+    stage, facts = stage_of(run), _overlaid(facts_of(run), means)
+    agent = stage.agent
+    asked: dict[str, Any] = {
+        "messages": agents.messages(run.state, facts),
+        "settings": (facts.context or {}).get("settings") or {},
+        "output_schema": None if agent is None else agent.output_schema,
+    }
+    # As it is stored, to the order of keys: what this call made itself and what it read must be the same to a model.
+    asked = canonical.decode(canonical.encode(asked, depth=canonical.FILE_DEPTH))
+    return Request(
+        model=means.name,
+        messages=asked["messages"],
+        tools=tools_of(run),
+        settings=asked["settings"],
+        output_schema=asked["output_schema"],
+        key=str((run.event.get("effect") or {}).get("key", "")),
+        timeout=stage.timeout,
+        repeatable=stage.repeatable,
+    )
+
+
+def tools_of(run: Run) -> list[ToolSpec]:
+    """The tools that the stage offers, as a model is told of them."""
+    return [
+        ToolSpec(
+            name=tool.name,
+            description=tool.description,
+            parameters=canonical.decode(canonical.encode(tool.schema, depth=canonical.FILE_DEPTH)),
+        )
+        for tool in agents.offered(run.machine, stage_of(run))
+    ]
+
+
+def ask(run: Run, means: Means) -> Happened:
+    """Call the model once, and say what came of it; how it is decided on is the caller's.
+
+    Raises ``Interrupted`` for a signal while the model is waited for: nothing is known then but that it was asked. With
+    one that comes when the reply is there already, both are told. Raises ``StatelineError`` for what stopped the call
+    before anything was sent and is no failure of the stage, such as a recording that is missing.
+    """
+    began = time.monotonic()
+    told: dict[str, Json] = {"model": _named(run, means)}
+    interrupted = None
+    try:
+        request = request_of(run, means)
+        told["request"] = request.digest()
+        outcome, interrupted = _wait(means.model, request, means.on_text)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        event, cost = _replied(outcome)
+        told |= _said_of(run, outcome)
+    except ModelFailed as failed:
+        event = Failed(kind=failed.kind, message=failed.message, hint=failed.hint)
+        cost = Cost(llm_calls=int(failed.sent))
+    except ValueRefused as refused:  # of the digest: nothing was sent
+        event = Failed(kind="model", message=f"the request cannot be made: {refused.message}", hint=refused.hint)
+        cost = Cost()
+    if means.exchanges is not None:
+        told["exchanges"] = means.exchanges()
+    cost = replace(cost, seconds=time.monotonic() - began)
+    return Happened(event=event, cost=cost, means=means, told=told, interrupted=interrupted)
+
+
+def _replied(reply: Reply) -> tuple[Replied | Failed, Cost]:
+    calls = [msgspec.to_builtins(call) for call in reply.tool_calls]
+    tokens = Tokens() if reply.usage is None else Tokens(reply.usage.input, reply.usage.output)
+    return Replied(content=reply.content, tool_calls=calls), Cost(llm_calls=1, tokens=tokens)
+
+
+def _overlaid(facts: Facts, means: Means) -> Facts:
+    """``facts`` with what this call says laid over the context."""
+    context = facts.context or {}
+    prompts = dict(context.get("prompts") or {})
+    if means.system is not None:
+        prompts["system"] = means.system
+    if means.developer is not None:
+        prompts["developer"] = means.developer
+    stored = {name: value for name, value in (context.get("settings") or {}).items() if name not in means.settings}
+    settings = {**stored, **{name: value for name, value in means.settings.items() if value is not None}}
+    return replace(facts, context={"prompts": prompts, "settings": settings})
+
+
+def _named(run: Run, means: Means) -> dict[str, Json]:
+    """The model as the event names it, with the settings that this call laid over the context's."""
+    redact = run.scope.store.redactor.redact
+    named: dict[str, Json] = {"name": redact(means.name)[0]}
+    if means.settings:
+        named["settings"] = redact(means.settings)[0]
+    return named
+
+
+def _said_of(run: Run, reply: Reply) -> dict[str, Json]:
+    said: dict[str, Json] = {"finish": reply.finish}
+    if reply.model:
+        said["answered_by"] = run.scope.store.redactor.redact(reply.model)[0]
+    if reply.usage is not None:
+        said["usage"] = {"input": reply.usage.input, "output": reply.usage.output}
+    return said
+
+
+class _Ear:
+    """Passes text on, until nobody listens any more."""
+
+    def __init__(self, listener: Callable[[str], None]) -> None:
+        self._listener: Callable[[str], None] | None = listener
+
+    def __call__(self, text: str) -> None:
+        listener = self._listener
+        if listener is not None:
+            listener(text)
+
+    def close(self) -> None:
+        self._listener = None
+
+
+def _wait(
+    model: Any, request: Request, on_text: Callable[[str], None] | None
+) -> tuple[Reply | BaseException, BaseException | None]:
+    """What the model replied, or what it raised; and the signal that came too late to keep it from that. Raises the
+    signal that came before."""
+    outcome: list[Reply | BaseException] = []
+    ended = threading.Event()
+    ear = _Ear(on_text) if on_text is not None else None
+
+    def call() -> None:
+        try:
+            outcome.append(model.reply(request, ear))
+        except BaseException as error:  # noqa: BLE001 (it is raised again where it is waited for)
+            outcome.append(error)
+        finally:
+            ended.set()
+
+    # A daemon: a call that nobody waits for any more must not keep the process from ending.
+    threading.Thread(target=call, name="stateline-model", daemon=True).start()
+    interrupted = None
+    try:
+        with interruptible():
+            while not ended.wait(TICK):
+                pass
+    except BaseException as signal:
+        if not ended.is_set():
+            raise
+        interrupted = signal
+    finally:
+        if ear is not None:
+            ear.close()
+    return outcome[0], interrupted

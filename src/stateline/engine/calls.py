@@ -1,0 +1,217 @@
+"""The tool calls of one reply: performed together, each result saved as soon as it is there.
+
+Programs run in threads of their own; everything that is decided and saved happens in the caller's. Before a tool that
+is not repeatable starts, its intent is saved, for all such calls of the reply at once. What is finished when a signal
+comes is saved, and what is not is ended: the next call runs the repeatable ones again, with the same keys, and asks a
+person about the others.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from stateline.bundle.canonical import Json
+from stateline.engine.means import Means
+from stateline.engine.record import Run, read_run
+from stateline.engine.runevent import Cost
+from stateline.engine.step import Happened, add_to, apply, once, stage_of, take
+from stateline.errors import DurabilityUnknown, StatelineError
+from stateline.machine import agents
+from stateline.machine.run import CallEnded, CallsIntended
+from stateline.machine.spec import Tool
+from stateline.process.interrupts import interruptible
+
+if TYPE_CHECKING:
+    from stateline.engine.loop import Watch
+    from stateline.tools.runner import ToolRun
+
+TICK = 0.1
+"""The longest single wait [s]: see ``process.child``."""
+
+
+class _End(msgspec.Struct, frozen=True):
+    """A call that is over: its result, or UNSET where it has none because it was stopped, or ``error`` was raised."""
+
+    id: str
+    result: Json | msgspec.UnsetType = msgspec.UNSET
+    error: Any = None
+
+
+def perform_calls(run: Run, watch: Watch, means: Means) -> Run:
+    """The run after the pending tool calls that are not done; none of them must be in doubt. To be called inside a
+    shield and under the scope's lock.
+
+    Raises ``Interrupted`` when a signal ended them; what was finished by then is saved, and where it cannot be, the
+    error says so instead and shows it.
+    """
+    watch(run, "calls")
+    unkept: list[_End] = []
+    todo = [call for call in run.state.tree.pending if call["status"] != "done"]
+    crew = _Crew(min(max(means.jobs, 1), len(todo)))
+    try:
+        intended = once(run)
+        if intended:
+            run = apply(run, CallsIntended(ids=intended), means)
+        crew.begin([(call["id"], _tool_run(run, call)) for call in todo])
+        since = time.monotonic()
+        while crew.left:
+            unkept = [crew.ended()]
+            run, since = _keep(run, unkept[0], means, since)
+        return run
+    except BaseException as error:
+        crew.stop()
+        # Nobody knows whether that result is kept, so it is looked at again; any other error says what it was.
+        again = unkept if isinstance(error, DurabilityUnknown) else []
+        _keep_rest(_as_stored(run) if again else run, [*again, *crew.rest()], means, error)
+        raise
+    finally:
+        crew.stop()
+
+
+def _keep(run: Run, end: _End, means: Means, since: float) -> tuple[Run, float]:
+    """The run with that result saved, and the time [monotonic s] up to which activity has been metered. Calls that run
+    together take their time together."""
+    if end.error is not None:
+        raise end.error
+    if end.result is msgspec.UNSET:
+        return run, since
+    now = time.monotonic()
+    event = CallEnded(id=end.id, result=end.result)
+    return take(run, Happened(event=event, cost=Cost(seconds=now - since), means=means)), now
+
+
+def _keep_rest(run: Run, ends: list[_End], means: Means, error: BaseException) -> None:
+    """Save what was finished of ``ends``. What cannot be saved exists nowhere else, so it is told: by ``error``, or by
+    an error that is raised from it if it cannot say so itself."""
+    since = time.monotonic()
+    untold: list[StatelineError] = []
+    for end in ends:
+        try:
+            if _is_awaited(run, end.id):
+                run, since = _keep(run, end, means, since)
+        except StatelineError as another:
+            untold.append(another)
+            run = _as_stored(run)
+        except Exception as another:  # noqa: BLE001 (of a tool's thread: the first error is the one that is raised)
+            if isinstance(error, StatelineError):
+                add_to(error, str(another))
+    if not untold:
+        return
+    teller = error if isinstance(error, StatelineError) else untold.pop(0)
+    for more in untold:
+        add_to(teller, more.message)
+    if teller is not error:
+        add_to(teller, str(error))
+        raise teller from error
+
+
+def _is_awaited(run: Run, identity: str) -> bool:
+    """Whether the call's result is not kept yet."""
+    return any(call["id"] == identity and call["status"] != "done" for call in run.state.tree.pending)
+
+
+def _as_stored(run: Run) -> Run:
+    """The run at its head, which may have moved by a save that ended badly; as it is if that cannot be read."""
+    try:
+        return read_run(run.scope.store, run.scope, run.scope.load())
+    except StatelineError:
+        return run
+
+
+def _tool_run(run: Run, call: dict[str, Json]) -> ToolRun:
+    from stateline.tools.runner import ToolRun
+
+    redact = run.scope.store.redactor.redact
+    return ToolRun(
+        tool=_tool(run, call),
+        arguments=call["arguments"],
+        directory=os.path.dirname(str((run.event.get("tools") or run.event["machine"])["path"])),
+        run=run.id,
+        key=run.event["calls"]["keys"][call["id"]],
+        mask=lambda text: str(redact(text)[0]),
+    )
+
+
+def _tool(run: Run, call: dict[str, Json]) -> Tool:
+    return next(tool for tool in agents.offered(run.machine, stage_of(run)) if tool.name == call["name"])
+
+
+class _Crew:
+    """Threads that perform tool calls. They are there before any intent is saved: a call that was intended starts."""
+
+    def __init__(self, size: int) -> None:
+        """Raises ``RuntimeError`` when the system gives no thread at all."""
+        self._stop = threading.Event()
+        self._given = threading.Semaphore(0)
+        self._told = threading.Event()
+        self._todo: deque[tuple[str, ToolRun]] = deque()
+        self._ends: list[_End] = []
+        self._taken = 0
+        self._wanted = 0
+        self._threads: list[threading.Thread] = []
+        for _ in range(size):
+            thread = threading.Thread(target=self._work, name="stateline-tool", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                if not self._threads:
+                    raise
+                break
+            self._threads.append(thread)
+
+    @property
+    def left(self) -> int:
+        """How many calls have not been handed out by :meth:`ended`."""
+        return self._wanted - self._taken
+
+    def begin(self, runs: list[tuple[str, ToolRun]]) -> None:
+        """Start the calls, by id, in this order."""
+        self._wanted = len(runs)
+        self._todo.extend(runs)
+        self._given.release(len(runs))
+
+    def ended(self) -> _End:
+        """Wait for the next call that is over. A signal is raised in here, and takes none of them along."""
+        with interruptible():
+            while len(self._ends) == self._taken:
+                self._told.wait(TICK)
+                self._told.clear()
+        self._taken += 1
+        return self._ends[self._taken - 1]
+
+    def rest(self) -> list[_End]:
+        """All calls that have not been handed out, once they are over."""
+        while len(self._ends) < self._wanted:
+            self._told.wait(TICK)
+            self._told.clear()
+        return self._ends[self._taken :]
+
+    def stop(self) -> None:
+        """End the calls that are under way, start no more, and send the threads home."""
+        self._stop.set()
+        self._given.release(len(self._threads))
+
+    def _work(self) -> None:
+        while True:
+            self._given.acquire()
+            try:
+                name, tool_run = self._todo.popleft()
+            except IndexError:
+                return
+            self._ends.append(self._perform(name, tool_run))
+            self._told.set()
+
+    def _perform(self, name: str, tool_run: ToolRun) -> _End:
+        from stateline.tools.runner import run_tool
+
+        try:
+            end = run_tool(tool_run, self._stop)
+        except BaseException as error:  # noqa: BLE001 (raised again by whoever takes the end)
+            return _End(name, error=error)
+        return _End(name) if end.stopped else _End(name, end.result)

@@ -1,0 +1,261 @@
+"""One step of a run: decide what an event makes of it, and save the decision.
+
+Every event is one snapshot. What is said here holds for all of them: secrets are masked before anything is decided by
+what was said, and a result that was earned is kept, whatever becomes of it then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from stateline.bundle import canonical
+from stateline.bundle.canonical import Json
+from stateline.engine.means import MANUAL, Means
+from stateline.engine.record import MachineRecord, Run, facts_of, mask_calls, mask_state, write_run
+from stateline.engine.runevent import FREE, Cost, carried, describe, is_calling
+from stateline.errors import ConflictError, DurabilityUnknown, StatelineError, StorageError, ValueRefused
+from stateline.machine.advance import advance
+from stateline.machine.handlers import keep_unsettled
+from stateline.machine.run import (
+    Answered,
+    CallEnded,
+    CallsIntended,
+    Decision,
+    Event,
+    Failed,
+    Intended,
+    Lost,
+    Replaced,
+    Replied,
+    Succeeded,
+)
+from stateline.machine.spec import Machine, Stage
+from stateline.store.store import Store
+
+SHOWN_RESULT = 4000
+"""How much of a result that could not be saved an error shows [characters]."""
+
+
+class Happened(msgspec.Struct, frozen=True, kw_only=True):
+    """An event with all that is told of it: what it used, the means of the call in which it happened, and members for
+    the snapshot's event, without secrets. ``interrupted`` is a signal that came meanwhile, to be raised when it is
+    saved."""
+
+    event: Event
+    cost: Cost = FREE
+    means: Means = MANUAL
+    told: dict[str, Json] = {}
+    masked: int = 0
+    interrupted: Any = None  # a BaseException, which is no msgspec type
+
+
+def apply(run: Run, event: Event, means: Means = MANUAL) -> Run:
+    """Decide, and save the decision, for an event that used nothing that is metered. See :func:`take`."""
+    return take(run, Happened(event=event, means=means))
+
+
+def take(run: Run, happened: Happened) -> Run:
+    """Decide, and save the decision.
+
+    Raises as ``advance`` and ``Scope.save``; nothing has changed then. If it is the result of an effect that cannot be
+    saved, the error says what the result was: it exists nowhere else.
+    """
+    store = run.scope.store
+    event, masked = _masked(store, run, happened.event)
+    happened = replace(happened, event=event, cost=_full_cost(run, event, happened.cost))
+    decision = _decide(run, happened)
+    document = carried(run, event, happened.cost) | happened.told
+    if decision.state.outputs is not run.state.outputs:  # an output was kept, be it equal to the one before
+        document["output_of"] = run.state.tree.stage
+    state, found = mask_state(store.redactor, decision.state, run.state.tree)
+    decision = replace(decision, state=state)
+    masks = masked + found + happened.masked
+    if masks:
+        document["redactions"] = masks
+    try:
+        return write_run(run, decision, describe(run, event, decision, document))
+    except (StorageError, ConflictError, ValueRefused) as error:
+        if isinstance(event, Succeeded | Replied | CallEnded) and not isinstance(error, DurabilityUnknown):
+            raise _unsaved(run, event, error) from None
+        raise
+
+
+def add_to(error: StatelineError, more: str) -> None:
+    """Let ``error`` say what else went wrong."""
+    error.message = f"{error.message}; and {more}"
+    error.args = (error.message,)
+
+
+def stage_of(run: Run) -> Stage:
+    """The stage at which the run stands."""
+    return run.machine.stages[run.state.tree.stage]
+
+
+def is_model_awaited(run: Run) -> bool:
+    """Whether the run waits for whoever stands in for a model."""
+    return run.state.tree.phase == "waiting" and stage_of(run).kind == "agent"
+
+
+def is_in_doubt(run: Run) -> bool:
+    """Whether a pending effect may have been performed, and must not be again: it was started and nothing followed,
+    or what followed is lost, as a repair has recorded."""
+    return bool(doubts(run))
+
+
+def doubts(run: Run) -> list[Event]:
+    """The events by which a run whose effect is in doubt comes to wait for word of it; none for one that is not."""
+    tree = run.state.tree
+    if tree.phase == "started":
+        return [Lost()]
+    if tree.phase == "calling":
+        lost = once(run) if (run.event.get("calls") or {}).get("doubtful") is True else []
+        if lost:
+            return [CallsIntended(ids=lost), Lost()]
+        return [Lost()] if any(call["status"] == "started" for call in tree.pending) else []
+    doubtful = tree.phase == "ready" and (run.event.get("effect") or {}).get("doubtful") is True
+    return [Intended(), Lost()] if doubtful and not stage_of(run).repeatable else []
+
+
+def give_up(run: Run) -> Run:
+    """The run that waits for word of its effect, if that is in doubt; else as it is. The lock must be held, so that
+    whoever performed the effect is gone."""
+    for event in doubts(run):
+        run = apply(run, event)
+    return run
+
+
+def once(run: Run) -> list[str]:
+    """The ids of the pending tool calls that are ready and must not be performed twice."""
+    tools = run.machine.toolset.tools if run.machine.toolset is not None else {}
+    ready = [call for call in run.state.tree.pending if call["status"] == "ready"]
+    return [call["id"] for call in ready if call["name"] not in tools or not tools[call["name"]].repeatable]
+
+
+def replace_machine(run: Run, machine: Machine, record: MachineRecord, places: dict[str, Json]) -> Run:
+    """Go on with a changed machine; ``places`` are the members ``machine`` and ``tools`` of the event. Raises
+    ``MachineChanged`` if it lacks the stage at which the run stands, or the tools that are being called."""
+    before = run.record.source.sha256
+    decision = advance(machine, run.state, Replaced())
+    changed = replace(run, machine=machine, record=record)
+    document = carried(run, Replaced(), FREE)
+    document.pop("tools", None)
+    document |= places
+    document["replaced"] = {"from": before, "to": record.source.sha256}
+    return write_run(changed, decision, describe(changed, Replaced(), decision, document))
+
+
+def _full_cost(run: Run, event: Event, cost: Cost) -> Cost:
+    """An answer in a model's stead is a call of a model, whoever it was."""
+    if isinstance(event, Answered) and stage_of(run).kind == "agent" and not is_calling(run.state.tree):
+        return replace(cost, llm_calls=1)
+    return cost
+
+
+def _decide(run: Run, happened: Happened) -> Decision:
+    facts = facts_of(run, happened.cost, manual=happened.means.manual)
+    event = happened.event
+    try:
+        return advance(run.machine, run.state, event, facts)
+    except StatelineError:
+        raise
+    except Exception as error:
+        # Memory ran out, or there is a bug: whatever it is, a result that was earned is kept first.
+        message = f"{type(error).__name__}: {error}"
+        reply = _reply_in(run, event)
+        if reply is not None:
+            from stateline.machine.rounds import keep_undecided
+
+            return keep_undecided(run.machine, run.state, reply, message, facts)
+        if is_calling(run.state.tree) or not isinstance(event, Succeeded | Answered):
+            raise
+        output = event.output if isinstance(event, Succeeded) else event.value
+        return keep_unsettled(run.machine, run.state, output, message, facts)
+
+
+def _reply_in(run: Run, event: Event) -> Replied | None:
+    """The model's reply that ``event`` is, or brings in a model's stead."""
+    if isinstance(event, Replied):
+        return event
+    if not isinstance(event, Answered) or stage_of(run).kind != "agent" or is_calling(run.state.tree):
+        return None
+    return msgspec.convert(event.value, Replied)
+
+
+def _unsaved(run: Run, event: Succeeded | Replied | CallEnded, error: StatelineError) -> StatelineError:
+    stage = stage_of(run)
+    result = canonical.encode(_result(event), depth=canonical.FILE_DEPTH).decode()
+    shown = result if len(result) <= SHOWN_RESULT else f"{result[:SHOWN_RESULT]}... ({len(result)} characters)"
+    what, repeatable = f"the task of stage {stage.name!r}", stage.repeatable
+    if isinstance(event, Replied):
+        what = f"the model of stage {stage.name!r}"
+    elif isinstance(event, CallEnded):
+        call = next(call for call in run.state.tree.pending if call["id"] == event.id)
+        what, repeatable = f"the tool {call['name']!r} of stage {stage.name!r}", call["status"] == "ready"
+    way = (
+        "it is repeatable and will run again with the same key"
+        if repeatable
+        else f"give the result with `stateline exec resume {run.id} --input JSON`"
+    )
+    return type(error)(
+        f"{what} finished, but its result could not be saved: {error.message}. The result was: {shown}",
+        hint=f"{error.hint}; then {way}",
+    )
+
+
+def _result(event: Succeeded | Replied | CallEnded) -> Json:
+    if isinstance(event, Replied):
+        return {"content": event.content, "tool_calls": event.tool_calls}
+    return event.output if isinstance(event, Succeeded) else event.result
+
+
+def _masked(store: Store, run: Run, event: Event) -> tuple[Event, int]:
+    """The event with secrets masked before anything is decided by it, and how many values that were."""
+    counts = []
+
+    def mask(value: Any) -> Any:
+        value, count = store.redactor.redact(value)
+        counts.append(count)
+        return value
+
+    if isinstance(event, Succeeded):
+        event = Succeeded(output=mask(event.output))
+    elif isinstance(event, Answered) and stage_of(run).kind == "agent" and not is_calling(run.state.tree):
+        event = Answered(value=_masked_reply(mask, event.value))
+    elif isinstance(event, Answered):
+        event = Answered(value=mask(event.value))
+    elif isinstance(event, Replied):
+        event = Replied(content=mask(event.content), tool_calls=_told_apart(run, mask_calls(mask, event.tool_calls)))
+    elif isinstance(event, CallEnded):
+        event = replace(event, result=mask(event.result))
+    elif isinstance(event, Failed):
+        message, hint = mask([event.message, event.hint])
+        event = replace(event, message=message, hint=hint)
+    return event, sum(counts)
+
+
+def _masked_reply(mask: Callable[[Any], Any], value: Json) -> Json:
+    """A person's reply in a model's stead: the names of its fields are ours."""
+    if not isinstance(value, dict) or not isinstance(value.get("tool_calls", []), list):
+        return mask(value)
+    reply = {name: mask(part) for name, part in value.items() if name != "tool_calls"}
+    return reply | {"tool_calls": mask_calls(mask, value["tool_calls"])} if "tool_calls" in value else reply
+
+
+def _told_apart(run: Run, calls: list[Json]) -> list[Json]:
+    """The tool calls of a reply with ids that differ: what was masked in them is the same. Results name the id that
+    stands here, so any will do."""
+    ids = [call.get("id") for call in calls if isinstance(call, dict)]
+    if len(ids) < len(calls) or len({str(name) for name in ids}) == len(calls):
+        return calls
+    from stateline.model.whole import new_ids
+
+    return [call | {"id": name} for call, name in zip(calls, new_ids(ids, call_ids(run)), strict=True)]
+
+
+def call_ids(run: Run) -> set[str]:
+    """The ids of the tool calls in the conversation."""
+    return {message["tool_call_id"] for message in run.state.tree.conversation if message["role"] == "tool"}

@@ -1,0 +1,424 @@
+"""Which model a call asks, and by which means: flags over environment over context over machine file.
+
+Nothing here is opened before it is needed: a call that only waits, reports or plays back imports no provider's library
+and wants no key. Whether exchanges are recorded or played back belongs to the run, and stands in its ``event``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from stateline.bundle import canonical
+from stateline.bundle.canonical import Json
+from stateline.bundle.envelope import Pointer
+from stateline.engine.means import Means
+from stateline.errors import IntegrityError, RequestError, StatelineError, UsageError
+from stateline.store.store import Snapshot, Store
+
+if TYPE_CHECKING:
+    from stateline.engine.record import Run
+    from stateline.model.choice import Choice
+    from stateline.model.playback import Playback
+    from stateline.model.protocol import Model, Reply, Request, Told
+    from stateline.model.recording import Recorder
+    from stateline.prestage.context import Wishes
+    from stateline.service.contexts import Effective
+
+MANUAL = "manual"
+"""The name of no model: whoever calls next answers for it."""
+_MODES = ("strict", "sequential", "hybrid")
+_REMEMBERED = 64
+"""So many of the newest numbers of a recording under way are kept with the run: a crash loses the last one only."""
+
+
+class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the flags of a call say about models; None where they say nothing. ``on_text`` hears a model's text while it
+    comes."""
+
+    model: str | None = None
+    base_url: str | None = None
+    record: str | None = None
+    playback: str | None = None
+    playback_mode: str | None = None
+    on_text: Callable[[str], None] | None = None
+
+
+class Named(msgspec.Struct, frozen=True):
+    """A model by name and endpoint: "" for none, and for the provider's own or none said. ``choice`` is None for no
+    model, and where a recording stands in for it."""
+
+    name: str = ""
+    base_url: str = ""
+    choice: Any = None  # model.choice.Choice, which is loaded only where a model is named
+
+
+class Exchanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Whether a run records or plays back: ``event.exchanges``. ``dir`` is a real path, ``playback`` the mode ("" while
+    recording). ``used`` are the numbers of the exchanges that the run has made or played, in order (of a recording the
+    newest), ``stale`` those of them that were recorded for other requests."""
+
+    mode: Literal["record", "playback"]
+    dir: str
+    playback: Literal["", "strict", "sequential", "hybrid"] = ""
+    used: list[int] = []
+    stale: list[int] = []
+
+
+class Models:
+    """The models of one call. The engine asks for ``means`` and ``closing``."""
+
+    def __init__(self, store: Store, options: ModelOptions, environ: Mapping[str, str] | None = None) -> None:
+        """Touches nothing. Raises ``UsageError`` for flags that exclude each other or name a secret."""
+        self._store = store
+        self._options = options
+        self._environ = os.environ if environ is None else environ
+        self._wanted = _wanted(options)
+        if self._wanted is not None and store.redactor.redact(self._wanted.dir)[1] > 0:
+            raise UsageError(  # a run keeps the path
+                "the directory of --record or --playback has a secret in its path; nothing was done",
+                hint="give a directory of another name",
+            )
+        self._overlaid = Means()
+        self._exchanges: Exchanges | None = None
+        self._voice: Playback | Recorder | None = None
+        self._late = _Late(self._environ)
+        self._contexts: dict[str, Named] = {}
+        self._begun = False
+        self._nobody = False
+
+    def begin(self) -> Json:
+        """The call begins a run, or is about no run: the flags say whether exchanges are recorded or played back. Gives
+        :meth:`exchanges`. Raises ``NotFound`` for a recording that is not there."""
+        wanted = self._wanted
+        if wanted is not None and wanted.mode == "playback" and not wanted.playback:
+            wanted = msgspec.structs.replace(wanted, playback="hybrid")
+        self._use(wanted)
+        self._begun = True
+        return self.exchanges()
+
+    def asked(self, head: Snapshot | None = None, machine: str | None = None) -> Named:
+        """The model for a context at ``head`` (None: it is not there yet), or for a stage whose ``machine`` file names
+        one. Raises ``RequestError`` for a name that is no model's."""
+        return self._named(machine, lambda: _made_for(self._store, head))
+
+    def asking(self, named: Named) -> Model | None:
+        """The model itself, recorded or played back if the call wants that; None where nobody is there to be asked."""
+        return self._model(named)
+
+    def ready(self, named: Named) -> Callable[[], None]:
+        """Raises ``RequestError`` for what is known here to keep that model from being called. Sends nothing."""
+
+        def demand() -> None:
+            if named.choice is not None:
+                from stateline.model.choice import demand_ready
+
+                demand_ready(named.choice, environ=self._environ)
+
+        return demand
+
+    def settle(self, effective: Effective, context: Mapping[str, Json]) -> None:
+        """From here on these prompts and settings hold, whole; ``context`` has those that are stored."""
+        prompts, settings = context["prompts"], context["settings"]
+        self._overlaid = Means(
+            system=effective.system if effective.system != prompts["system"] else None,
+            developer=effective.developer if effective.developer != prompts["developer"] else None,
+            settings={
+                name: value
+                for name, value in {**dict.fromkeys(settings), **effective.settings}.items()
+                if name not in settings or canonical.encode(settings[name]) != canonical.encode(value)
+            },
+        )
+
+    def overlay(self, wishes: Wishes, context: Mapping[str, Json] | None) -> None:
+        """From here on these flags hold over the context of the run that the call goes on with, and nothing of them is
+        stored. Raises ``RequestError`` for a setting that no context may have."""
+        from stateline.prestage.context import demand_settings
+
+        demand_settings(wishes.settings)
+        mask = self._store.redactor.redact
+        developer: list[str] = mask(wishes.developer)[0]
+        before = ((context or {}).get("prompts") or {}).get("developer") or []
+        self._overlaid = Means(
+            system=mask(wishes.system)[0],
+            developer=[*before, *(text for text in developer if text not in before)] if developer else None,
+            settings=mask(wishes.settings)[0],
+        )
+
+    def exchanges(self) -> Json:
+        """``event.exchanges`` as it is to be saved now; None for a run that neither records nor plays back."""
+        now, voice = self._exchanges, self._voice
+        if now is None or voice is None:
+            return None
+        document: dict[str, Json] = {"mode": now.mode, "dir": now.dir, "used": list(voice.used)}
+        if now.mode == "record":
+            return document | {"used": voice.used[-_REMEMBERED:]}
+        stale = list(getattr(voice, "stale", ()))
+        return document | {"playback": now.playback} | ({"stale": stale} if stale else {})
+
+    def means(self, run: Run) -> Means:
+        """By which means the effects of ``run`` are performed as it stands now.
+
+        Raises ``RequestError`` for a recording or playback that is not the run's own, and for a name that is no
+        model's; ``NotFound`` for a recording that is gone.
+        """
+        if run.snapshot is not None:
+            self._adopt(run)
+        elif not self._begun:
+            self.begin()
+        wanted = _wanted_by(run)
+        if wanted is None:
+            return Means()
+        named = self._named(wanted, lambda: self._made_for(run))
+        model = self._model(named)
+        self._nobody = self._nobody or model is None
+        if model is None:
+            return msgspec.structs.replace(self._overlaid, exchanges=self.exchanges)
+        return msgspec.structs.replace(
+            self._overlaid,
+            model=model,
+            name=named.name,
+            ready=self.ready(named),
+            on_text=self._options.on_text,
+            exchanges=self.exchanges,
+        )
+
+    def closing(self, run: Run) -> list[str]:
+        """What is to be said of recordings when a call ends: what did not fit, and what a complete run left over."""
+        voice = self._voice
+        unheeded = self._unheeded()
+        if voice is None:
+            return unheeded
+        from stateline.model.playback import Playback
+
+        warnings: list[str] = []
+        if isinstance(voice, Playback) and run.state.status == "complete":
+            try:
+                # A context that is restored leaves what was recorded of its derivation unplayed, and rightly so.
+                warnings += voice.closing(("turn",))
+            except StatelineError as error:  # the run is complete, whatever lies there
+                warnings.append(error.message)
+        return [*unheeded, *voice.warnings, *warnings]
+
+    def _unheeded(self) -> list[str]:
+        """Flags that did nothing, since nobody was there to be asked."""
+        if not self._nobody:
+            return []
+        said = {
+            "--base-url": (self._options.base_url, "was not used"),
+            "--record": (self._options.record, "recorded nothing of this"),
+        }
+        way = "there is no model to ask; name one with -m PROVIDER/NAME"
+        return [f"{flag} {came}: {way}" for flag, (value, came) in said.items() if value is not None]
+
+    # -- names -----------------------------------------------------------------------------------------------------
+
+    def _named(self, machine: str | None, context: Callable[[], Named]) -> Named:
+        """The model by the first of flag, environment, context and machine file that names one; of a playback, else by
+        the recording."""
+        said = self._said("model")
+        made_for = Named() if said and self._said("base_url") else context()
+        name = said or made_for.name or machine or ""
+        if self._exchanges is not None and self._exchanges.mode == "playback":
+            name = self._recorded_name() if name in ("", MANUAL) else name
+            return Named(name, self._said("base_url") or made_for.base_url)
+        if name in ("", MANUAL):
+            return Named(base_url=self._said("base_url"))
+        return self._chosen(name, made_for)
+
+    def _chosen(self, name: str, made_for: Named) -> Named:
+        from stateline.model.choice import choose
+
+        said, borrowed = self._said("base_url"), made_for.base_url
+        choice = None
+        # Never another provider's: it would be sent this one's key.
+        if borrowed and not said and _provider(name) == _provider(made_for.name):
+            with suppress(RequestError):
+                choice = choose(name, environ=self._environ)
+            said = "" if choice is not None and choice.base_url else borrowed
+        choice = choose(name, said, environ=self._environ)
+        return Named() if choice is None else Named(choice.name, choice.base_url, choice)
+
+    def _said(self, what: Literal["model", "base_url"]) -> str:
+        """What a flag says, else the environment; "" for nothing."""
+        flag: str | None = getattr(self._options, what)
+        return (flag or "").strip() or self._environ.get(f"STATELINE_{what.upper()}", "").strip()
+
+    def _made_for(self, run: Run) -> Named:
+        """The model that the context of ``run`` was made for."""
+        context = run.state.context
+        if not isinstance(context, dict):
+            return Named()
+        scope = self._store.scope(str(context["scope"]))
+        sha = str(context["sha256"])
+        if sha not in self._contexts:
+            path = run.event.get("context_path") if run.snapshot is not None else None
+            found = scope.head() if path is None else self._store.read_snapshot(scope.hash, Pointer(str(path), sha))
+            self._contexts[sha] = _made_for(self._store, found)
+        return self._contexts[sha]
+
+    def _recorded_name(self) -> str:
+        from stateline.model.recording import Recordings
+
+        recordings = Recordings(self._exchanges.dir) if self._exchanges is not None else None
+        return str(recordings.read(recordings.numbers[0]).request["model"]) if recordings and recordings.numbers else ""
+
+    # -- models ----------------------------------------------------------------------------------------------------
+
+    def _model(self, named: Named) -> Model | None:
+        voice = self._voice
+        if self._exchanges is not None and self._exchanges.mode == "playback":
+            return voice
+        if named.choice is None:
+            return None
+        self._late.choices[named.name] = named.choice
+        return self._late if voice is None else voice
+
+    def _adopt(self, run: Run) -> None:
+        """Record or play back as the run does. Raises ``RequestError`` if the flags say otherwise."""
+        kept = _kept(run)
+        _demand_same(run, kept, self._wanted)
+        goes_on = run.state.status in ("running", "waiting")
+        if goes_on and (kept is None or self.exchanges() != run.event["exchanges"]):
+            self._use(kept)
+
+    def _use(self, wanted: Exchanges | None) -> None:
+        before = [] if self._voice is None else list(self._voice.warnings)
+        self._exchanges, self._voice = wanted, None
+        if wanted is None:
+            return
+        mask = _mask(self._store)
+        if wanted.mode == "playback":
+            from stateline.model.playback import Playback
+
+            mode = wanted.playback or "hybrid"
+            self._voice = Playback(wanted.dir, mode, wanted.used, stale=wanted.stale, mask=mask)
+        else:
+            from stateline.model.recording import Recorder
+
+            self._voice = Recorder(self._late, wanted.dir, mask, wanted.used)
+        self._voice.warnings[:0] = before
+
+
+class _Late:
+    """Opens a model when it is first asked, by the name in the request."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.choices: dict[str, Choice] = {}
+        self._environ = environ
+        self._opened: dict[Choice, Model] = {}
+
+    def reply(self, request: Request, told: Told | None = None) -> Reply:
+        """As the model's. Raises also ``RequestError`` where its library or its key is missing; nothing was sent."""
+        choice = self.choices[request.model]
+        if choice not in self._opened:
+            from stateline.model.choice import open_model
+
+            self._opened[choice] = open_model(choice, environ=self._environ)
+        return self._opened[choice].reply(request, told)
+
+
+def _mask(store: Store) -> Callable[[Json], Json]:
+    return lambda value: store.redactor.redact(value)[0]
+
+
+def _provider(name: str) -> str:
+    """Who is asked for a model of that name, where an endpoint is given."""
+    from stateline.model.choice import PROVIDERS
+
+    word = name.partition("/")[0]
+    return word if word in PROVIDERS else "openai"
+
+
+def _wanted(options: ModelOptions) -> Exchanges | None:
+    """What the flags say of recordings. Raises ``UsageError``."""
+    if options.record is not None and options.playback is not None:
+        raise UsageError("--record and --playback exclude each other; nothing was done", hint="give one of them")
+    if options.playback_mode is not None and options.playback_mode not in _MODES:
+        raise UsageError(
+            f"--playback-mode is {options.playback_mode!r}; it must be strict, sequential or hybrid",
+            hint="nothing was done; correct it",
+        )
+    path = options.playback if options.record is None else options.record
+    if path is None:
+        if options.playback_mode is not None:
+            raise UsageError("--playback-mode needs --playback; nothing was done", hint="say which recording")
+        return None
+    real = _real(path)
+    if options.record is not None:
+        if options.playback_mode is not None:
+            raise UsageError("--playback-mode is none of recording; nothing was done", hint="leave it out")
+        return Exchanges(mode="record", dir=real)
+    mode: Any = options.playback_mode or ""
+    return Exchanges(mode="playback", dir=real, playback=mode)
+
+
+def _real(path: str) -> str:
+    try:
+        path.encode()
+        if path.strip() and "\0" not in path:
+            return os.path.realpath(path)
+    except UnicodeEncodeError:
+        pass
+    raise UsageError(f"{path!r:.80} is no name of a directory that can be kept; nothing was done", hint="name another")
+
+
+def _kept(run: Run) -> Exchanges | None:
+    """What the run says of recordings. Raises ``IntegrityError`` for what is no such thing."""
+    kept = run.event.get("exchanges")
+    if kept is None:
+        return None
+    try:
+        return msgspec.convert(kept, Exchanges)
+    except msgspec.ValidationError as error:
+        raise IntegrityError(
+            f"the snapshot {run.snapshot.path} does not say how its run records or plays back: {error}",
+            finding="malformed",
+            hint="nothing was changed; was it written by stateline?",
+        ) from None
+
+
+def _demand_same(run: Run, kept: Exchanges | None, wanted: Exchanges | None) -> None:
+    if wanted is None:
+        return
+    same = kept is not None and (kept.mode, kept.dir) == (wanted.mode, wanted.dir)
+    same = same and wanted.playback in ("", kept.playback if kept is not None else "")
+    if not same:
+        raise RequestError(
+            f"the run {run.id} {_told(kept)}, and this call says otherwise; nothing was changed",
+            hint="leave --record and --playback out to go on with it, or begin another run (another --id, or --force)",
+        )
+
+
+def _told(kept: Exchanges | None) -> str:
+    if kept is None:
+        return "neither records nor plays back"
+    if kept.mode == "record":
+        return f"records to {kept.dir}"
+    return f"plays {kept.dir} back ({kept.playback})"
+
+
+def _wanted_by(run: Run) -> str | None:
+    """The model that the machine names for the stage where ``run`` stands, "" if it names none; None if no stage of it
+    asks a model. Before another stage: for an agent stage that may follow."""
+    machine = run.machine
+    stage = machine.stages[run.state.tree.stage]
+    agents = [each.agent for each in machine.stages.values() if each.agent is not None]
+    if not agents:
+        return None
+    if stage.agent is not None:
+        return stage.agent.model or machine.model or ""
+    return machine.model or next((agent.model for agent in agents if agent.model), None) or ""
+
+
+def _made_for(store: Store, head: Snapshot | None) -> Named:
+    """The model that the context at ``head`` was made for."""
+    state = None if head is None else store.resolve(head.state)
+    if not isinstance(state, dict):
+        return Named()
+    name, base_url = state.get("model_id"), state.get("base_url")
+    return Named(name if isinstance(name, str) else "", base_url if isinstance(base_url, str) else "")

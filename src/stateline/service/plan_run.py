@@ -1,0 +1,102 @@
+"""``run --dry-run``: what would become of the context, and the first effect of the run; by reading alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec.structs import replace
+
+from stateline.bundle import naming
+from stateline.bundle.canonical import Json
+from stateline.engine.means import Means
+from stateline.engine.record import Run, run_scope
+from stateline.errors import StatelineError
+from stateline.machine.advance import advance
+from stateline.machine.run import Facts, Started
+from stateline.service.contexts import ContextOptions, Rehearsal, context_scope, rehearse
+from stateline.service.launch import Launch, demand_no_secret
+from stateline.service.models import Models
+from stateline.service.plan import Plan, by_way, demand_writable, plan_context, plan_known, plan_turns, refusal
+from stateline.service.run import (
+    RunOptions,
+    asked_of,
+    context_options,
+    demand_same,
+    existing,
+    toolset_of,
+    with_models,
+)
+from stateline.store.store import Store
+
+
+def plan_run(store: Store, options: RunOptions) -> Plan:
+    """What ``run`` would do. Raises ``UsageError`` for malformed names and for flags that exclude each other; any other
+    error is a plan to refuse."""
+    if options.run is not None:
+        naming.checked_id(options.run, "run id")
+    if options.context is not None:
+        naming.checked_id(options.context, "context name")
+    models = Models(store, options.models)
+    try:
+        if options.prompt is None and options.run is None:
+            models.begin()
+            how = context_options(store, options, models, toolset_of(store, options.tools))
+            _demand_ready(store, how, models, rehearse(store, context_scope(store, how), how))
+            plan = plan_context(store, how)
+            return replace(plan, effects=[by_way(effect, models.exchanges()) for effect in plan.effects])
+        found = existing(store, options)
+        if found is not None and not options.force:
+            demand_same(store, found, options)
+            models.overlay(options.wishes, found.context())
+            return plan_known(found, found.machine, with_models(options.call, models), list(store.warnings), False)
+        return _plan_beginning(store, options, models, found)
+    except StatelineError as error:
+        return refusal(store, error, options.run)
+
+
+def _plan_beginning(store: Store, options: RunOptions, models: Models, found: Run | None) -> Plan:
+    asked = asked_of(store, options)
+    demand_no_secret(store, Launch(run=options.run), asked.machinery)
+    models.begin()
+    how = context_options(store, options, models, asked.machine.toolset)
+    rehearsal = rehearse(store, context_scope(store, how), how)
+    scope = run_scope(store, options.run) if options.run is not None else None
+    written = [context_scope(store, how)] if rehearsal.steps else []
+    demand_writable(store, [*written, *([scope] if scope is not None else [])], objects=True)
+    said = options.call.input
+    event = Started(input=None if said is msgspec.UNSET else said)
+    state = advance(asked.machine, None, event, Facts(manual=how.model is None)).state
+    base = Plan(
+        action="start" if found is None else "restart",
+        run=options.run,
+        scope=scope.key if scope is not None else None,
+        head=found.sha256 if found is not None else None,
+        exit=0,
+        warnings=[*store.warnings, *rehearsal.warnings],
+    )
+    ready = _demand_ready(store, how, models, rehearsal)
+    means = Means(model=how.model, name=how.wishes.model, exchanges=models.exchanges, ready=ready)
+    plan = plan_turns(base, asked.machine, state, False, means)
+    exits = {*plan.exits, *([1] if any(step.modelled for step in rehearsal.steps) else [])}
+    before = [by_way(effect, models.exchanges()) for effect in rehearsal.effects()]
+    effects = [_context(store, how, rehearsal), *before, *plan.effects]
+    return replace(plan, effects=effects, exits=sorted(exits))
+
+
+def _demand_ready(store: Store, how: ContextOptions, models: Models, rehearsal: Rehearsal) -> Callable[[], None]:
+    """What raises for a model that cannot be called, as is known here; called if the pre-stage asks the model."""
+    ready = models.ready(models.asked(context_scope(store, how).head() if how.name is not None else None))
+    if any(step.modelled for step in rehearsal.steps):
+        ready()
+    return ready
+
+
+def _context(store: Store, how: ContextOptions, rehearsal: Rehearsal) -> dict[str, Json]:
+    """What becomes of the context, as an effect of its own: restored, or derived or refined by what follows it."""
+    return {
+        "type": "context",
+        "action": rehearsal.steps[-1].type if rehearsal.steps else "restore",
+        "scope": context_scope(store, how).key,
+        "head": rehearsal.head.sha256 if rehearsal.head is not None else None,
+    }

@@ -1,0 +1,236 @@
+"""The verb ``run``: one prompt, one agent. It is a machine of one stage, built from the flags, and goes the way of all
+machines; the context comes first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import msgspec
+from msgspec.structs import replace
+
+from stateline.bundle import canonical, naming
+from stateline.bundle.canonical import Json, sha256
+from stateline.engine.loop import Beginning
+from stateline.engine.record import Run, facts_in, load_run, run_scope
+from stateline.errors import ConflictError, NotFound, RequestError, UsageError
+from stateline.machine.spec import Agent, Bounds, Machine, Stage, Toolset
+from stateline.prestage.context import Wishes
+from stateline.process.interrupts import Signals
+from stateline.service.contexts import ContextOptions, Prepared, context_scope, prepare
+from stateline.service.execute import Call, proceed
+from stateline.service.launch import (
+    Launch,
+    Machinery,
+    begin_chain,
+    beginning,
+    demand_no_others_answer,
+    demand_no_secret,
+)
+from stateline.service.models import ModelOptions, Models
+from stateline.service.outcome import Outcome
+from stateline.store.store import Store
+
+NAME = "run"
+"""The name of every such machine."""
+STAGE = "agent"
+"""The name of the one stage, under which the answer stands in ``outputs``."""
+TOOL_ROUNDS = 100
+"""Replies whose tool calls are performed, at most: a model that never stops calling would be paid for ever."""
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the caller asked for. ``prompt`` None: go on with ``run``, or only see to the context. ``tools`` is the path
+    of a manifest; ``context`` names the context (None: the default one of model, base URL and toolset). ``began`` is
+    told the purpose of each call of the pre-stage beforehand."""
+
+    prompt: str | None = None
+    run: str | None = None
+    force: bool = False
+    tools: str | None = None
+    context: str | None = None
+    wishes: Wishes = Wishes()
+    models: ModelOptions = ModelOptions()
+    call: Call = Call()
+    began: Callable[[str], None] | None = None
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What a run is begun with: its machine, as bytes and checked, and how many masks are in the prompt."""
+
+    machinery: Machinery
+    machine: Machine
+    masks: int
+
+
+def run(store: Store, options: RunOptions) -> Outcome:
+    """Begin a run and go on to its end, or to a request that nobody answers in this call; or go on with a run.
+
+    Raises a ``StatelineError`` for what keeps it from being done, ``Interrupted`` for a signal; a run that failed is an
+    outcome, not an error.
+    """
+    with Signals() as signals:
+        models = Models(store, options.models)
+        found = existing(store, options)
+        if found is not None and not options.force:
+            signals.run = found.id
+            demand_same(store, found, options)
+            models.overlay(options.wishes, found.context())
+            return proceed(found, with_models(options.call, models), [])
+        asked = asked_of(store, options)
+        signals.run = options.run
+        models.begin()
+        prepared = prepare(store, context_options(store, options, models, asked.machine.toolset))
+        models.settle(prepared.effective, facts_in(store, prepared.head))
+        how = how_to_launch(options, models, prepared)
+        demand_no_secret(store, how, asked.machinery)
+        begun, began = begin_chain(store, how, asked.machinery, decided(store, how, asked))
+        if not began:
+            raise ConflictError(
+                f"another process began the run {begun.id} meanwhile; the prompt of this call was not used",
+                hint="choose another --id, or go on with that run without a prompt",
+            )
+        signals.run = begun.id
+        # What the call said is said, and what stands on standard input was meant for no question of this run.
+        call = replace(options.call, input=msgspec.UNSET, stdin=None, parent=None)
+        return proceed(begun, with_models(call, models), prepared.outcome.warnings)
+
+
+def prepare_context(store: Store, options: RunOptions) -> Prepared:
+    """``run`` without a prompt: derive, refine or restore the context, and stop. Raises a ``StatelineError``."""
+    models = Models(store, options.models)
+    models.begin()
+    return prepare(store, context_options(store, options, models, toolset_of(store, options.tools)))
+
+
+def existing(store: Store, options: RunOptions) -> Run | None:
+    """The run that ``--id`` names, if it is there. Reads only. Raises ``NotFound`` for one that is not there and cannot
+    begin without a prompt, ``UsageError`` for one that shall begin anew without one."""
+    if options.run is None:
+        return None
+    naming.checked_id(options.run, "run id")
+    there = run_scope(store, options.run).head() is not None
+    if options.prompt is None and not there:
+        raise NotFound(
+            f"there is no run {options.run}", hint="give -p TEXT to begin it; `stateline exec list` lists the others"
+        )
+    if options.prompt is None and options.force:
+        raise UsageError("--force begins anew, and needs a prompt; nothing was done", hint="give -p TEXT")
+    return load_run(store, options.run) if there else None
+
+
+def demand_same(store: Store, found: Run, options: RunOptions) -> None:
+    """Raise ``RequestError`` for flags that say otherwise than the run ``found`` began: they would do nothing."""
+    ways = "leave them out to go on with it; --force begins it anew, another --id (or none) another run"
+    stage = found.machine.stages.get(STAGE)
+    agent = stage.agent if stage is not None else None
+    if options.prompt is not None and (agent is None or agent.prompt != template(store, options.prompt)[0]):
+        raise RequestError(f"the run {found.id} began with another prompt; nothing was changed", hint=ways)
+    if options.tools is not None:
+        from stateline.tools.check import toolset_hash
+
+        if toolset_hash(toolset_of(store, options.tools)) != toolset_hash(found.machine.toolset):
+            raise RequestError(f"the run {found.id} began with other tools; nothing was changed", hint=ways)
+    if options.wishes.refine is not None:
+        raise RequestError(
+            f"the run {found.id} keeps the context with which it began; nothing was refined",
+            hint="refine without --id, for the runs to come",
+        )
+
+
+def asked_of(store: Store, options: RunOptions) -> Asked:
+    """The machine of one stage that the flags mean. Reads only. Raises ``RequestError``, ``AnswerRefused`` for an input
+    that answers another run, and as ``read_manifest``."""
+    demand_no_others_answer(store, options.run, options.call.input)
+    if "\0" in (options.prompt or ""):
+        raise RequestError("the prompt holds a NUL character; nothing was done", hint="take it out")
+    prompt, masks = template(store, options.prompt or "")
+    agent: dict[str, Json] = {"prompt": prompt}
+    document: dict[str, Json] = {"stateline": 1, "name": NAME, "stages": {STAGE: {"agent": agent}}}
+    path, tools, bounds, toolset = "", None, Bounds(), None
+    if options.tools is not None:
+        from stateline.tools.manifest import read_manifest
+
+        manifest = read_manifest(options.tools, store.redactor.find)
+        path, toolset = manifest.path, manifest.toolset
+        tools, bounds = os.path.basename(path), Bounds(max_tool_rounds=TOOL_ROUNDS)
+        agent["tools"] = list(toolset.tools)
+        document |= {"tools": tools, "bounds": {"max_tool_rounds": TOOL_ROUNDS}}
+    # The same as reading the document would give, without the readers of files.
+    stage = Stage(name=STAGE, kind="agent", agent=Agent(prompt=prompt, tools=agent.get("tools", [])), repeatable=True)
+    machine = Machine(
+        name=NAME, start=STAGE, order=[STAGE], stages={STAGE: stage}, tools=tools, toolset=toolset, bounds=bounds
+    )
+    data = canonical.encode(document)
+    return Asked(Machinery(path, data, sha256(data), recorded=False), machine, masks)
+
+
+def template(store: Store, prompt: str) -> tuple[str, int]:
+    """The prompt as the machine has it: secrets masked, and braces kept from being read as expressions, since a prompt
+    means what it says; and how many values were masked."""
+    text, masks = store.redactor.redact(prompt)
+    return text.replace("{{", "{{ '{{' }}"), masks
+
+
+def toolset_of(store: Store, path: str | None) -> Toolset | None:
+    """The tools of the manifest at ``path``; None without one. Raises as ``read_manifest``."""
+    if path is None:
+        return None
+    from stateline.tools.manifest import read_manifest
+
+    return read_manifest(path, store.redactor.find).toolset
+
+
+def context_options(store: Store, options: RunOptions, models: Models, toolset: Toolset | None) -> ContextOptions:
+    """The context that the run is given: asked by the model of this call, of the environment, or of the context."""
+    from stateline.model.protocol import ToolSpec
+
+    tools = [] if toolset is None else list(toolset.tools.values())
+    wishes = replace(
+        options.wishes,
+        toolset=_hash(toolset),
+        tools=[ToolSpec(tool.name, tool.description, tool.schema) for tool in tools],
+        task=options.prompt,
+    )
+    said = models.asked()
+    wishes = replace(wishes, model=said.name, base_url=said.base_url)
+    call = options.call
+    how = ContextOptions(name=options.context, wishes=wishes, parent=call.parent, wait=call.wait, began=options.began)
+    # A context that has a name of its own knows its model; flags and environment count before that.
+    named = models.asked(context_scope(store, how).head()) if options.context is not None else said
+    wishes = replace(wishes, model=named.name, base_url=named.base_url)
+    return replace(how, wishes=wishes, model=models.asking(named))
+
+
+def _hash(toolset: Toolset | None) -> str:
+    if toolset is None:
+        return ""
+    from stateline.tools.check import toolset_hash
+
+    return toolset_hash(toolset)
+
+
+def with_models(call: Call, models: Models) -> Call:
+    """``call`` with the means of ``models``."""
+    return replace(call, means=models.means, exchanges=models.begin, closing=models.closing)
+
+
+def how_to_launch(options: RunOptions, models: Models, prepared: Prepared) -> Launch:
+    """How the run begins, with the very context that was prepared for it."""
+    call = options.call
+    return Launch(
+        run=options.run,
+        force=options.force,
+        input=None if call.input is msgspec.UNSET else call.input,
+        context=prepared.scope.partition(":")[2],
+        given=prepared.head,
+        exchanges=models.exchanges(),
+        means=models.means,
+        wait=call.wait,
+    )
+
+
+def decided(store: Store, how: Launch, asked: Asked) -> Beginning:
+    """The beginning of the run. Reads only."""
+    first = beginning(store, how, asked.machine, asked.machinery)
+    return replace(first, redactions=first.redactions + asked.masks)

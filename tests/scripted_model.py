@@ -1,0 +1,70 @@
+"""A model that says what a test wrote down for it, one reply a call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stateline.engine.means import Means
+from stateline.engine.record import Run
+from stateline.model.protocol import ModelFailed, Reply, Request, Told, ToolCall, Usage
+
+Line = Reply | ModelFailed | Callable[[Request], Reply]
+
+
+def says(content: str, usage: tuple[int, int] | None = None) -> Reply:
+    """An answer."""
+    return Reply(content=content, usage=Usage(*usage) if usage else None, model="scripted-1")
+
+
+def calls(*wanted: tuple[str, dict[str, Any]], content: str = "", usage: tuple[int, int] | None = None) -> Reply:
+    """A reply that calls tools, by name and arguments."""
+    listed = [ToolCall(f"c{number}", name, arguments) for number, (name, arguments) in enumerate(wanted)]
+    spent = Usage(*usage) if usage else None
+    return Reply(content=content, tool_calls=listed, finish="tool_calls", usage=spent, model="scripted-1")
+
+
+class Scripted:
+    """Goes through its ``lines`` once, in order, whatever it is asked; ``requests`` is what it was asked."""
+
+    def __init__(self, *lines: Line) -> None:
+        self.lines = list(lines)
+        self.requests: list[Request] = []
+
+    def reply(self, request: Request, told: Told | None = None) -> Reply:
+        self.requests.append(request)
+        line = self.lines.pop(0)
+        if callable(line):
+            line = line(request)
+        if isinstance(line, ModelFailed):
+            raise line
+        if told is not None:
+            told(line.content)
+        return line
+
+    def means(self, run: Run) -> Means:
+        """As ``Call.means``."""
+        return Means(model=self, name="scripted/one")
+
+
+def write_machine(place: Path, stages: dict[str, Any], **more: Any) -> str:
+    """A machine file in ``place``."""
+    path = place / "m.json"
+    path.write_text(json.dumps({"stateline": 1, "name": "m", "stages": stages, **more}))
+    return str(path)
+
+
+def write_tools(place: Path, **tools: dict[str, Any]) -> None:
+    """A tools manifest ``tools.json`` in ``place``. Each tool needs ``argv``."""
+    listed = [
+        {"name": name, "description": f"Does {name}.", "schema": {"type": "object"}, **tool}
+        for name, tool in tools.items()
+    ]
+    (place / "tools.json").write_text(json.dumps({"tools": listed}))
+
+
+def shell(script: str, **more: Any) -> dict[str, Any]:
+    """A tool that is a line of shell."""
+    return {"argv": ["/bin/sh", "-c", script], **more}

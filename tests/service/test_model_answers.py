@@ -1,0 +1,264 @@
+"""Whoever calls next may stand in for the model: the request, the forms of an answer, and answers that are refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_model import Scripted, calls, says, shell, write_machine, write_tools
+
+from stateline import Store
+from stateline.bundle.redact import Redactor
+from stateline.errors import AnswerRefused, ConflictError, UsageError
+from stateline.prestage.context import Wishes
+from stateline.service.contexts import ContextOptions, prepare
+from stateline.service.execute import Call, Options, execute, resume
+from stateline.service.plan import plan_execute
+from stateline.service.runs import history, status
+from stateline.store.memory import MemoryBackend
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the tools are POSIX shell")
+
+RUN = "r"
+SECRET = "sesame-open-12"
+END: dict[str, Any] = {"end": {}}
+SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store(MemoryBackend(), redactor=Redactor([("KEY", SECRET)]))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    write_tools(tmp_path, search=shell("echo x >> ran; cat", schema=SCHEMA))
+    agent = {"prompt": "Find {{ input }}.", "tools": ["search"]}
+    stages = {"think": {"agent": agent, "default_next": "end"}, "end": END}
+    return write_machine(tmp_path, stages, tools="tools.json")
+
+
+def begin(store: Store, path: str, **options: Any) -> Any:
+    return execute(store, Options(machine=path, run=RUN, call=Call(input="it"), **options))
+
+
+def answer(store: Store, value: Any, **call: Any) -> Any:
+    return resume(store, RUN, Call(input=value, **call))
+
+
+def events(store: Store) -> list[str]:
+    return [snapshot.event["type"] for snapshot in store.scope(f"run:{RUN}").walk()][::-1]
+
+
+def test_the_request_says_all_that_a_model_would_get(store: Store, path: str) -> None:
+    prepare(store, ContextOptions(name="demo", wishes=Wishes(system="S", developer=["D"])))
+    waits = begin(store, path, context="demo")
+    assert (waits.status, waits.exit_code, waits.stage) == ("waiting", 3, "think")
+    request = store.scope(f"run:{RUN}").load().event["waiting"]["requestId"]
+    assert waits.waiting == {
+        "type": "llm_request",
+        "requestId": request,
+        "stage": "think",
+        "prompt": "Find it.",
+        "messages": [
+            {"role": "system", "content": "S"},
+            {"role": "developer", "content": "D"},
+            {"role": "user", "content": "Find it."},
+        ],
+        "tools": [{"name": "search", "description": "Does search.", "parameters": SCHEMA}],
+        "output_schema": None,
+    }
+    assert status(store, RUN)["interrupts"] == [waits.waiting]
+    assert resume(store, RUN, Call()).waiting == waits.waiting, "the request is stable"
+    assert events(store) == ["started"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Here.",
+        {"response": "Here."},
+        {"response": "Here.", "tools": []},
+        {"type": "llm_response", "response": {"content": [{"type": "text", "text": "Here."}]}},
+    ],
+)
+def test_every_form_of_an_answer_is_taken(store: Store, path: str, said: Any) -> None:
+    waits = begin(store, path)
+    if isinstance(said, dict):
+        said["requestId"] = waits.waiting["requestId"]
+    done = answer(store, said)
+    assert (done.status, done.output) == ("complete", "Here.")
+    assert store.scope(f"run:{RUN}").load().event["meters"]["llm_calls"] == 1
+
+
+def test_the_tools_that_an_answer_calls_belong_to_its_turn(store: Store, path: str, tmp_path: Path) -> None:
+    begin(store, path)
+    waits = answer(store, {"response": "", "tools": [{"name": "search", "params": {"q": "x"}}]}, one_turn=True)
+    assert (waits.exit_code, waits.turn, waits.reason) == (3, 1, "llm_request")
+    assert waits.waiting["messages"][-1]["content"] == {"q": "x"}
+    assert (tmp_path / "ran").read_text() == "x\n"
+    assert events(store) == ["started", "answered", "calls_intended", "call_ended"]
+    done = answer(store, "done", one_turn=True)
+    assert (done.exit_code, done.turn) == (2, 2)
+    assert [row["output"] for row in history(store, RUN)] == [None, None, "done"]
+
+
+@pytest.mark.parametrize("one_turn", [True, False])
+def test_the_same_answer_twice_is_one_answer_and_gives_the_same_document(
+    store: Store, path: str, tmp_path: Path, one_turn: bool
+) -> None:
+    waits = begin(store, path)
+    call = {"type": "tool_use", "id": "t1", "name": "search", "input": {"q": "x"}}
+    said = {"type": "llm_response", "requestId": waits.waiting["requestId"], "response": {"content": [call]}}
+    first = answer(store, said, one_turn=one_turn)
+    second = answer(store, said, one_turn=one_turn)
+    assert second.document() == first.document()
+    assert (tmp_path / "ran").read_text() == "x\n"
+    assert store.scope(f"run:{RUN}").load().event["meters"]["llm_calls"] == 1
+    with pytest.raises(AnswerRefused, match="answered before, and differently"):
+        answer(store, {**said, "response": "something else"})
+
+
+def test_the_answer_to_a_request_finds_its_run_and_never_begins_another(store: Store, path: str) -> None:
+    said = {"response": "Here.", "requestId": begin(store, path).waiting["requestId"]}
+    first = execute(store, Options(machine=path, call=Call(input=said)))
+    second = execute(store, Options(machine=path, call=Call(input=said)))
+    assert first.document() == second.document()
+    assert first.run == RUN
+    with pytest.raises(AnswerRefused, match="no run here"):
+        execute(store, Options(machine=path, call=Call(input={**said, "requestId": "gone:0:0:12345678"})))
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("", "empty"),
+        ({"response": "", "tools": [{"name": "find", "params": {"q": "x"}}]}, "no tool"),
+        ({"response": "", "tools": [{"name": "search", "params": {"q": 5}}]}, "schema"),
+        ({"response": "x", "requestId": "r:7:0:12345678"}, "not for the one that is open"),
+        ({"requestId": "r:7:0:12345678", "answer": "x"}, "not for the one that is open"),
+        ({"response": {"content": [{"type": "image"}]}}, "neither text nor tool_use"),
+        (5, "neither text nor an object"),
+        ({"answer": "x"}, "not known"),
+        ({"action": "continue"}, "nothing to continue"),
+    ],
+)
+def test_a_refused_answer_changes_nothing_and_the_run_still_waits(store: Store, path: str, said: Any, why: str) -> None:
+    waits = begin(store, path)
+    with pytest.raises(AnswerRefused, match=why) as caught:
+        answer(store, said)
+    assert caught.value.exit_code == 1
+    assert events(store) == ["started"]
+    assert resume(store, RUN, Call()).document() == waits.document()
+    assert answer(store, "Here.").status == "complete"
+
+
+def test_an_answer_that_breaks_the_output_schema_is_refused(store: Store, tmp_path: Path) -> None:
+    agent = {"prompt": "n?", "output_schema": {"type": "integer"}}
+    path = write_machine(tmp_path, {"think": {"agent": agent}})
+    execute(store, Options(machine=path, run=RUN))
+    for wrong in ("five", '"5"'):
+        with pytest.raises(AnswerRefused, match=r"output_schema|one JSON document"):
+            answer(store, wrong)
+    assert answer(store, "5").output == 5
+
+
+def test_a_refused_answer_is_told_masked(store: Store, path: str) -> None:
+    begin(store, path)
+    with pytest.raises(AnswerRefused) as caught:
+        answer(store, {"response": "", "tools": [{"name": "search", "params": {"q": [SECRET]}}]})
+    assert SECRET not in caught.value.message + caught.value.hint
+    done = answer(store, f"It is {SECRET}.")
+    assert done.output == "It is [REDACTED]."
+    assert any("masked" in warning for warning in done.warnings)
+
+
+def test_text_is_never_read_as_json_when_the_caller_says_so(store: Store, path: str) -> None:
+    begin(store, path)
+    call = Call(stdin=lambda: b'{"response": "no"}\n', input_format="text")
+    assert resume(store, RUN, call).output == '{"response": "no"}'
+
+
+def test_to_continue_is_an_answer_where_nothing_is_asked(store: Store, tmp_path: Path) -> None:
+    say = {"task": ["/bin/echo", "1"]}
+    path = write_machine(tmp_path, {"a": {**say, "default_next": "b"}, "b": say})
+    execute(store, Options(machine=path, run=RUN, call=Call(one_turn=True)))
+    go_on = Call(input={"action": "continue"}, one_turn=True)
+    plan = plan_execute(store, Options(machine=path, run=RUN, call=go_on))
+    assert (plan.action, plan.exit) == ("advance", 2)
+    assert execute(store, Options(machine=path, run=RUN, call=go_on)).exit_code == 2
+    with pytest.raises(UsageError):
+        execute(store, Options(machine=path, run=RUN, call=go_on))
+
+
+def test_a_model_performs_what_a_run_waited_for_and_leaves_standard_input_alone(store: Store, path: str) -> None:
+    def unread() -> bytes:
+        raise AssertionError("standard input was read")
+
+    request = begin(store, path).waiting["requestId"]
+    model = Scripted(calls(("search", {"q": "x"})), says("done"))
+    options = Options(machine=path, run=RUN, call=Call(means=model.means, stdin=unread))
+    plan = plan_execute(store, options)
+    assert (plan.action, plan.exit) == ("advance", 0)
+    assert plan.effects == [{"type": "model", "stage": "think", "model": "scripted/one", "repeatable": True}]
+    assert execute(store, options).output == "done"
+    assert model.requests[0].key == request
+
+
+def test_without_its_model_a_run_waits_for_whoever_calls_next(store: Store, path: str) -> None:
+    model = Scripted(calls(("search", {"q": "x"})), says("never said"))
+    first = execute(store, Options(machine=path, run=RUN, call=Call(input="it", means=model.means, one_turn=True)))
+    assert (first.status, first.exit_code) == ("advanced", 0)
+    key = store.scope(f"run:{RUN}").load().event["effect"]["key"]
+    waits = resume(store, RUN, Call())
+    assert (waits.status, waits.waiting["requestId"]) == ("waiting", key)
+    assert events(store)[-1] == "asked"
+    assert answer(store, "mine").output == "mine"
+
+
+def test_a_model_call_that_must_not_be_repeated_says_so_first_also_where_the_run_waits(
+    store: Store, tmp_path: Path
+) -> None:
+    path = write_machine(tmp_path, {"think": {"agent": {"prompt": "?"}, "repeatable": False}})
+    execute(store, Options(machine=path, run=RUN))
+    model = Scripted(says("done"))
+    assert resume(store, RUN, Call(means=model.means)).output == "done"
+    assert events(store) == ["started", "intended", "replied"]
+
+
+def test_an_answer_that_comes_too_late_is_a_conflict(store: Store, path: str) -> None:
+    begin(store, path)
+    answer(store, {"response": "", "tools": [{"name": "search", "params": {"q": "x"}}]})
+    head = store.scope(f"run:{RUN}").load()
+    parent = store.scope(f"run:{RUN}").parent(head)
+    assert parent is not None
+    with pytest.raises(ConflictError):
+        answer(store, "late", parent=parent.sha256)
+    assert store.scope(f"run:{RUN}").load().sha256 == head.sha256
+
+
+@pytest.mark.parametrize("one_turn", [True, False])
+@pytest.mark.parametrize("modelled", [True, False])
+@pytest.mark.parametrize("said", [None, "Here.", {"response": "", "tools": [{"name": "search", "params": {"q": "x"}}]}])
+def test_a_plan_says_how_the_call_then_exits(path: str, one_turn: bool, modelled: bool, said: Any) -> None:
+    for begun in (False, True):
+        store = Store(MemoryBackend())
+        if begun:
+            begin(store, path)
+        elif said is not None:
+            continue
+        model = Scripted(says("done"))
+        words: dict[str, Any] = {"means": model.means} if modelled else {}
+        if said is not None:
+            words["input"] = said
+        options = Options(machine=path, run=RUN, call=Call(one_turn=one_turn, **words))
+        heads = json.dumps([head.sha256 for head in store.heads()])
+        plan = plan_execute(store, options)
+        assert json.dumps([head.sha256 for head in store.heads()]) == heads
+        assert model.requests == []
+        done = execute(store, options)
+        assert done.exit_code in plan.exits
+        assert plan.exit == done.exit_code

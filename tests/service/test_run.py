@@ -1,0 +1,47 @@
+"""The machine of one stage that ``run`` builds is the one that its stored source says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stateline import Store
+from stateline.machine.agents import prompt
+from stateline.machine.check import load
+from stateline.machine.run import Facts, Instance, RunState
+from stateline.service.run import RunOptions, asked_of
+
+
+def state() -> RunState:
+    return RunState(status="running", tree=Instance(stage="agent", phase="ready"))
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1).filter(str.strip))
+def test_the_stored_source_gives_the_machine_and_the_prompt_means_what_it_says(text: str) -> None:
+    asked = asked_of(Store.in_memory(), RunOptions(prompt=text))
+    assert load(asked.machinery.data, "run.json") == asked.machine
+    if not asked.masks:
+        assert prompt(asked.machine.stages["agent"], state(), Facts()) == text
+
+
+@given(st.lists(st.sampled_from(["{{", "}}", "{", "}", "'", '"', " ", "state", "\\", "\n"]), min_size=1).map("".join))
+def test_braces_are_never_read_as_expressions(text: str) -> None:
+    if text.strip():
+        asked = asked_of(Store.in_memory(), RunOptions(prompt=text))
+        assert prompt(asked.machine.stages["agent"], state(), Facts()) == text
+
+
+def test_the_stored_source_names_the_tools_and_where_they_are_listed(tmp_path: Path) -> None:
+    path = tmp_path / "my tools.txt"
+    one = {"name": "one", "description": "One.", "schema": {"type": "object"}, "argv": ["true"]}
+    path.write_text(json.dumps({"tools": [one]}))
+    asked = asked_of(Store.in_memory(), RunOptions(prompt="x", tools=str(path)))
+    toolset = asked.machine.toolset
+    assert toolset is not None
+    assert load(asked.machinery.data, "run.json", toolset=lambda _: toolset) == asked.machine
+    assert asked.machine.tools == "my tools.txt"
+    assert asked.machinery.directory == str(tmp_path.resolve())
+    assert str(tmp_path).encode() not in asked.machinery.data  # a state must not depend on where something lies
