@@ -38,7 +38,7 @@ class Result(NamedTuple):
         document = self.document
         assert document.keys() == {"error"}, document
         error = document["error"]
-        more = {"problems"} if error["code"] == "machine_invalid" else set()
+        more = {"machine_invalid": {"problems"}, "playback_miss": {"expected", "nearest"}}.get(error["code"], set())
         assert error.keys() == {"code", "message", "hint"} | more
         assert error["message"]
         assert "Traceback" not in self.err

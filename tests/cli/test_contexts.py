@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import signal
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from model_server import ModelServer, Say
 
+CONTEXT = json.dumps({"prompts": {"system": "Be brief.", "developer": ["Cite."]}, "settings": {"temperature": 0.3}})
 END: dict[str, Any] = {"end": {}}
 
 
@@ -20,8 +25,7 @@ def chain(cli: Any, name: str = "demo") -> list[Any]:
 def test_a_context_is_derived_from_the_flags(cli: Any) -> None:
     document = cli.json(
         "run", "--state-scope", "demo", "--system", "Be brief.", "--developer", "One.", "--developer", "Two.",
-        "--set", "limit=3", "--set", "name=plain", "--set", 'deep={"a": [1.5, null]}', "-m", "openai/x",
-        "--base-url", "https://example.test/v1",
+        "--set", "limit=3", "--set", "name=plain", "--set", 'deep={"a": [1.5, null]}',
     )  # fmt: skip
     assert document["run"] is None
     assert (document["status"], document["reason"], document["waiting"]) == ("complete", "derive", None)
@@ -30,7 +34,7 @@ def test_a_context_is_derived_from_the_flags(cli: Any) -> None:
     state = first["state"]
     assert state["prompts"] == {"system": "Be brief.", "developer": ["One.", "Two."]}
     assert state["settings"] == {"limit": 3, "name": "plain", "deep": {"a": [1.5, None]}}
-    assert (state["model_id"], state["base_url"]) == ("openai/x", "https://example.test/v1")
+    assert (state["model_id"], state["base_url"], state["toolset_hash"]) == ("", "", "")
     assert state["refinements"] == {"count": 0, "last": None}
     assert state.keys() >= {"toolset_hash", "tool_caps", "context", "custom", "source_hash"}
     assert (first["kind"], first["event"]["type"], first["prev_sha"]) == ("context", "derive", None)
@@ -79,27 +83,61 @@ def test_prompts_given_for_a_context_that_is_there_are_said_not_to_count(cli: An
     assert chain(cli)[-1]["state"]["prompts"]["system"] == "S"
 
 
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    """A model that gives a context to whoever asks for one, and a word to everybody else."""
+
+    def answer(document: dict[str, Any]) -> Say:
+        return Say(CONTEXT if "response_format" in document else "Done.")
+
+    with ModelServer(otherwise=answer) as server:
+        yield server
+
+
 @pytest.mark.parametrize("more", [[], ["--set", "x=1"]], ids=str)
-def test_another_model_or_url_is_reported(cli: Any, more: list[str]) -> None:
-    cli.json("run", "--state-scope", "demo", "-m", "one", "--base-url", "https://one.test")
-    warnings = cli.json("run", "--state-scope", "demo", "-m", "two", "--base-url", "https://two.test", *more)[
-        "warnings"
-    ]
+def test_another_model_or_url_is_reported(cli: Any, server: ModelServer, more: list[str]) -> None:
+    cli.json("run", "--state-scope", "demo", "-m", "one", "--base-url", server.url)
+    other = ["-m", "two", "--base-url", server.url.replace("127.0.0.1", "localhost")]
+    warnings = cli.json("run", "--state-scope", "demo", *other, *more)["warnings"]
     assert len(warnings) == 2
-    assert "one" in warnings[0]
-    assert "two" in warnings[0]
-    assert cli.json("run", "--state-scope", "demo", "-m", "one")["warnings"] == []
-    assert chain(cli)[-1]["state"]["model_id"] == "one"
+    assert "the model openai/one" in warnings[0]
+    assert "the model openai/two" in warnings[0]
+    assert server.url in warnings[1]
+    assert cli.json("run", "--state-scope", "demo", "-m", "one", "--base-url", server.url)["warnings"] == []
+    assert chain(cli)[-1]["state"]["model_id"] == "openai/one"
+    assert server.count == 1
 
 
-def test_the_default_context_is_a_hash_over_model_and_url_that_does_not_collide(cli: Any) -> None:
-    pairs = [("a", ""), ("", "a"), ("a", "b"), ("ab", ""), ('a","b', ""), ("a", '","b')]
-    heads = {cli.json("run", "-m", model, "--base-url", url)["head"] for model, url in pairs}
+def test_the_default_context_is_a_hash_over_model_url_and_toolset(cli: Any, server: ModelServer) -> None:
+    (cli.home / "tools.json").write_text(
+        json.dumps({"tools": [{"name": "t", "description": "D", "schema": {"type": "object"}, "argv": ["true"]}]})
+    )
+    tools = ["--tools", str(cli.home / "tools.json")]
+    model = ["-m", "a", "--base-url", server.url]
+    calls = [[], tools, model, [*model, *tools], ["-m", "b", *model[2:]]]
+    heads = {cli.json("run", *words)["head"] for words in calls}
     keys = {row["scope"] for row in cli.json("scopes")["scopes"]}
-    assert len(heads) == len(keys) == len(pairs)
-    canonical = json.dumps(["a", "b", ""], separators=(",", ":")).encode()
+    assert len(heads) == len(keys) == len(calls)
+    canonical = json.dumps(["openai/a", server.url, ""], separators=(",", ":")).encode()
     assert f"context:{hashlib.sha256(canonical).hexdigest()}" in keys
-    assert cli.json("run", "-m", "a", "--base-url", "b")["reason"] == "restore"
+    assert {cli.json("run", *words)["reason"] for words in calls} == {"restore"}
+    assert server.count == 3
+
+
+@pytest.mark.parametrize(("signum", "exits"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_a_context_is_derived_saves_nothing(
+    cli: Any, server: ModelServer, signum: int, exits: int
+) -> None:
+    server.script.append(Say(CONTEXT, until=threading.Event()))
+    words = ["run", "--state-scope", "demo", "-m", "one", "--base-url", server.url, "-p", "Why?"]
+    process = cli.start(*words)
+    server.wait(1)
+    process.send_signal(signum)
+    process.communicate(timeout=60)
+    assert process.returncode == exits
+    assert cli.json("scopes")["scopes"] == []
+    assert cli.json("exec", "list")["runs"] == []
+    assert cli.json(*words, "--wait", "0")["output"] == "Done."
 
 
 def test_two_kinds_of_refinement_at_once_are_a_usage_error(cli: Any) -> None:
@@ -220,7 +258,9 @@ def test_secrets_are_masked_and_counted_before_they_are_kept(cli: Any) -> None:
 
 def test_a_secret_in_the_base_url_is_refused(cli: Any) -> None:
     cli.monkeypatch.setenv("SOME_API_KEY", "abcdef-123456-secret")
-    cli.refused("run", "--state-scope", "d", "--base-url", "https://u:abcdef-123456-secret@example.test", exits=1)
+    url = "https://u:abcdef-123456-secret@example.test"
+    error = cli.refused("run", "--state-scope", "d", "-m", "openai/x", "--base-url", url, exits=1)
+    assert "abcdef" not in error["message"] + error["hint"]
     assert not cli.state.exists()
 
 

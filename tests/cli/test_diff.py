@@ -104,9 +104,9 @@ def test_the_headlines_name_both_snapshots_with_time_and_reason(cli: Any) -> Non
     first, second = cli("diff", "context:c~1", "context:c").out.decode().split("\n")[:2]
     rows = cli.json("log", "context:c")["snapshots"]
     time = rows[1]["created_at"][:19].replace("T", " ")
-    assert first == f"--- context:c@0  {rows[1]['sha'][:8]}  {time}  derive temperature = 0.7"
+    assert first == f"--- context:c@0  {rows[1]['sha'][:8]}  {time}  derive  temperature = 0.7"
     assert second.startswith(f"+++ context:c@1  {rows[0]['sha'][:8]}  ")
-    assert second.endswith("  refine “Be brief”; temperature = 0.2")
+    assert second.endswith("  refine  temperature = 0.2  “Be brief”")
 
 
 def test_a_refined_context_tells_prompts_and_settings_by_name_and_bookkeeping_last(cli: Any) -> None:
@@ -115,7 +115,7 @@ def test_a_refined_context_tells_prompts_and_settings_by_name_and_bookkeeping_la
     lines = said(cli, "context:c~1", "context:c")
     assert lines[:2] == ['+ prompts.developer[0]  "Be brief"', "~ settings.temperature  0.7 -> 0.2"]
     assert len(lines) == 3
-    assert lines[2].startswith("  bookkeeping: refinements.count 0 -> 1; ")
+    assert lines[2] == "  bookkeeping: refinements.count 0 -> 1; the last asked: “Be brief”"
 
 
 def test_a_turn_tells_status_state_and_outputs_before_bookkeeping(cli: Any, task: Any) -> None:

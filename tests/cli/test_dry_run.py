@@ -73,8 +73,8 @@ def lacking(cli: Any, task: Any) -> None:
 
 def lost(cli: Any, task: Any) -> None:
     from stateline import Store
-    from stateline.engine.loop import apply
     from stateline.engine.record import load_run
+    from stateline.engine.step import apply
     from stateline.machine.run import Intended
 
     cli.machine(a=task("echo 1", repeatable=False))
@@ -163,7 +163,7 @@ def invalid(cli: Any, task: Any) -> None:
 
 def contexts(cli: Any, task: Any) -> None:
     absent(cli, task)
-    cli.json("run", "--state-scope", "demo", "--set", "x=1", "-m", "one")
+    cli.json("run", "--state-scope", "demo", "--set", "x=1")
 
 
 def demanding(cli: Any, task: Any) -> None:
@@ -254,7 +254,7 @@ TABLE: list[tuple[Setup, list[str], bytes, str, int]] = [
     (absent, ["run", "--state-scope", "demo", "--refine-text", "x"], b"", "refine", 0),
     (absent, ["run", "--state-scope", "demo", "--set", "x=" + "z" * 300_000], b"", "refuse", 1),
     (contexts, ["run", "--state-scope", "demo"], b"", "restore", 0),
-    (contexts, ["run", "--state-scope", "demo", "-m", "two"], b"", "restore", 0),
+    (contexts, ["run", "--state-scope", "demo", "-m", "openai/two"], b"", "restore", 0),
     (contexts, ["run", "--state-scope", "demo", "--set", "x=2"], b"", "refine", 0),
     (contexts, ["run", "--state-scope", "demo", "--set", "x=2", "--parent", "context:demo"], b"", "refine", 0),
     (contexts, ["run", "--state-scope", "demo", "--parent", "run:nobody"], b"", "refuse", 1),

@@ -84,8 +84,8 @@ def test_a_retry_budget_that_is_used_up_fails_the_run(cli: Any, task: Any) -> No
 
 def test_many_attempts_are_bounded_by_their_number_only(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from stateline.engine import loop
-    from stateline.engine.task import TaskOutcome
     from stateline.machine.run import Failed
+    from stateline.process.command import TaskOutcome
 
     failed = TaskOutcome(event=Failed(kind="exit", message="no"), seconds=0.0)
     monkeypatch.setattr(loop, "run_task", lambda call: failed)

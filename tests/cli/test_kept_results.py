@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stateline.engine import loop
+from stateline.engine import step
 from stateline.errors import StorageError
 from stateline.machine.run import Succeeded
 from stateline.store.local import LocalBackend
@@ -77,7 +77,7 @@ def test_a_result_that_cannot_be_decided_on_is_kept_and_settled_by_a_retry(
     cli: Any, task: Any, monkeypatch: pytest.MonkeyPatch, broken: Exception
 ) -> None:
     machine = once(cli, task)
-    advance = loop.advance
+    advance = step.advance
 
     def fake(machine: Any, state: Any, event: Any, *facts: Any) -> Any:
         if isinstance(event, Succeeded):
@@ -85,7 +85,7 @@ def test_a_result_that_cannot_be_decided_on_is_kept_and_settled_by_a_retry(
         return advance(machine, state, event, *facts)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "advance", fake)
+        patch.setattr(step, "advance", fake)
         document = cli.json("execute", machine, "--id", "r1", exits=1)
     assert (document["status"], document["reason"]) == ("error", "internal")
     assert document["outputs"] == {"a": {"paid": 7}}

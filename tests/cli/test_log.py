@@ -66,7 +66,7 @@ def test_a_run_reads_like_a_story(cli: Any, task: Any) -> None:
 def test_a_context_and_the_starts_of_a_machine_read_like_a_story(cli: Any, task: Any) -> None:
     cli.json("run", "--state-scope", "c", "--system", "s", "--set", "limit=3")
     cli.json("run", "--state-scope", "c", "--refine-text", "Be\nbrief")
-    assert stories(cli, "context:c") == ["derive limit = 3", "refine “Be brief”"]
+    assert stories(cli, "context:c") == ["derive  limit = 3  “s”", "refine  “Be brief”"]
     cli.json("execute", cli.machine("m", a=task("echo 1")), "--id", "r")
     (key,) = [row["scope"] for row in cli.json("scopes")["scopes"] if row["scope"].startswith("machine:")]
     assert stories(cli, key) == ["run r started"]

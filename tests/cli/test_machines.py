@@ -192,3 +192,58 @@ def test_nothing_of_this_is_loaded_for_a_turn_whose_machine_is_known(cli: Any) -
     for words in (["--version"], ["execute", "-i", machine, "--no-input"]):
         done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
         assert done.stderr == "[]\n", done
+
+
+TOOL = {"name": "look", "description": "Looks.", "schema": {"type": "object"}, "argv": ["cat"]}
+
+
+def with_tools(cli: Any, *tools: dict[str, Any], **machine: Any) -> str:
+    """A machine whose agent has these tools; ``stage`` adds to the agent, other words to the machine."""
+    (cli.home / "tools.json").write_text(json.dumps({"tools": list(tools)}))
+    agent = {"prompt": "?", "tools": ["look"], **machine.pop("stage", {})}
+    return str(cli.machine(think={"agent": agent}, **{"_tools": "tools.json", **machine}))
+
+
+@pytest.mark.parametrize(
+    ("tools", "machine", "place", "said"),
+    [
+        ([TOOL], {"_tools": "none.json"}, "tools", "no tools manifest"),
+        ([{**TOOL, "argv": ["./not-there"]}], {}, "tools", "not-there"),
+        ([{**TOOL, "schema": {"type": "array"}}], {}, "tools", "object"),
+        ([{**TOOL, "name": "other"}], {}, "stages.think.agent.tools[0]", "look"),
+        ([TOOL], {"_model": "openai/"}, "model", "names a provider and no model"),
+        ([TOOL], {"_model": "nobody/x"}, "model", "no provider that is known"),
+        ([TOOL], {"stage": {"model": "gpt"}}, "stages.think.agent.model", "names no provider"),
+    ],
+)
+def test_check_says_of_tools_and_models_what_execute_refuses(
+    cli: Any, tools: Any, machine: Any, place: str, said: str
+) -> None:
+    for name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"):
+        cli.monkeypatch.delenv(name, raising=False)
+    path = with_tools(cli, *tools, **machine)
+    cli.refused("execute", path, exits=1)
+    document = cli.json("machine", "check", path, exits=1)
+    assert document["ok"] is False
+    (problem,) = document["problems"]
+    assert problem["severity"] == "error"
+    assert problem["where"].split(" ")[1] == place
+    assert said in problem["message"]
+    assert problem["hint"]
+    assert not cli.state.exists()
+
+
+def test_check_is_content_with_tools_that_are_there_and_models_that_have_an_endpoint(cli: Any) -> None:
+    path = with_tools(cli, TOOL, _model="openai/one", stage={"model": "manual"})
+    assert cli.json("machine", "check", path) == {"ok": True, "problems": []}
+    cli.monkeypatch.setenv("STATELINE_BASE_URL", "http://127.0.0.1:1/v1")
+    assert cli.json("machine", "check", with_tools(cli, TOOL, _model="local"))["ok"] is True
+
+
+def test_check_does_not_show_a_secret_in_a_tools_manifest(cli: Any) -> None:
+    cli.monkeypatch.setenv("THE_API_KEY", "very-secret-value-1")
+    path = with_tools(cli, {**TOOL, "description": "very-secret-value-1"})
+    result = cli("machine", "check", path)
+    assert result.code == 1
+    assert "holds a secret" in result.out.decode()
+    assert "very-secret-value-1" not in result.out.decode() + result.err

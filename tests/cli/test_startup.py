@@ -33,7 +33,7 @@ NEVER = {
     "yaml",
 }
 """Top-level modules that none of these calls needs."""
-READERS = {"filelock", "stateline.machine", "stateline.service", "stateline.engine.process"}
+READERS = {"filelock", "stateline.machine", "stateline.service", "stateline.process.child"}
 """What only a turn needs."""
 MACHINE = """\
 stateline: 1
@@ -60,7 +60,7 @@ def loaded(place: Path, *argv: str) -> set[str]:
 
 def commands(modules: set[str]) -> set[str]:
     return modules & {
-        f"stateline.cli.{name}" for name in ("audit", "contexts", "diff", "execute", "log", "machines", "runs")
+        f"stateline.cli.{name}" for name in ("audit", "contexts", "diff", "execute", "log", "machines", "run", "runs")
     }
 
 
@@ -91,3 +91,26 @@ def test_a_turn_of_an_unchanged_machine_without_conditions_reads_no_machine_file
         NEVER | {"stateline.machine.check", "stateline.machine.conditions", "stateline.machine.schemas"}
     )
     assert commands(modules) == {"stateline.cli.execute"}
+
+
+PROVIDERS = {"anthropic", "anyio", "httpcore", "httpx", "httpx2", "openai", "stateline.model.anthropic"} | {
+    "stateline.model.openai"
+}
+"""What only a call of a model needs."""
+RECORDING = Path(__file__).parents[2] / "examples" / "conversation" / "recording"
+
+
+def test_a_playback_loads_no_provider_and_no_network(place: tuple[Path, str]) -> None:
+    play = ["--playback", str(RECORDING), "--playback-mode", "sequential"]
+    first, second = (loaded(place[0], "--state-dir", "p", "run", "-q", "-p", "What?", *play) for _ in range(2))
+    assert "stateline.model.playback" in first & second
+    # What a model says of a context is held against a schema, and the library for that loads `socket`.
+    assert not first & (PROVIDERS | NEVER - {"json", "jsonschema_rs", "socket"})
+    assert not second & (PROVIDERS | NEVER)
+    assert commands(second) == {"stateline.cli.run", "stateline.cli.execute", "stateline.cli.contexts"}
+
+
+def test_a_turn_that_asks_nobody_loads_nothing_of_models(place: tuple[Path, str]) -> None:
+    modules = loaded(place[0], "--state-dir", "s", "execute", "-i", "m.yaml")
+    assert not modules & (PROVIDERS | {"stateline.model.playback", "stateline.model.recording", "stateline.tools"})
+    assert not modules & {"stateline.model.choice", "stateline.engine.agent", "stateline.engine.calls"}

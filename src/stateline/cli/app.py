@@ -130,7 +130,7 @@ def application() -> click.Command:
     exec_help = "Look at runs, go on with them, remove them."
     machine_help = "Read a machine: say what is wrong with it, show it, draw it."
     commands = {
-        "run": _command("contexts.run", write_exits),
+        "run": _command("run.run", _exits(0, 1, 3, 4, 5, 6, 64, 130)),
         "execute": _command("execute.execute", run_exits),
         "e": _command("execute.execute", run_exits, hidden=True),
         "scopes": _command("audit.scopes", read_exits),

@@ -11,7 +11,7 @@ import msgspec
 
 from stateline.bundle.canonical import walk
 from stateline.bundle.envelope import Ref
-from stateline.cli.output import coloured, counted, plain
+from stateline.cli.output import coloured, counted, one_line, plain
 from stateline.cli.story import size
 from stateline.cli.text_diff import focused, unified
 from stateline.history.diff import END, Change, Path, is_artifact, is_long_list, opened
@@ -43,6 +43,17 @@ def _is_bookkeeping(kind: str, path: Path) -> bool:
     return kind == "context" and path[:1] in (("refinements",), ("source_hash",))
 
 
+def _is_told(kind: str, path: Path) -> bool:
+    """Whether a place holds what the snapshot's event says as well: the words of the newest refinement."""
+    return kind == "context" and path[:2] == ("refinements", "last")
+
+
+def _asked(snapshot: Snapshot) -> list[str]:
+    """The words that asked for a context as it is."""
+    text = snapshot.event.get("text") if snapshot.envelope.kind == "context" else None
+    return [f"the last asked: “{one_line(text, WIDTH)}”"] if isinstance(text, str) and text else []
+
+
 def lines(store: Store, changes: list[Change], snapshot: Snapshot) -> Iterator[str]:
     """``changes``, which lead to ``snapshot``, as lines without an end; one that says so if there are none. Reads of
     large values what is shown.
@@ -51,14 +62,15 @@ def lines(store: Store, changes: list[Change], snapshot: Snapshot) -> Iterator[s
     """
     if not changes:
         yield "no difference: both hold the same state"
-    kept = [change for change in changes if _is_bookkeeping(snapshot.envelope.kind, change.path)]
-    told = [change for change in changes if not _is_bookkeeping(snapshot.envelope.kind, change.path)]
+    kind = snapshot.envelope.kind
+    kept = [change for change in changes if _is_bookkeeping(kind, change.path) and not _is_told(kind, change.path)]
+    told = [change for change in changes if not _is_bookkeeping(kind, change.path)]
     told = [change for change in told if not _says_nothing(change)]
     # Sorting is stable: within a part the order, on which the indices rest, stays.
     for _, group in groupby(sorted(told, key=_rank), _kind):
         yield from _group(store, [*group])
     if kept:
-        words = "; ".join(_few_words(change) for change in kept)
+        words = "; ".join([*(_few_words(change) for change in kept), *_asked(snapshot)])
         yield coloured(_cut(plain(f"  bookkeeping: {words}"), WIDTH + 40), "dim")
 
 

@@ -1,92 +1,76 @@
-"""``stateline run``: for now without a prompt, to derive and refine contexts."""
+"""The parts of ``stateline run`` that are about contexts: the words of a refinement, and how a context stands."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import typer
-
-from stateline.cli.options import pairs, settings
-from stateline.cli.output import emit, warn
+from stateline.cli.options import Settings, read_file
+from stateline.cli.output import counted, emit, is_terminal, one_line, say, warn
 from stateline.errors import UsageError
 
+if TYPE_CHECKING:
+    from stateline.service.contexts import Prepared
 
-def run(
-    ctx: typer.Context,
-    model: Annotated[str, typer.Option("-m", "--model", metavar="ID", help="The model the context is for.")] = "",
-    base_url: Annotated[str, typer.Option("--base-url", metavar="URL", help="The endpoint the context is for.")] = "",
-    system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="The system prompt.")] = None,
-    developer: Annotated[
-        list[str] | None, typer.Option("--developer", metavar="TEXT", help="A developer instruction (repeatable).")
-    ] = None,
-    set: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting; the value is JSON, else a string (repeatable)."),
-    ] = None,
-    refine_text: Annotated[
-        str | None, typer.Option("--refine-text", metavar="TEXT", help="Refine: append this instruction.")
-    ] = None,
-    refine_file: Annotated[
-        str | None, typer.Option("--refine-file", metavar="FILE", help="Refine: append this file's text.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen; touch nothing.")] = False,
-    parent: Annotated[
-        str | None, typer.Option("--parent", metavar="REV", help="Only if this is the context's head (else exit 4).")
-    ] = None,
-) -> int:
-    """Derive a context from the flags, or refine the one that is there, and stop.
-
-    A context is prompts and settings that runs are given: execute --state-scope NAME hands the context NAME to its
-    stages. Each change is a snapshot that names the one before it. Models, and prompts for them (-p), come in a later
-    version.
-    """
-    from stateline.prestage.context import Wishes
-    from stateline.service.contexts import ContextOptions, prepare
-
-    said = settings(ctx)
-    options = ContextOptions(
-        name=said.state_scope,
-        wishes=Wishes(
-            model=model.strip(),
-            base_url=base_url.strip(),
-            system=system,
-            developer=developer or [],
-            settings=pairs(set, "--set", parsed=True),
-            refine=_refinement(refine_text, refine_file),
-        ),
-        parent=parent,
-        wait=said.wait,
-    )
-    if dry_run:
-        from stateline.cli.plans import show_plan
-        from stateline.service.plan import plan_context
-
-        return show_plan(said, plan_context(said.store(), options))
-    result = prepare(said.store(), options)
-    if said.ephemeral:
-        result.outcome.warnings.append("the context was not kept (--ephemeral)")
-    warn(said, result.outcome.warnings)
-    words = {"derive": "derived", "refine": "refined", "restore": "is there already, unchanged"}
-    lines = [
-        f"{result.scope} {words[result.outcome.reason]} (seq {result.seq})",
-        f"  head:   {result.outcome.head}",
-    ]
-    emit(said, result.outcome.document(), lines)
-    return 0
+_WORDS = {"derive": "derived", "refine": "refined", "restore": "is there already, unchanged"}
 
 
-def _refinement(text: str | None, file: str | None) -> str | None:
+def refinement(text: str | None, file: str | None) -> str | None:
+    """The words of ``--refine-text`` or ``--refine-file``; None without either. Raises ``UsageError`` for both, for
+    none in them, and for a file that cannot be read."""
     from stateline.prestage.context import LIMIT
 
     if text is not None and file is not None:
         raise UsageError("--refine-text and --refine-file exclude each other", hint="give one of them")
     if file is not None:
         try:
-            with open(file, "rb") as source:
-                data = source.read(LIMIT + 1)
-                text = data.decode("utf-8", "ignore" if len(data) > LIMIT else "strict")  # cut; refused for its size
+            data = read_file(file, LIMIT)
+            text = data.decode("utf-8", "ignore" if len(data) > LIMIT else "strict")  # cut; refused for its size
         except (OSError, ValueError) as error:
             raise UsageError(f"cannot read {file!r}: {error}; nothing was saved", hint="a UTF-8 text file") from None
     if text is not None and not text.strip():
         raise UsageError("the refinement is empty; nothing was saved", hint="say what should change")
     return text
+
+
+def show_context(said: Settings, prepared: Prepared) -> int:
+    """Print how a context stands after a call that was about nothing else."""
+    outcome = prepared.outcome
+    if said.ephemeral:
+        outcome.warnings.append("the context was not kept (--ephemeral)")
+    warn(said, outcome.warnings)
+    emit(said, outcome.document(), context_lines(prepared))
+    return 0
+
+
+def context_lines(prepared: Prepared) -> list[str]:
+    """What was done, to which head, and what the context says now."""
+    now = prepared.effective
+    lines = [f"{prepared.scope} {_WORDS[prepared.outcome.reason]} (seq {prepared.seq})"]
+    lines.append(f"  head:   {prepared.outcome.head}")
+    if prepared.outcome.reason == "restore":
+        return lines
+    if now.system:
+        lines.append(f"  system: {one_line(now.system, 100)}")
+    if now.developer:
+        newest = one_line(now.developer[-1], 60)
+        lines.append(f"  developer: {counted(len(now.developer), 'instruction')}, the last: {newest}")
+    if now.settings:
+        lines.append(
+            f"  settings: {', '.join(f'{name} = {one_line(now.settings[name], 40)}' for name in now.settings)}"
+        )
+    return lines
+
+
+def progress(said: Settings, *, played: bool) -> Callable[[str], None]:
+    """Says that a model is asked (or, where it is ``played``, that a recording is), on a terminal or with -v anywhere:
+    that may take a while."""
+    talks = not said.quiet and (said.verbose or is_terminal(sys.stderr))
+
+    def began(purpose: str) -> None:
+        if talks:
+            doing = "playing back what a model said" if played else "asking the model"
+            say(said, f"{doing} to {purpose} the context ...")
+
+    return began

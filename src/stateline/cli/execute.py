@@ -7,8 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stateline.cli.models import (
+    BaseUrl,
+    InputFormat,
+    Model,
+    Playback,
+    PlaybackMode,
+    Record,
+    again,
+    input_format,
+    model_options,
+)
 from stateline.cli.options import Settings, pairs, read_input, settings, stdin_reader
-from stateline.cli.output import coloured, emit, is_terminal, one_line, plain, say, warn
+from stateline.cli.output import coloured, emit, is_terminal, one_line, plain, pretty, say, warn
 
 if TYPE_CHECKING:
     from stateline.engine.loop import Watch
@@ -45,6 +56,12 @@ def execute(
         str | None,
         typer.Option("-d", "--destination", metavar="DIR", help="Write a complete run's outputs there, as files."),
     ] = None,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    input_format_word: InputFormat = "json",
+    record: Record = None,
+    playback: Playback = None,
+    playback_mode: PlaybackMode = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen; touch nothing.")] = False,
     no_input: NoInput = False,
     parent: Parent = None,
@@ -56,8 +73,11 @@ def execute(
     """
     from stateline.service.execute import Call, Options
     from stateline.service.execute import execute as verb
+    from stateline.service.models import Models
 
     said = settings(ctx)
+    store = said.store()
+    models = Models(store, model_options(said, (model, base_url), record, playback, playback_mode))
     options = Options(
         machine=machine,
         run=id,
@@ -71,21 +91,25 @@ def execute(
             stdin=stdin_reader(no_input),
             parent=parent,
             wait=said.wait,
-            watch=_watcher(said),
+            watch=watcher(said),
+            input_format=input_format(input_format_word),
+            means=models.means,
+            exchanges=models.begin,
+            closing=models.closing,
         ),
     )
     if dry_run:
         from stateline.cli.plans import show_plan
         from stateline.service.plan import plan_execute
 
-        return show_plan(said, plan_execute(said.store(), options))
-    outcome = verb(said.store(), options)
+        return show_plan(said, plan_execute(store, options))
+    outcome = verb(store, options)
     if destination is not None:
         from stateline.service.destination import write_outputs
 
         for path in write_outputs(outcome, destination):
             say(said, f"wrote {path}")
-    return _finish(said, outcome)
+    return finish(said, outcome, flags=again(model, base_url))
 
 
 def resume(
@@ -96,39 +120,58 @@ def resume(
         bool, typer.Option("--retry", help="Clear an error, or run a lost effect again, then go on.")
     ] = False,
     input: Input = None,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    input_format_word: InputFormat = "json",
+    record: Record = None,
+    playback: Playback = None,
+    playback_mode: PlaybackMode = None,
     no_input: NoInput = False,
     parent: Parent = None,
 ) -> int:
     """Go on with a run, from the machine that the store keeps: to its end, or (-i) by one turn."""
     from stateline.service.execute import Call
     from stateline.service.execute import resume as verb
+    from stateline.service.models import Models
 
     said = settings(ctx)
+    store = said.store()
+    models = Models(store, model_options(said, (model, base_url), record, playback, playback_mode))
     call = Call(
         one_turn=interactive,
         input=read_input(input),
         stdin=stdin_reader(no_input),
         parent=parent,
         wait=said.wait,
-        watch=_watcher(said),
+        watch=watcher(said),
+        input_format=input_format(input_format_word),
+        means=models.means,
+        exchanges=models.begin,
+        closing=models.closing,
     )
-    return _finish(said, verb(said.store(), run, call, retry=retry))
+    return finish(said, verb(store, run, call, retry=retry), flags=again(model, base_url))
 
 
-def _watcher(said: Settings) -> Watch:
+def watcher(said: Settings) -> Watch:
     """Progress on a terminal, or with -v anywhere: a task may take minutes."""
     talks = not said.quiet and (said.verbose or is_terminal(sys.stderr))
 
     def watch(run: Run, what: str) -> None:
         if talks:
-            attempt = run.state.tree.attempt
-            again = f", attempt {attempt}" if attempt > 1 else ""
-            say(said, f"{run.id}: turn {run.event['turn'] + 1}: {run.state.tree.stage}{again} ...")
+            tree = run.state.tree
+            # A turn that is not over goes on: with another attempt, or with the tools that a reply asked for.
+            turn = run.event["turn"] + (not run.event.get("open"))
+            again = f", attempt {tree.attempt}" if tree.attempt > 1 else ""
+            if what == "calls":
+                calls = [call["name"] for call in tree.pending if call["status"] != "done"]
+                again = f", tools {one_line(', '.join(calls), 80)}"
+            say(said, f"{run.id}: turn {turn}: {tree.stage}{again} ...")
 
     return watch
 
 
-def _finish(said: Settings, outcome: Outcome) -> int:
+def finish(said: Settings, outcome: Outcome, *, flags: str) -> int:
+    """Print how a run stands; the exit code. ``flags`` are those that a command which goes on has to repeat."""
     kept = not said.ephemeral
     if not kept and outcome.status != "complete":
         from msgspec.structs import replace
@@ -136,22 +179,33 @@ def _finish(said: Settings, outcome: Outcome) -> int:
         lost = f"nothing of the run {outcome.run} was kept (--ephemeral); no call can go on with it"
         outcome = replace(outcome, warnings=[*outcome.warnings, lost])
     warn(said, outcome.warnings)
-    emit(said, outcome.document(), outcome_lines(outcome, kept=kept))
+    emit(said, outcome.document(), _lines(said, outcome, kept, flags))
     return outcome.exit_code
+
+
+def _lines(said: Settings, outcome: Outcome, kept: bool, flags: str) -> list[str]:
+    """How the run stands; if it is a complete one of ``run``, the whole answer below, and with -q the answer alone."""
+    if not outcome.built_in or outcome.status != "complete" or outcome.output is None:
+        return outcome_lines(outcome, kept=kept, flags=flags)
+    answer = plain(outcome.output).split("\n") if isinstance(outcome.output, str) else pretty(outcome.output)
+    return answer if said.quiet else [*outcome_lines(outcome, output=False), "", *answer]
 
 
 _COLOUR = {"advanced": "bold", "complete": "green", "waiting": "yellow", "error": "red"}
 
 
-def outcome_lines(outcome: Outcome, *, kept: bool = True) -> list[str]:
-    """How a run stands, for people; and how to go on with it if it was ``kept``."""
+def outcome_lines(outcome: Outcome, *, kept: bool = True, output: bool = True, flags: str = "") -> list[str]:
+    """How a run stands, for people, with its newest ``output`` on a line; and how to go on with it, by a command with
+    these ``flags``, if it was ``kept``."""
     way = outcome.stage if outcome.source in (None, outcome.stage) else f"{outcome.source} -> {outcome.stage}"
     status = coloured(outcome.status, _COLOUR[outcome.status])
     lines = [f"run {outcome.run}: {status} (turn {outcome.turn}: {way}, {outcome.reason})"]
-    if outcome.output is not None:
+    if output and outcome.output is not None:
         lines.append(f"  output: {one_line(outcome.output)}")
     if outcome.error:
-        lines += _failure_lines(outcome, kept)
+        lines += _failure_lines(outcome)
+    if outcome.status == "error" and kept:
+        lines += _ways_on(outcome, flags)
     if outcome.waiting:
         lines += waiting_lines(str(outcome.run), outcome.waiting, kept=kept)
     lines.append(f"  head:   {outcome.head}")
@@ -160,6 +214,10 @@ def outcome_lines(outcome: Outcome, *, kept: bool = True) -> list[str]:
 
 def waiting_lines(run: str, waiting: dict[str, Any], *, kept: bool = True) -> list[str]:
     """What a run waits for; and how to go on with it if it was ``kept``."""
+    if waiting["type"] == "llm_request":
+        from stateline.cli.requests import request_lines
+
+        return request_lines(run, waiting, kept)
     if waiting["type"] != "human":
         lines = [f"  waits:  {plain(waiting['message'])}", f"  way on: {plain(waiting['hint'])}"]
         return lines if kept else lines[:1]
@@ -175,17 +233,28 @@ _SHOWN_LINES = 10
 """How many lines of a failure's message are shown; the document has all of them."""
 
 
-def _failure_lines(outcome: Outcome, kept: bool) -> list[str]:
+def _failure_lines(outcome: Outcome) -> list[str]:
     error = outcome.error
     said = plain(error["message"]).split("\n")
     more = [f"          ({len(said) - _SHOWN_LINES} lines before that)"] if len(said) > _SHOWN_LINES else []
     said = said[-_SHOWN_LINES:]
     lines = [f"  failed: {error['stage']}: {said[0]}", *(f"          {line}" for line in said[1:]), *more]
-    if error.get("hint"):
+    if error.get("hint") and not (outcome.built_in and _comes_back(outcome)):
         lines.append(f"  hint:   {plain(error['hint'])}")
-    if outcome.status == "error" and kept:
-        mend = "mend the machine file, then stateline execute MACHINE --accept-change; then "
-        first = mend if error["kind"] in _MENDED_IN_THE_FILE else ""
-        lines.append(f"  way on: {first}stateline exec resume {outcome.run} --retry")
-        lines.append("          stateline execute MACHINE --force begins anew instead")
     return lines
+
+
+def _comes_back(outcome: Outcome) -> bool:
+    return outcome.error["kind"] in _MENDED_IN_THE_FILE
+
+
+def _ways_on(outcome: Outcome, flags: str) -> list[str]:
+    """Commands that go on with a failed run, or leave it behind."""
+    retry = f"stateline exec resume {outcome.run} --retry{flags}"
+    if outcome.built_in:
+        anew = f"stateline run --id {outcome.run} --force -p TEXT{flags} begins anew"
+        # There is no file to mend.
+        return [f"  way on: {anew}"] if _comes_back(outcome) else [f"  way on: {retry}", f"          {anew} instead"]
+    mend = "mend the machine file, then stateline execute MACHINE --accept-change; then "
+    first = mend if _comes_back(outcome) else ""
+    return [f"  way on: {first}{retry}", "          stateline execute MACHINE --force begins anew instead"]

@@ -102,7 +102,7 @@ def _run(argv: list[str]) -> int:
 
     from stateline.cli.app import application
     from stateline.cli.output import fail, talk
-    from stateline.engine.interrupts import Interrupted
+    from stateline.process.interrupts import Interrupted
 
     json = json_wanted(argv)
     try:
@@ -119,12 +119,12 @@ def _run(argv: list[str]) -> int:
         if debug_wanted(argv):
             import traceback
 
-            talk(traceback.format_exc())
+            talk(_masked({"": traceback.format_exc()})[""])
         if isinstance(error, click.NoArgsIsHelpError) and not json:
             talk(error.format_message())
             return 64
         document, code = _explain(error)
-        fail(json, document)
+        fail(json, _masked(document))
         return code
 
 
@@ -132,8 +132,8 @@ def _explain(error: BaseException) -> tuple[dict[str, Any], int]:
     """What is said about an error, as the object under ``error``, and the exit code."""
     from typer._click import exceptions as click
 
-    from stateline.engine.interrupts import Interrupted
     from stateline.errors import StatelineError
+    from stateline.process.interrupts import Interrupted
 
     if isinstance(error, StatelineError):
         return error.document(), error.exit_code
@@ -149,6 +149,15 @@ def _explain(error: BaseException) -> tuple[dict[str, Any], int]:
     if _while_printing(error):
         return _not_printed(error), 1
     return {"code": "internal", "message": f"{type(error).__name__}: {error}", "hint": _INTERNAL}, 1
+
+
+def _masked(document: dict[str, Any]) -> dict[str, Any]:
+    """What is said, without the environment's secrets: an error quotes what was typed."""
+    from stateline.bundle.redact import Redactor
+
+    redact = Redactor.from_environment(os.environ).redact
+    # Part by part: the names of the parts are ours, and no secret even where one is spelled like them.
+    return {name: redact(part)[0] for name, part in document.items()}
 
 
 def _while_loading(error: BaseException) -> bool:

@@ -135,6 +135,18 @@ class Group(_Common, TyperGroup):
     """A group of commands with the common options."""
 
 
+def read_file(path: str, limit: int) -> bytes:
+    """At most ``limit`` + 1 [bytes] of a regular file; a FIFO is not waited for. Raises ``OSError`` and ``ValueError``
+    for what cannot be read."""
+    import stat
+
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with os.fdopen(fd, "rb") as file:  # which refuses a directory
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ValueError("it is not a regular file")
+        return file.read(limit + 1)
+
+
 def settings(ctx: click.Context) -> Settings:
     """What the common options come to for this call. Raises ``UsageError`` for a value that is malformed."""
     said = ctx.meta.get(_META, {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -48,6 +48,44 @@ def is_terminal(stream: Any) -> bool:
     return stream is not None and bool(stream.isatty())
 
 
+class _Typed:
+    """Whether a text that is written piece by piece to stderr stands in the middle of a line; and what is called where
+    it ends, before anything else is written."""
+
+    midline = False
+    ending: Callable[[], None] | None = None
+
+
+def type_out(text: str) -> None:
+    """A piece of a text, on stderr, as it comes. Whatever is said or written next begins on a line of its own."""
+    text = plain(text)
+    if text and _put(text, end=""):
+        _Typed.midline = not text.endswith("\n")
+
+
+def at_the_end_of_typing(ending: Callable[[], None]) -> None:
+    """Have ``ending`` called, which may type out the rest of a text, before anything else is said or written."""
+    _Typed.ending = ending
+
+
+def _end_line() -> None:
+    if _Typed.ending is not None:
+        _Typed.ending()
+    if _Typed.midline:
+        _Typed.midline = False
+        _put("")
+
+
+def _put(text: str, end: str = "\n") -> bool:
+    if sys.stderr is not None:
+        try:
+            print(text, file=sys.stderr, flush=True, end=end)
+            return True
+        except (OSError, ValueError):
+            pass
+    return False
+
+
 def emit(settings: Settings, document: Any, lines: list[str]) -> None:
     """The result: one JSON document, or lines for people."""
     if settings.json:
@@ -88,6 +126,7 @@ def pretty(document: Any) -> list[str]:
 def write(data: bytes) -> bool:
     """Bytes to stdout; False if whoever read it has gone, which is no error. Raises ``StorageError`` if it takes
     nothing."""
+    _end_line()
     try:
         if sys.stdout is None:
             raise ValueError("it is closed")
@@ -107,11 +146,8 @@ def write(data: bytes) -> bool:
 
 def talk(text: str) -> None:
     """A line on stderr. That nobody listens stops no work."""
-    if sys.stderr is not None:
-        try:
-            print(text, file=sys.stderr, flush=True)
-        except (OSError, ValueError):
-            pass
+    _end_line()
+    _put(text)
 
 
 def say(settings: Settings, text: str) -> None:

@@ -40,4 +40,14 @@ def _effect(effect: dict[str, object]) -> str:
     if effect["type"] == "task":
         argv = effect["argv"]
         return f"task of stage {effect['stage']}: {plain(' '.join(argv) if isinstance(argv, list) else '')}"
+    if effect["type"] == "context":
+        return f"{effect['action']} {plain(str(effect['scope']))}"
+    call = {"playback": "a reply, played back, of", "record": "a recorded call of"}
+    of = call.get(str(effect.get("exchanges")), "a call of")
+    if effect["type"] == "model" and "stage" in effect:
+        tools = effect.get("tools")
+        named = f", with the tools {plain(', '.join(tools))}" if isinstance(tools, list) and tools else ""
+        return f"{of} {plain(str(effect['model']))} at stage {effect['stage']}{named}"
+    if "purpose" in effect:
+        return f"{of} {plain(str(effect['model']))} to {effect['purpose']} the context"
     return f"a snapshot ({effect['event']})"

@@ -79,12 +79,21 @@ def history(ctx: typer.Context, run: RunId = None) -> int:
     lines = []
     for row in rows:
         lines.append(f"{row['turn']:>4}  {row['at']}  {row['stage']}  ({row['reason']})")
+        if row["tools"]:
+            lines.append(f"      calls: {one_line(', '.join(_call(call) for call in row['tools']), 110)}")
         if row["output"] is not None:
             lines.append(f"      {one_line(row['output'], 110)}")
         if row["error"]:
             lines.append(f"      {one_line(row['error']['message'], 110)}")
     emit(said, {"history": rows}, lines)
     return 0
+
+
+def _call(call: dict[str, str | None]) -> str:
+    """A tool call in a row of the history."""
+    if call["error"]:
+        return f"{call['name']} (failed: {call['error']})"
+    return f"{call['name']} (open)" if call["status"] == "open" else str(call["name"])
 
 
 def clean(

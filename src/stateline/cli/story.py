@@ -15,9 +15,18 @@ from stateline.store.store import Snapshot
 WIDTH = 104
 """Most characters of a story, its colours not counted."""
 
+_QUOTED = 16
+"""So many characters of a text are quoted in any case."""
+
 Part = tuple[str, str]
 """A piece of a story, and its colour ("" for none)."""
 
+_PROMPTS = {
+    ("system",): ["new system prompt"],
+    ("developer",): ["new developer prompts"],
+    ("system", "developer"): ["new prompts"],
+}
+"""Which prompts a model has changed."""
 _QUIET = ("default", "start", "complete")
 """Reasons of a transition that say nothing which the stages do not say."""
 _PHASES = {
@@ -47,7 +56,7 @@ def story(snapshot: Snapshot) -> str:
         elif "transitions" in event:
             parts = _turn(event, snapshot.state)
         elif event.get("type") in ("derive", "refine"):
-            parts = _refinement(event)
+            parts = _refinement(event, snapshot.state)
         elif event.get("type") == "run_started":
             parts = [("run ", ""), (str(event["run"]), "bold"), (" started", "")]
         else:
@@ -78,10 +87,23 @@ def _bare(event: dict[str, Any]) -> list[Part]:
     return [*words, (one_line(rest, WIDTH) if rest else "", "")]
 
 
-def _refinement(event: dict[str, Any]) -> list[Part]:
-    settings = [f"{name} = {one_line(value, 40)}" for name, value in (event.get("settings") or {}).items()]
-    text = [f"“{one_line(event['text'], WIDTH)}”"] if event.get("text") else []
-    return [(str(event["type"]), "bold"), (f" {'; '.join([*text, *settings])}", "")]
+def _refinement(event: dict[str, Any], state: Any) -> list[Part]:
+    """A context's event: by whom it was done if a model did it, what that changed, and in the room that is left the
+    words that asked for it, or of a new context its system prompt."""
+    kind, author = str(event["type"]), event.get("by", "literal")
+    settings = (event.get("settings") or {}).items()
+    changed = [f"no {name}" if value is None else f"{name} = {one_line(value, 40)}" for name, value in settings]
+    changed += [f"no {name}" for name in event.get("unset") or []]
+    if kind == "refine":
+        changed += _PROMPTS.get(tuple(event.get("prompts") or []), [])
+    said: list[Part] = [(kind, "bold")]
+    said += [] if author == "literal" else [(f" by {author}", "")]
+    said += [(f"  {'; '.join(changed)}", "")] if changed else []
+    text = _part(_part(state, "prompts"), "system") if kind == "derive" else event.get("text")
+    if isinstance(text, str) and text:
+        room = WIDTH - sum(len(part) for part, _ in said) - len("  “”")
+        said.append((f"  “{one_line(text, max(room, _QUOTED))}”", ""))
+    return said
 
 
 def _repair(record: dict[str, Any]) -> list[Part]:
@@ -108,17 +130,33 @@ def _turn(event: dict[str, Any], state: Any) -> list[Part]:
     told = {
         "intended": [(" is about to run; it must not run twice", "")],
         "lost": [(_cut_off(event), "yellow")],
+        "unsent": [("was not asked", "yellow")],
         "retried": [(" is tried again", "")],
         "replaced": [(": the machine was replaced", "yellow")],
     }
     if kind in told:
         said += told[kind]
+    elif event.get("call") or event.get("asked") or kind == "calls_intended":
+        said += _talk(event)
     elif error:
         said.append((f" {kind}" if kind == "failed" else " failed", "red"))
     elif kind != "succeeded":
         said.append((f" {kind}", ""))
     why = [(f"  {error['kind']}: {one_line(error['message'], WIDTH)}", "")] if error else _output(event, state)
     return [*said, *_ways(ways), *_standing(event, state), *why]
+
+
+def _talk(event: dict[str, Any]) -> list[Part]:
+    """What an event is about between a model's reply and the next one: the tools asked for, or how a call ended."""
+    kind, call = str(event["type"]), event.get("call")
+    if call:
+        failed = call.get("error")
+        how = (f" failed ({failed})", "red") if failed else (" was told" if kind == "answered" else " ended", "")
+        return [(f": {call['name']}", ""), how]
+    if kind == "calls_intended":
+        return [(": tools are about to run; not all may run twice", "")]
+    names = [call["name"] + (f" ({call['refused']})" if call.get("refused") else "") for call in event["asked"]]
+    return [(f" {kind}", ""), (f"; it asks for {', '.join(names)}", "")]
 
 
 def _cut_off(event: dict[str, Any]) -> str:
@@ -149,7 +187,7 @@ def _standing(event: dict[str, Any], state: Any) -> list[Part]:
 
 def _output(event: dict[str, Any], state: Any) -> list[Part]:
     """The output that this event brought: it is why the next stage is what it is."""
-    if event["type"] not in ("succeeded", "answered"):
+    if event["type"] not in ("succeeded", "answered", "replied") or event.get("asked") or event.get("call"):
         return []
     output = _part(_part(state, "outputs"), event.get("output_of"))
     return [] if output is None else [(f"  {_brief(output)}", "dim")]

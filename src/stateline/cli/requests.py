@@ -1,0 +1,96 @@
+"""A model's request as it is shown to people, with commands that answer it in the model's stead.
+
+Each command names the request: pasted twice it is one answer.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+from stateline.cli.output import one_line, plain
+
+_SHOWN_RESULTS = 5
+"""How many of the newest results of tools are shown beside a request; its document has all of them."""
+_DEEPEST = 8
+_MOST_ITEMS = 5
+
+
+def request_lines(run: str, waiting: dict[str, Any], kept: bool) -> list[str]:
+    """What a model would be asked; and what to type in its stead if the run was ``kept``."""
+    prompt = plain(waiting["prompt"]).split("\n")
+    lines = [f"  asks a model: {prompt[0]}", *(f"                {line}" for line in prompt[1:])]
+    lines += _results(waiting["messages"])
+    lines += [_tool_line(tool) for tool in waiting["tools"]]
+    if waiting["output_schema"] is not None:
+        lines.append(f"  schema: {one_line(waiting['output_schema'])}")
+    return [*lines, *_commands(run, waiting)] if kept else lines
+
+
+def example_of(schema: Any, depth: int = 0) -> Any:
+    """A value to begin with for what ``schema`` asks: required members by type, the first of what is listed. It fits
+    plain schemas; patterns, references and the like are left to whoever fills it in."""
+    if not isinstance(schema, dict) or depth > _DEEPEST:
+        return "..."
+    for word in ("const", "default"):
+        if word in schema:
+            return schema[word]
+    if schema.get("enum"):
+        return schema["enum"][0]
+    kind = _kind(schema)
+    if kind == "object":
+        properties = schema.get("properties") or {}
+        return {name: example_of(properties.get(name), depth + 1) for name in schema.get("required") or []}
+    if kind == "array":
+        return [example_of(schema.get("items"), depth + 1)] * min(schema.get("minItems") or 0, _MOST_ITEMS)
+    if kind in ("integer", "number"):
+        return max(schema.get("minimum", 0), 0)
+    return {"boolean": False, "null": None}.get(kind, "...")
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    """The type that ``schema`` asks for, of several the first that holds something; "" where it says none."""
+    said = schema.get("type")
+    kinds = said if isinstance(said, list) else [said]
+    kind = next((kind for kind in kinds if kind not in (None, "null")), kinds[0] if kinds else None)
+    return str(kind or ("object" if "properties" in schema else ""))
+
+
+def _results(messages: list[dict[str, Any]]) -> list[str]:
+    if not messages or messages[-1]["role"] != "tool":
+        return []
+    results = [message for message in messages if message["role"] == "tool"][-_SHOWN_RESULTS:]
+    return [f"  {one_line(result['name'])} gave: {one_line(result['content'])}" for result in results]
+
+
+def _tool_line(tool: dict[str, Any]) -> str:
+    """Name, parameters with their types (with ``?`` what may be left out), and description."""
+    schema = tool["parameters"]
+    required = schema.get("required") or []
+    properties = schema.get("properties") or {}
+    parameters = []
+    for name in dict.fromkeys([*properties, *required]):
+        part = properties.get(name)
+        kind = _kind(part) if isinstance(part, dict) else ""
+        parameters.append(f"{name}{'' if name in required else '?'}" + (f": {kind}" if kind else ""))
+    return f"  tool {one_line(tool['name'])}({one_line(', '.join(parameters))}): {one_line(tool['description'])}"
+
+
+def _commands(run: str, waiting: dict[str, Any]) -> list[str]:
+    resume = f"stateline exec resume {run}"
+    request, schema = {"requestId": waiting["requestId"]}, waiting["output_schema"]
+    answer = {"response": "TEXT"} if schema is None else {"answer": example_of(schema)}
+    lines = [f"  answer: {resume} --input {_quoted({**request, **answer})}"]
+    if schema is None:
+        lines.append(f"          echo TEXT | {resume} --input-format text")
+    if waiting["tools"]:
+        tool = waiting["tools"][0]
+        call = {"tools": [{"name": tool["name"], "params": example_of(tool["parameters"])}]}
+        lines.append(f"  call:   {resume} --input {_quoted({**request, **call})}")
+    return lines
+
+
+def _quoted(value: Any) -> str:
+    """JSON as one word of a shell's line."""
+    return plain(shlex.quote(json.dumps(value)))
