@@ -12,8 +12,9 @@ from typing import Any
 from benchmarks.measure import Failed, environment
 from stateline import Store
 from stateline.bundle.redact import Redactor
-from stateline.engine.loop import apply
 from stateline.engine.record import Run, load_run
+from stateline.engine.runevent import Cost
+from stateline.engine.step import Happened, take
 from stateline.machine.run import Succeeded
 from stateline.store.fs import Directory, HandleFs
 from stateline.store.local import LocalBackend
@@ -73,5 +74,5 @@ def grow(place: Path, turns: int, output: Callable[[int], Any] = lambda number: 
     with scope.locked():
         run = load_run(scope.store, RUN)
         for number in range(turns):
-            run = apply(run, Succeeded(output=output(number)), 0.001)
+            run = take(run, Happened(event=Succeeded(output=output(number)), cost=Cost(seconds=0.001)))
     return run

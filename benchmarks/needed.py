@@ -38,7 +38,12 @@ _TURN = [
     *("stateline.engine.*", "stateline.service.execute", "stateline.service.launch", "stateline.service.answers"),
     *("stateline.service.demands", "stateline.cli.execute", "stateline.machine.advance", "stateline.machine.handlers"),
     *("stateline.machine.routing", "stateline.machine.settling", "stateline.machine.bounds", "filelock*", "fcntl"),
-    *("select", "selectors", "signal", "_posixsubprocess", "subprocess", "stateline.bundle.redact"),
+    *("select", "selectors", "signal", "_posixsubprocess", "subprocess", "stateline.process", "stateline.process.*"),
+]
+_MODEL = [
+    *("stateline.cli.run", "stateline.cli.contexts", "stateline.cli.models", "stateline.service.run"),
+    *("stateline.service.models", "stateline.service.contexts", "stateline.prestage", "stateline.prestage.*"),
+    *("stateline.model", "stateline.model.*", "stateline.machine.*"),
 ]
 NEEDED: dict[str, list[str]] = {
     "--version": _BASE,
@@ -47,6 +52,7 @@ NEEDED: dict[str, list[str]] = {
     "show": [*_BASE, *_COMMAND, *_STORE, *_READ],
     "exec status": [*_BASE, *_COMMAND, *_STORE, *_RUN, "stateline.cli.runs", "stateline.service.runs"],
     "execute -i": [*_BASE, *_COMMAND, *_STORE, *_RUN, *_TURN],
+    "run --playback": [*_BASE, *_COMMAND, *_STORE, *_RUN, *_TURN, *_MODEL],
     "save by API": ["stateline*", "__future__", *_COMMAND, *_STORE, "filelock*", "fcntl"],
 }
 """Patterns of module names by command."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,7 +46,19 @@ def measure(place: Path, *, quick: bool, say: Any) -> list[Row]:
     return rows
 
 
-_MEASURED = ("--version", "--help", "log -n 20", "show", "exec status", "execute -i", "save by API")
+def _recording(place: Path) -> str:
+    """A recorded conversation of two exchanges, below ``place``: a context is derived, and a prompt is answered."""
+    context = {"prompts": {"system": "Be brief.", "developer": []}, "settings": {"temperature": 0.2}}
+    directory = place / "recording"
+    directory.mkdir(mode=0o700)
+    for number, (purpose, content) in enumerate((("derive", json.dumps(context)), ("turn", "Hello.")), 1):
+        request = {"model": "", "messages": [], "tools": [], "settings": {}, "output_schema": None}
+        exchange = {"version": "1", "purpose": purpose, "digest": "", "request": request, "reply": {"content": content}}
+        (directory / f"{number:04}.json").write_text(json.dumps(exchange))
+    return str(directory)
+
+
+_MEASURED = ("--version", "--help", "log -n 20", "show", "exec status", "execute -i", "run --playback", "save by API")
 
 
 def _commands(place: Path, path: str) -> dict[str, Sequence[str]]:
@@ -64,5 +77,6 @@ def _commands(place: Path, path: str) -> dict[str, Sequence[str]]:
         "show": stateline("show", f"run:{run}"),
         "exec status": stateline("exec", "status", run),
         "execute -i": stateline("execute", "-i", path, "--id", run),
+        "run --playback": stateline("run", "-p", "Say hello.", "--playback", _recording(place)),
         "save by API": ["-c", _SAVE, str(place / "api")],
     }

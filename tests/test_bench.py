@@ -16,7 +16,7 @@ from benchmarks.targets import Target, targets
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 SUBJECTS = ("startup", "commits", "growth", "verify", "bytes")
-COMMANDS = {"--version", "--help", "log -n 20", "show", "exec status", "execute -i", "save by API"}
+COMMANDS = {"--version", "--help", "log -n 20", "show", "exec status", "execute -i", "run --playback", "save by API"}
 
 
 def bench(*words: str, place: Path) -> subprocess.CompletedProcess[str]:
@@ -70,6 +70,7 @@ def test_modules_that_a_command_did_not_need_are_named(document: tables.Document
             assert row["modules"] == row["needed"] + row["brought_by_libraries"] + row["not_needed"]
             assert len(row["modules_not_needed"]) == row["not_needed"]
             assert "stateline.cli.main" in row["modules_loaded"] or row["what"] == "save by API"
+            assert not {"openai", "anthropic", "httpx2"} & {name.partition(".")[0] for name in row["modules_loaded"]}
 
 
 def test_syncs_and_bytes_are_counted_and_not_guessed(document: tables.Document) -> None:

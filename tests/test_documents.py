@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -71,3 +73,19 @@ def test_the_five_minutes_of_the_readme_go_as_it_says(tmp_path: Path) -> None:
     assert refined.returncode == 0
     assert stateline(tmp_path, "log", "context:demo").stdout.count("\n") == 2
     assert stateline(tmp_path, "execute", "greet.yaml", "--state-scope", "demo").returncode == 3
+
+
+@pytest.mark.parametrize("document", ["README.md", "examples/conversation/README.md"])
+def test_the_recorded_conversation_plays_offline_as_the_documents_say(document: str, tmp_path: Path) -> None:
+    (source,) = [block for block in blocks(CHECKOUT / document, "console") if "--playback" in block]
+    words = [line.removeprefix("$ ") for line in source.splitlines() if line.startswith("$ ")]
+    script = [f'stateline() {{ {shlex.quote(sys.executable)} -m stateline "$@"; }}', "set -e", *words]
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PYTHONUTF8": "1"}
+    ran = subprocess.run(
+        ["bash", "-c", "\n".join(script)], cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, ""), ran
+    assert ran.stdout.count(": complete (turn 2: agent, complete)") == 3
+    assert ran.stdout.count("Buy 4,000 g of flour: twelve loaves") == 2
+    assert "Buy 4,000 g of flour (salt is enough); 32 days are left." in ran.stdout
+    assert "settings.temperature  0.3 -> 0.2" in ran.stdout

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 import msgspec
-from campaigns import loaders_of_runs
+from campaigns import loaders_of_models, loaders_of_runs
 from campaigns.chain import demand
 
 from stateline.bundle import canonical, envelope, naming, objects, repairs
@@ -396,6 +396,6 @@ LOADERS: dict[str, Loader] = {
     "--input": Loader(input_word, _texts),
     "revisions": Loader(revision_word, _words),
     "ids and keys": Loader(name_word, _words),
-    **{name: Loader(*parts) for name, parts in loaders_of_runs.LOADERS.items()},
+    **{name: Loader(*parts) for name, parts in (loaders_of_runs.LOADERS | loaders_of_models.LOADERS).items()},
 }
 """By name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any
 
@@ -16,9 +16,9 @@ from stateline.bundle.envelope import Envelope
 from stateline.bundle.redact import Redactor
 from stateline.bundle.terminal import HARMFUL
 from stateline.engine import evaluate as evaluating
-from stateline.engine import process, runevent, task
-from stateline.engine.pipes import Written
+from stateline.engine import runevent
 from stateline.engine.record import facts_of, read_run
+from stateline.engine.runevent import Cost
 from stateline.errors import IntegrityError, StatelineError, ValueRefused
 from stateline.history import diff
 from stateline.machine import conditions, schemas, spec
@@ -26,10 +26,27 @@ from stateline.machine.advance import advance
 from stateline.machine.check import check
 from stateline.machine.formats.python_text import Evaluated
 from stateline.machine.formats.reader import read
-from stateline.machine.run import Answered, Event, Failed, Intended, Lost, Replaced, Retried, Started, Succeeded
+from stateline.machine.run import (
+    Answered,
+    Asked,
+    CallEnded,
+    Event,
+    Failed,
+    Intended,
+    Lost,
+    Replaced,
+    Replied,
+    Retried,
+    Started,
+    Succeeded,
+    Unsent,
+)
 from stateline.prestage.context import Wishes
+from stateline.process import child, command, program
+from stateline.process.pipes import Written
 from stateline.service import contexts
 from stateline.store.store import Snapshot, Store
+from stateline.tools import runner
 
 SECRET = "hunter2-hunter2"
 TREE: dict[str, Any] = {
@@ -141,7 +158,7 @@ def evaluated(data: bytes) -> None:
     """What the process of a Python machine prints is any bytes: its file made it."""
     written = Written(canonical.TEXT_LIMIT)
     written.take_output(data)
-    ended = process.Exit(how="exited", code=0, alive=False, written=written)
+    ended = child.Exit(how="exited", code=0, alive=False, written=written)
     result = evaluating._meaning(ended, 1.0)
     machine, said = check(b"machine = 1\n", "m.py", evaluate=lambda source: result)
     demand((machine is None) == any(problem.severity == "error" for problem in said), "neither a machine nor a mistake")
@@ -249,10 +266,13 @@ def run_snapshot(data: bytes) -> None:
     except StatelineError:
         return
     _decide_all(run.machine, run.state, facts)
-    for done in (Intended(), Succeeded(output={"todos": []}), Answered(value={"n": 1})):
+    for done in (
+        Intended(), Succeeded(output={"todos": []}), Answered(value={"n": 1}), Asked(), Replied(content="Hi."),
+        CallEnded(id="a", result=None), Lost(), Unsent(),
+    ):  # fmt: skip
         try:
             decision = advance(run.machine, run.state, done, facts)
-            document = runevent.describe(run, done, decision, runevent.carried(run, done, 0.25))
+            document = runevent.describe(run, done, decision, runevent.carried(run, done, Cost(seconds=0.25)))
             canonical.encode({"event": document, "state": msgspec.to_builtins(decision.state)})
         except StatelineError:
             continue
@@ -294,22 +314,29 @@ def _context_seeds() -> list[bytes]:
 
 
 @cache
-def _call() -> task.TaskCall:
+def _call() -> command.TaskCall:
     redactor = Redactor([("password", SECRET)])
-    return task.TaskCall(
+    return command.TaskCall(
         argv=["x"], directory="/", document=b"", timeout=1.0, mask=lambda text: str(redactor.redact(text)[0])
     )
+
+
+def _outcomes(data: bytes) -> Iterator[bytes | program.Failure]:
+    """What becomes of a program that wrote ``data`` to both streams, for each way in which it may end."""
+    for how, code in (("exited", 0), ("exited", 3), ("exited", -9), ("timeout", None), ("overflow", None)):
+        written = Written(canonical.TEXT_LIMIT)
+        written.take_output(data)
+        written.take_error(data)
+        ended = child.Exit(how=how, code=code, alive=False, written=written)  # type: ignore[arg-type]
+        yield program._meaning(command._program(_call()), ended)
 
 
 def task_output(data: bytes) -> None:
     """What a task prints, on either stream and however it ended: an output that can be kept, or a failure in words
     that can be printed and hold no secret."""
     call = _call()
-    for how, code in (("exited", 0), ("exited", 3), ("exited", -9), ("timeout", None), ("overflow", None)):
-        written = Written(canonical.TEXT_LIMIT)
-        written.take_output(data)
-        written.take_error(data)
-        event = task._meaning(call, process.Exit(how=how, code=code, alive=False, written=written))  # type: ignore[arg-type]
+    for outcome in _outcomes(data):
+        event = command._event(call, outcome)
         if isinstance(event, Succeeded):
             canonical.encode(event.output, depth=canonical.OUTSIDE_DEPTH)
             continue
@@ -318,6 +345,20 @@ def task_output(data: bytes) -> None:
         demand(not set(map(ord, words)) & (HARMFUL - {9, 10}), "a failure that acts on a terminal")
         demand(SECRET not in words, "a secret is shown")
         demand(len(words) < 20_000, "a failure's words are too many")
+
+
+def tool_output(data: bytes) -> None:
+    """What a tool prints: a result that a message of a run can hold, or an error in words as those of a task."""
+    for outcome in _outcomes(data):
+        result = runner.result_of(outcome)
+        canonical.encode({"tree": {"conversation": [{"role": "tool", "content": result}]}})
+        if isinstance(outcome, bytes):
+            demand(outcome.strip() != b"" or result is None, "white space is taken for a result")
+            continue
+        words = result["error"]["message"]
+        demand(not set(map(ord, words)) & (HARMFUL - {9, 10}), "an error that acts on a terminal")
+        demand(SECRET not in words, "a secret is shown")
+        demand(len(words) < 40_000, "an error's words are too many")
 
 
 NAMES: dict[str, Any] = {
@@ -403,6 +444,11 @@ LOADERS: dict[str, Parts] = {
             b"\xff" * 40,
             b'{"a":[1e999]}',
         ],
+        False,
+    ),
+    "what tools print": (
+        tool_output,
+        lambda: [b'{"a":1}\n', b"two words\n", f"failed: {SECRET}\x1b[0m\r\n".encode(), b"\xff" * 40, b"[" * 200],
         False,
     ),
     "expressions": (

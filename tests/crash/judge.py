@@ -19,7 +19,7 @@ from crash.workloads import EPOCH, NOTES, Note, Place
 
 from stateline import Redactor, Store
 from stateline.bundle.naming import scope_hash
-from stateline.engine import loop
+from stateline.engine import calls, loop
 from stateline.errors import IntegrityError
 from stateline.history.findings import Report
 from stateline.history.verify import verify
@@ -292,7 +292,15 @@ def effects_told(listener: Callable[[Note], None]) -> Iterator[None]:
         listener(Note("effect", run.scope.hash, f"{stage.name}:{effect['key']}:{effect['attempt']}", intent))
         return perform(run)
 
-    with mock.patch.object(loop, "_perform", told):
+    tool_run = calls._tool_run
+
+    def called(run: Any, call: Any) -> Any:
+        repeatable = run.machine.toolset.tools[call["name"]].repeatable
+        key = run.event["calls"]["keys"][call["id"]]
+        listener(Note("effect", run.scope.hash, f"{call['name']}:{key}:1", "" if repeatable else run.sha256))
+        return tool_run(run, call)
+
+    with mock.patch.object(loop, "_perform", told), mock.patch.object(calls, "_tool_run", called):
         yield
 
 

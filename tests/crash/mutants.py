@@ -17,7 +17,7 @@ from crash.workloads import Note, Witness, _WitnessedMending
 
 from stateline.bundle import naming
 from stateline.bundle.envelope import Pointer
-from stateline.engine import loop
+from stateline.engine import calls, loop, step
 from stateline.machine.run import Intended
 from stateline.store import local, locking, mending, publish, settling, store
 from stateline.store.fs import Directory
@@ -306,13 +306,26 @@ def _repair_forgets() -> AbstractContextManager[Any]:
 def _effect_first() -> AbstractContextManager[Any]:
     """An effect that must not be repeated starts before its intent is saved."""
 
-    def attempt(run: Any, watch: Any) -> tuple[Any, bool]:
+    def attempt(run: Any, watch: Any, means: Any) -> Any:
         outcome = loop._perform(run)
         if not run.machine.stages[run.state.tree.stage].repeatable:
-            run = loop.apply(run, Intended())
-        return loop.apply(run, outcome.event, outcome.seconds), False
+            run = step.apply(run, Intended(), means)
+        return step.apply(run, outcome.event, means)
 
     return mock.patch.object(loop, "_attempt", attempt)
+
+
+def _tool_first() -> AbstractContextManager[Any]:
+    """A tool that must not be called twice starts before its intent is saved."""
+    apply = calls.apply
+
+    def late(run: Any, event: Any, means: Any) -> Any:
+        for call in run.state.tree.pending:
+            if call["id"] in event.ids:
+                calls._tool_run(run, call)
+        return apply(run, event, means)
+
+    return mock.patch.object(calls, "apply", late)
 
 
 def _append_unsettled() -> AbstractContextManager[Any]:
@@ -445,6 +458,7 @@ MUTANTS = [
     Mutant("a repair does not sync the pointer", "repair", _repair_unsynced),
     Mutant("a repair's snapshot is not synced", "repair", _repair_forgets),
     Mutant("an effect starts before its intent is saved", "turn", _effect_first),
+    Mutant("a tool starts before its intent is saved", "conversation", _tool_first),
     Mutant("a list that was put fast is appended to as it is", "fast parts", _append_unsettled),
     Mutant("a named value that was put fast is taken as it is", "fast parts", _reference_unsettled),
     Mutant("a context that was saved fast is taken as it is", "fast context", _context_unsettled),

@@ -22,7 +22,7 @@ from crash.workloads import WORKLOADS
 
 SEED = os.environ.get("STATELINE_TEST_SEED", "20261122")
 EACH = 650
-"""Distinct disks that each story is judged on at least; there are sixteen stories."""
+"""Distinct disks that each story is judged on at least; there are seventeen stories."""
 AGAIN = {
     "first save": 18,
     "saves": 22,
@@ -31,6 +31,7 @@ AGAIN = {
     "long lists": 30,
     "refine": 12,
     "turn": 170,
+    "conversation": 170,
     "repair": 4,
     "removal": 18,
     "settle": 90,

@@ -22,11 +22,14 @@ import msgspec
 
 from stateline import Artifact, Redactor, Store
 from stateline.bundle.envelope import Pointer
+from stateline.engine.means import Means
 from stateline.errors import ConflictError
+from stateline.model.protocol import Reply, Request, Told, ToolCall
 from stateline.prestage.context import Wishes
 from stateline.service.contexts import ContextOptions
 from stateline.service.contexts import prepare as prepare_context
 from stateline.service.execute import Call, Options, execute
+from stateline.service.outcome import Outcome
 from stateline.service.repair import apply_repair
 from stateline.service.runs import remove as remove_runs
 from stateline.store.fs import HandleFs
@@ -249,6 +252,43 @@ def _turn_again(place: Place) -> None:
             return
 
 
+class _Talker:
+    """A model that calls both tools once, and then answers."""
+
+    def reply(self, request: Request, told: Told | None = None) -> Reply:
+        if any(message["role"] == "tool" for message in request.messages):
+            return Reply(content="Done.")
+        calls = [ToolCall("a", "look", {"at": "x"}), ToolCall("b", "act", {"n": 1})]
+        return Reply(tool_calls=calls, finish="tool_calls")
+
+
+def _converse(place: Place, *, one_turn: bool = False) -> Outcome:
+    """Go on with a run whose model calls tools, of which one must not be called twice."""
+    tools = [
+        {"name": name, "description": "A tool.", "schema": {"type": "object"}, "argv": ["/bin/echo", name], **more}
+        for name, more in (("look", {"repeatable": True}), ("act", {}))
+    ]
+    (place.root / "tools.json").write_text(json.dumps({"tools": tools}))
+    stages: dict[str, Json] = {
+        "talk": {"agent": {"prompt": "Look, then act.", "tools": ["look", "act"]}, "default_next": "done"},
+        "done": {"end": {}},
+    }
+    path = place.root / "talk.json"
+    path.write_text(json.dumps({"stateline": 1, "name": "talk", "tools": "tools.json", "stages": stages}))
+    # One call at a time, so that the story is the same each time it is told.
+    call = Call(one_turn=one_turn, means=lambda run: Means(model=_Talker(), name="told/one", jobs=1))
+    return execute(place.open(), Options(machine=str(path), run="story", call=call))
+
+
+def _conversation(place: Place) -> None:
+    _converse(place, one_turn=True)
+    _converse(place)
+
+
+def _conversation_again(place: Place) -> None:
+    _converse(place)
+
+
 def _damaged(place: Place) -> None:
     """Five snapshots, of which the third is gone, and the pointer is torn."""
     scope = place.open().scope(NOTES)
@@ -374,6 +414,7 @@ WORKLOADS = {
         Workload("long lists", _long_lists, _list_begun),
         Workload("refine", _refine, _context, resume=_refine_again),
         Workload("turn", _turn, resume=_turn_again),
+        Workload("conversation", _conversation, resume=_conversation_again),
         Workload("repair", _repair, _damaged, damaged=True),
         Workload("removal", _removal, _run_done),
         Workload("settle", _settle, _one),

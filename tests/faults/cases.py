@@ -28,8 +28,8 @@ from faults.unharmed import (
 
 from stateline import Store
 from stateline.bundle import naming
-from stateline.engine.interrupts import Interrupted
 from stateline.errors import DurabilityUnknown, StatelineError
+from stateline.process.interrupts import Interrupted
 from stateline.store.fs import HandleFs
 from stateline.store.protocol import FULL, Durability
 

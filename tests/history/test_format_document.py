@@ -141,7 +141,19 @@ def test_secrets_are_masked_as_the_page_promises_and_no_further() -> None:
     for text in masked:
         assert redactor.redact([f"a {text} b"])[1] == 1
     assert redactor.redact({"client_secret": "anything"})[1] == 1
-    for text in ("short-1", "AKIA" + "ABCDEFGH" * 2, "ghp_" + "a1" * 18):
+    formats = [
+        "AKIA" + "ABCDEFGH" * 2,
+        "ghp_" + "a1" * 18,
+        "Authorization: Bearer 0a1b2c3d4e5f6a7b8c9d",
+        "postgres://ann:hunter22@db.example/x",
+        "https://h.example/?api_key=0a1b2c3d4e5f6a7b",
+        "SOME_API_KEY=0a1b2c3d4e5f6a7b8c9d",
+        "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIB" * 8 + "\n-----END PRIVATE KEY-----",
+    ]
+    for text in formats:
+        assert redactor.redact([f"a {text}"])[1] == 1
+    ordinary = ["short-1", "ab12" * 16, "https://h.example/?key=products_2024_list_page", "Bearer your-api-key"]
+    for text in (*ordinary, base64.b64encode(formats[1].encode()).decode()):
         assert redactor.redact([text]) == ([text], 0)
 
 

@@ -14,16 +14,30 @@ import pytest
 from stateline.bundle import canonical
 from stateline.bundle.envelope import VERSION
 from stateline.bundle.redact import Redactor
-from stateline.engine import loop, runevent
+from stateline.engine import loop, runevent, step
 from stateline.engine.record import Run, keep_machine
 from stateline.errors import NewerVersion
 from stateline.machine import run as shapes
 from stateline.machine import spec
 from stateline.machine.check import load
-from stateline.machine.run import Answered, Failed, Intended, Lost, Retried, Started, Succeeded
+from stateline.machine.run import (
+    Answered,
+    Asked,
+    CallEnded,
+    CallsIntended,
+    Failed,
+    Intended,
+    Lost,
+    Replied,
+    Retried,
+    Started,
+    Succeeded,
+    Unsent,
+)
 from stateline.prestage.context import LIMIT, Wishes
 from stateline.service.contexts import ContextOptions, prepare
 from stateline.service.launch import Launch, launch, machine_scope, read_machinery
+from stateline.service.models import Exchanges
 from stateline.store.memory import MemoryBackend
 from stateline.store.store import Snapshot, Store
 
@@ -46,6 +60,15 @@ stages:
     default_next: done
   done: {end: {}}
 """
+
+TALK = """\
+stateline: 1
+name: talk
+tools: tools.json
+stages:
+  think: {agent: {prompt: "Say.", tools: [once]}}
+"""
+CALL = {"id": "a", "name": "once", "arguments": {}}
 
 
 def members(heading: str) -> dict[str, str]:
@@ -83,7 +106,8 @@ def test_the_page_has_the_members_that_the_code_has() -> None:
     assert STATE.keys() == fields(shapes.RunState) | {"machine"}
     assert INSTANCE.keys() == fields(shapes.Instance)
     assert fields(runevent.RunEvent) <= EVENT.keys()
-    assert EVENT.keys() - fields(runevent.RunEvent) == {"durability", "seconds", "replaced"}
+    told = {"exchanges", "request", "answered_by", "finish"}
+    assert EVENT.keys() - fields(runevent.RunEvent) - told == {"durability", "seconds", "replaced"}
     assert members("member of a spec").keys() == fields(spec.Machine)
     assert members("member of a stage").keys() == fields(spec.Stage)
 
@@ -99,6 +123,13 @@ def test_the_page_has_the_members_that_the_code_has() -> None:
         (runevent.Meters, "meters", "member of a run's `event`"),
         (runevent.Way, "transitions", "member of a run's `event`"),
         (runevent.Effect, "effect", "member of a run's `event`"),
+        (runevent.ToolsPlace, "tools", "member of a run's `event`"),
+        (runevent.Calls, "calls", "member of a run's `event`"),
+        (runevent.CallAsked, "asked", "member of a run's `event`"),
+        (runevent.CallTold, "call", "member of a run's `event`"),
+        (Exchanges, "exchanges", "member of a run's `event`"),
+        (spec.Toolset, "toolset", "member of a spec"),
+        (spec.Agent, "agent", "member of a stage"),
         (runevent.Request, "waiting", "member of a run's `event`"),
         (runevent.Given, "answered", "member of a run's `event`"),
     ],
@@ -145,25 +176,67 @@ def begin(memory: Store) -> Callable[[], Run]:
 
 @pytest.fixture
 def chain(memory: Store, begin: Callable[[], Run]) -> list[Snapshot]:
-    """The snapshots of a run that met every type of event, oldest first."""
+    """The snapshots of a run that met every type of event but those of an agent's stage, oldest first."""
     run = begin()
     with run.scope.locked(1.0):
-        run = loop.apply(run, Intended())
-        run = loop.apply(run, Failed(kind="exit", message="no", hint="look"), 0.5)
-        run = loop.apply(run, Intended())
-        run = loop.apply(run, Lost())
-        run = loop.apply(run, Answered(value={"given": True}))
-        run = loop.replace_machine(run, run.machine, run.record, "/elsewhere/m.yaml")
-        run = loop.apply(run, Answered(value=True))
+        run = step.apply(run, Intended())
+        failed = Failed(kind="exit", message="no", hint="look")
+        run = step.take(run, step.Happened(event=failed, cost=runevent.Cost(seconds=0.5)))
+        run = step.apply(run, Intended())
+        run = step.apply(run, Lost())
+        run = step.apply(run, Answered(value={"given": True}))
+        place = {**run.event["machine"], "path": "/elsewhere/m.yaml"}
+        run = step.replace_machine(run, run.machine, run.record, {"machine": place})
+        run = step.apply(run, Answered(value=True))
         for _ in range(2):
-            run = loop.apply(run, Intended())
-            run = loop.apply(run, Failed(kind="exit", message="no"))
-        run = loop.apply(run, Retried())
-        run = loop.apply(run, Intended())
-        run = loop.apply(run, Succeeded(output=3), 1.5)
-        loop.apply(run, Answered(value=False))
+            run = step.apply(run, Intended())
+            run = step.apply(run, Failed(kind="exit", message="no"))
+        run = step.apply(run, Retried())
+        run = step.apply(run, Intended())
+        run = step.take(run, step.Happened(event=Succeeded(output=3), cost=runevent.Cost(seconds=1.5)))
+        step.apply(run, Answered(value=False))
     begin()
     return [*run.scope.walk()][::-1]
+
+
+@pytest.fixture
+def talk(memory: Store) -> list[Snapshot]:
+    """The snapshots of a run that asked a model, oldest first: one lost call of a tool, one that ended, an answer."""
+    tool = spec.Tool(name="once", description="", schema={"type": "object"}, argv=["/bin/true"])
+    data = TALK.encode()
+    machine = load(data, "m.yaml", toolset=lambda _: spec.Toolset(sha256="0" * 64, tools={"once": tool}))
+    origin = loop.Origin(machine_path="/m.yaml", tools={"path": "/tools.json", "sha256": "0" * 64})
+    scope = memory.scope("run:t")
+    with scope.locked(1.0):
+        first = loop.begin(memory, machine, Started(), origin, loop.Given(manual=False))
+        run = loop.start(scope, None, keep_machine(memory, data, "yaml", machine), first)
+        run = step.apply(run, Asked())
+        told = {"model": {"name": "m"}, "request": "0" * 64, "finish": "tool_calls", "usage": {"input": 1, "output": 2}}
+        cost = runevent.Cost(seconds=0.5, llm_calls=1, tokens=runevent.Tokens(1, 2))
+        reply = Replied(content="", tool_calls=[CALL])
+        run = step.take(run, step.Happened(event=reply, cost=cost, told=told))
+        run = step.apply(run, CallsIntended(ids=["a"]))
+        run = step.apply(run, Lost())
+        run = step.apply(run, Answered(value=5))
+        run = step.take(run, step.Happened(event=Replied(content="", tool_calls=[{**CALL, "id": "b"}]), cost=cost))
+        run = step.apply(run, CallsIntended(ids=["b"]))
+        run = step.apply(run, CallEnded(id="b", result={"n": 1}))
+        step.take(run, step.Happened(event=Replied(content="Done."), cost=cost))
+    return [*scope.walk()][::-1]
+
+
+@pytest.fixture
+def stopped(memory: Store) -> list[Snapshot]:
+    """The snapshots of a run whose model was not called although that was intended, oldest first."""
+    data = b"{stateline: 1, name: m, stages: {think: {agent: {prompt: Go.}, repeatable: false}}}"
+    machine = load(data, "m.yaml")
+    scope = memory.scope("run:u")
+    with scope.locked(1.0):
+        origin = loop.Origin(machine_path="/m.yaml")
+        first = loop.begin(memory, machine, Started(), origin, loop.Given(manual=False))
+        run = loop.start(scope, None, keep_machine(memory, data, "yaml", machine), first)
+        step.apply(step.apply(run, Intended()), Unsent())
+    return [*scope.walk()][::-1]
 
 
 def states(chain: list[Snapshot]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -171,14 +244,27 @@ def states(chain: list[Snapshot]) -> Iterator[tuple[dict[str, Any], dict[str, An
         yield canonical.decode(snapshot.data)["state"], snapshot.event
 
 
-def test_every_type_of_event_is_met(chain: list[Snapshot]) -> None:
-    assert {snapshot.event["type"] for snapshot in chain} == TYPES.keys() - {"repaired"}
-    assert {snapshot.envelope.version for snapshot in chain} == {VERSION}
+def test_every_type_of_event_is_met(chain: list[Snapshot], talk: list[Snapshot], stopped: list[Snapshot]) -> None:
+    met = [*chain, *talk, *stopped]
+    assert {snapshot.event["type"] for snapshot in met} == TYPES.keys() - {"repaired"}
+    assert {snapshot.envelope.version for snapshot in met} == {VERSION}
 
 
-def test_after_a_repair_an_event_has_the_members_of_the_page_and_no_other(chain: list[Snapshot]) -> None:
+def test_a_call_that_was_never_sent_leaves_the_run_ready_in_the_turn_that_its_intent_began(
+    stopped: list[Snapshot],
+) -> None:
+    (before, _), _, (state, event) = states(stopped)
+    assert state == before
+    assert EVENT.keys() - OPTIONAL - {"redactions"} <= event.keys() <= EVENT.keys()
+    assert (event["type"], event["turn"], event["open"]) == ("unsent", 1, True)
+    assert event["effect"] == stopped[0].event["effect"]
+
+
+def test_after_a_repair_an_event_has_the_members_of_the_page_and_no_other(
+    chain: list[Snapshot], talk: list[Snapshot]
+) -> None:
     given = {"type", "durability", "redactions"}
-    for snapshot in chain:
+    for snapshot in [*chain, *talk]:
         event = runevent.after_repair(snapshot, newer_lost=True)
         assert EVENT.keys() - OPTIONAL - given <= event.keys() <= EVENT.keys()
         assert event["transitions"] == []
@@ -207,7 +293,38 @@ def test_phase_status_interrupts_and_pending_belong_together_as_the_page_says(ch
         assert state["interrupts"] == ([{"kind": kind, "stage": tree["stage"]}] if kind else [])
         effect = {"type": "task", "stage": tree["stage"], "position": 0}
         assert tree["pending"] == ([effect] if tree["phase"] in ("ready", "started", "unknown") else [])
-    assert met == set(get_args(shapes.Phase))
+    assert met == set(get_args(shapes.Phase)) - {"calling"}
+
+
+def test_an_agents_stage_has_the_members_of_the_page_and_no_other(talk: list[Snapshot]) -> None:
+    phases = []
+    for state, event in states(talk):
+        assert state.keys() == STATE.keys()
+        tree = state["tree"]
+        assert tree.keys() == INSTANCE.keys()
+        assert EVENT.keys() - OPTIONAL - {"redactions"} <= event.keys() <= EVENT.keys()
+        phases.append(tree["phase"])
+        calls = [effect for effect in tree["pending"] if effect["type"] == "tool"]
+        assert ("calls" in event) == bool(calls)
+        assert ("effect" in event) == (tree["phase"] in ("ready", "waiting"))
+        for call in calls:
+            assert call.keys() - {"result"} == {"arguments", "id", "name", "position", "status", "type"}
+            assert ("result" in call) == (call["status"] == "done")
+        if tree["phase"] == "ready":
+            assert tree["pending"] == [{"position": 0, "stage": "think", "type": "model"}]
+        kinds = {"waiting": {"kind": "llm_request", "stage": "think"},
+                 "unknown": {"kind": "unknown_outcome", "stage": "think", "call": "a", "tool": "once"}}  # fmt: skip
+        assert state["interrupts"] == ([kinds[tree["phase"]]] if tree["phase"] in kinds else [])
+    assert {"ready", "waiting", "calling", "unknown", "done"} == set(phases)
+    roles = [message["role"] for message in talk[-1].envelope.state["tree"]["conversation"]]
+    assert roles == ["user", "assistant", "tool", "assistant", "tool", "assistant"]
+    keys = [
+        snapshot.event["calls"]["keys"]
+        for snapshot in talk
+        if snapshot.event["type"] == "replied" and "calls" in snapshot.event
+    ]
+    birth = talk[0].event["birth"]
+    assert keys[0] == {"a": f"t:2:1:{birth}"}
 
 
 def test_a_runs_event_has_the_members_of_the_page_and_no_other(chain: list[Snapshot]) -> None:
@@ -295,7 +412,8 @@ def test_contexts_have_the_members_of_the_page_and_no_other(memory: Store) -> No
     assert (newest.event["type"], first.event["type"]) == ("refine", "derive")
     for snapshot in (newest, first):
         assert snapshot.state.keys() == members("member of a context's `state`").keys()
-        assert snapshot.event.keys() == members("member of a context's `event`").keys() - {"redactions"}
+        modelled = {"unset", "prompts", "usage", "request"}
+        assert snapshot.event.keys() == members("member of a context's `event`").keys() - {"redactions"} - modelled
         assert snapshot.event["by"] == "literal"
         triple = [snapshot.state["model_id"], snapshot.state["base_url"], snapshot.state["toolset_hash"]]
         assert snapshot.state["source_hash"] == canonical.sha256(canonical.encode(triple))
