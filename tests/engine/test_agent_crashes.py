@@ -76,10 +76,10 @@ class Place:
         return store.resolve(store.scope(f"run:{RUN}").load().state)["tree"]
 
     def interrupt(self, signum: int, when: str) -> int:
-        """Start a call, send it the signal once the file ``when`` is there, and give its exit code."""
+        """Start a call, send it the signal once the file ``when`` has a line, and give its exit code."""
         process = self.start()
         until = time.monotonic() + 30
-        while not (self.root / when).exists() and time.monotonic() < until:
+        while not self.lines(when) and time.monotonic() < until:
             time.sleep(0.01)
         process.send_signal(signum)
         process.communicate(timeout=30)
@@ -154,7 +154,7 @@ def test_what_was_finished_before_a_kill_is_not_run_again(place: Place) -> None:
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_amid_three_tools_keeps_what_is_finished_and_ends_the_rest(place: Place, signum: int) -> None:
-    saved = "until [ $(ls s/*/state-* | wc -l) -ge 5 ]; do sleep 0.01; done; touch there;"
+    saved = "until [ $(ls s/*/state-* | wc -l) -ge 5 ]; do sleep 0.01; done; echo > there;"
     tools = {
         "a": noted("echo 1"),
         "b": noted("until [ -e go ]; do sleep 0.05; done; echo 2", repeatable=True),

@@ -166,7 +166,8 @@ def _wait(
             ended.set()
 
     # A daemon: a call that nobody waits for any more must not keep the process from ending.
-    threading.Thread(target=call, name="stateline-model", daemon=True).start()
+    thread = threading.Thread(target=call, name="stateline-model", daemon=True)
+    thread.start()
     interrupted = None
     try:
         with interruptible():
@@ -179,4 +180,5 @@ def _wait(
     finally:
         if ear is not None:
             ear.close()
+    thread.join()
     return outcome[0], interrupted

@@ -186,16 +186,16 @@ class _Crew:
         return self._ends[self._taken - 1]
 
     def rest(self) -> list[_End]:
-        """All calls that have not been handed out, once they are over."""
-        while len(self._ends) < self._wanted:
-            self._told.wait(TICK)
-            self._told.clear()
+        """After :meth:`stop`: the ends of all calls that have not been handed out."""
         return self._ends[self._taken :]
 
     def stop(self) -> None:
-        """End the calls that are under way, start no more, and send the threads home."""
+        """End the calls that are under way, start no more, and wait for the threads to be gone. To be called inside a
+        shield: on Python 3.11 a join that a signal breaks off takes the thread for ended."""
         self._stop.set()
         self._given.release(len(self._threads))
+        for thread in self._threads:
+            thread.join()
 
     def _work(self) -> None:
         while True:
