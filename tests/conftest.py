@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,8 +13,15 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Makes what several directories of tests share importable (`from campaigns import kills`); it is no installed package.
+# Makes what several directories of tests share importable (`from campaigns.processes import kills`); it is no
+# installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+# What is started in the background ignores these (`&` in a script, `nohup`), and so would all that a test starts.
+if sys.platform != "win32":
+    for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(_number) is signal.SIG_IGN:
+            signal.signal(_number, _usual)
 
 # No deadline, and no complaint about slow generation: examples touch the disk, and a busy machine is not a defect.
 # Derandomized on a build server: the same commit gives the same answer.

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from campaigns import report
-from campaigns.chain import demand
+from campaigns.judges.chain import demand
 from campaigns.suites import SUITES, Amounts, Call, Suite
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -43,6 +43,30 @@ def test_an_unknown_suite_is_a_usage_error() -> None:
     assert "there is no suite 'everything'; --help lists them" in ran.stderr
 
 
+def test_one_story_can_be_told_alone_and_its_figures_have_a_place_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = torture("--suite", "power", "--story", "first save", "--states", "200", "--minutes", "1")
+    assert ran.returncode == 0, ran.stderr
+    assert list(json.loads(ran.stdout)["suites"]["power"]["judged of each"]) == ["first save"]
+    monkeypatch.setattr(report, "KEPT", tmp_path / "results.json")
+    monkeypatch.setattr(report, "PAGE", tmp_path / "page.md")
+    report.PAGE.write_text("<!-- torture -->\n\n<!-- /torture -->\n")
+    report.keep("power", report.Run("s", "--minutes 1", "c"), {"judged": 9})
+    report.keep("power", report.Run("s", "--story saves --minutes 1", "c", ("saves",)), {"judged": 1})
+    assert {name: result["found"]["judged"] for name, result in report.load().items()} == {
+        "power": 9,
+        "power: saves": 1,
+    }
+
+
+@pytest.mark.parametrize(("suite", "story"), [("power", "effects"), ("errors", "no such story"), ("kills", "saves")])
+def test_a_story_that_a_suite_does_not_tell_is_a_usage_error(suite: str, story: str) -> None:
+    ran = torture("--suite", suite, "--story", story)
+    assert ran.returncode == 2
+    assert f"the suite {suite} has no story {story!r}; it has " in ran.stderr
+
+
 @pytest.mark.parametrize("minutes", ["0", "-1"])
 def test_nothing_is_proved_in_no_time(minutes: str) -> None:
     ran = torture("--suite", "mutants", "--minutes", minutes)
@@ -57,7 +81,9 @@ def test_the_page_shows_what_was_kept() -> None:
 
 def test_what_was_kept_is_of_suites_that_there_are_and_broke_no_promise() -> None:
     for suite, result in report.load().items():
-        assert suite in SUITES
+        name, _, stories = suite.partition(": ")
+        assert name in SUITES
+        assert set(filter(None, stories.split(", "))) <= set(SUITES[name].stories)
         assert "violated" not in result["found"], suite
         assert result["command"].startswith("scripts/torture --suite ")
 

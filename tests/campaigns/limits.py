@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from campaigns.chain import demand
-from campaigns.observed import Command, observe
-from campaigns.victim import call
+from campaigns.damage.victim import call
+from campaigns.judges.chain import demand
+from campaigns.judges.observed import Command, observe
 
 from stateline.bundle import canonical, naming
 

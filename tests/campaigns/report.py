@@ -22,17 +22,20 @@ _TABLE = re.compile(r"<!-- torture -->\n.*?<!-- /torture -->", re.DOTALL)
 
 
 class Run(msgspec.Struct, frozen=True):
-    """What was run: the seed, the ``options`` besides as they are written, and the commit that was there."""
+    """What was run: the seed, the ``options`` besides as they are written, and the commit that was there; ``stories``
+    if not all were told."""
 
     seed: str
     options: str
     commit: str
+    stories: tuple[str, ...] = ()
 
 
 def keep(suite: str, run: Run, found: dict[str, Any]) -> None:
-    """Keep what a suite found, in the place of what it found before, and renew the table."""
+    """Keep what a suite found, in the place of what it found before, and renew the table. What was found with some
+    stories alone has a place of its own, ``SUITE: STORY, ...``."""
     results = load()
-    results[suite] = {
+    results[": ".join(filter(None, [suite, ", ".join(run.stories)]))] = {
         "command": f"scripts/torture --suite {shlex.quote(suite)} --seed {shlex.quote(run.seed)} {run.options}",
         "day": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "commit": run.commit,

@@ -1,9 +1,8 @@
 """The campaigns that attack what is promised, each as one suite with its share of the time.
 
-What the other modules here are for: ``oracle``, ``chain``, ``observed``, ``ledger`` read and judge what lies there;
-``plant``, ``task`` and ``nursery`` start the processes that run, save and are killed; ``victim`` and ``generated`` make
-stores, ``harms``, ``intrusions`` and ``mutations`` spoil them; ``images``, ``outage``, ``doomed`` and ``survivors`` are
-about file systems whose power is cut; ``loaders`` lists all that reads bytes from outside. ``report`` keeps figures.
+What judges lies in ``judges``; the campaigns lie in ``power`` (losses by the model and of real file systems),
+``processes`` (that run, save, race, are killed and meet errors), ``damage`` (stores that are harmed, forged, mended)
+and ``outside`` (all that reads bytes from outside). ``report`` keeps figures.
 """
 
 from __future__ import annotations
@@ -14,24 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from campaigns import (
-    audits,
-    contests,
-    damage,
-    errors,
-    filesystems,
-    forgeries,
-    fuzzing,
-    kills,
-    limits,
-    mends,
-    power,
-    races,
-    saves,
-    syscalls,
-    tampering,
-    unlocked,
-)
+from campaigns import limits
+from campaigns.damage import audits, forgeries, harmed, mends, tampering
+from campaigns.outside import fuzzing
+from campaigns.power import filesystems, modelled
+from campaigns.processes import contests, errors, kills, races, saves, syscalls, talks, unlocked
+from crash.workloads import WORKLOADS
 
 Say = Callable[[str], None]
 
@@ -48,22 +35,26 @@ class Amounts(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One run of a suite: its own directory ``root``, which is not there yet, and ``until`` [monotonic s] its end."""
+    """One run of a suite: its own directory ``root``, which is not there yet, and ``until`` [monotonic s] its end.
+    ``stories`` are those that a suite which tells stories is about; none: all of them."""
 
     root: Path
     seed: str
     until: float
     say: Say
     amounts: Amounts
+    stories: tuple[str, ...] = ()
 
 
 class Suite(msgspec.Struct, frozen=True):
-    """``share`` is its part of the time, of those that are run; ``needs`` are programs without which it is skipped."""
+    """``share`` is its part of the time, of those that are run; ``needs`` are programs without which it is skipped,
+    ``stories`` are the names of which a call may choose some."""
 
     about: str
     share: float
     run: Callable[[Call], dict[str, Any]]
     needs: tuple[str, ...] = ()
+    stories: tuple[str, ...] = ()
 
     def perform(self, call: Call) -> dict[str, Any]:
         """The summary. Raises ``Violated`` where an invariant does not hold."""
@@ -77,20 +68,29 @@ def _usual(campaign: Callable[..., dict[str, Any]], **fixed: Any) -> Callable[[C
     return lambda call: campaign(call.root, call.seed, until=call.until, say=call.say, **fixed)
 
 
+def _telling(campaign: Callable[..., dict[str, Any]]) -> Callable[[Call], dict[str, Any]]:
+    return lambda call: _usual(campaign, stories=call.stories)(call)
+
+
 def _kills(*, repeatable: bool, points: bool = False) -> Callable[[Call], dict[str, Any]]:
     return lambda call: _usual(kills.campaign, repeatable=repeatable, points=points, kills=call.amounts.kills)(call)
+
+
+def _talks(*, repeatable: bool) -> Callable[[Call], dict[str, Any]]:
+    return lambda call: _usual(talks.campaign, repeatable=repeatable, kills=call.amounts.kills)(call)
 
 
 SUITES: dict[str, Suite] = {
     "power": Suite(
         "power losses by the model: every state that may be left",
         8,
-        lambda call: power.campaign(call.root, call.seed, states=call.amounts.states, until=call.until, say=call.say),
+        lambda call: _usual(modelled.campaign, states=call.amounts.states, stories=call.stories)(call),
+        stories=tuple(WORKLOADS),
     ),
     "mutants": Suite(
         "broken commit protocols, which the model must tell from the real one",
         1,
-        lambda call: power.mutants(call.seed, until=call.until, say=call.say),
+        lambda call: modelled.mutants(call.seed, until=call.until, say=call.say),
     ),
     "filesystems": Suite(
         "power losses of real file systems (root, Linux)",
@@ -99,8 +99,18 @@ SUITES: dict[str, Suite] = {
             call.root, call.seed, crashes=call.amounts.crashes, until=call.until, say=call.say
         ),
     ),
-    "syscalls": Suite("SIGKILL before and after every call of every story", 3, _usual(syscalls.campaign)),
-    "errors": Suite("an error of every kind at every call of every story", 5, _usual(errors.campaign)),
+    "syscalls": Suite(
+        "SIGKILL before and after every call of every story",
+        3,
+        _telling(syscalls.campaign),
+        stories=tuple(syscalls.STORIES),
+    ),
+    "errors": Suite(
+        "an error of every kind at every call of every story",
+        5,
+        _telling(errors.campaign),
+        stories=tuple(errors.STORIES),
+    ),
     "strace": Suite("the same by strace, in the real program", 2, _usual(errors.strace_campaign), ("strace",)),
     "kills": Suite("runs killed at random moments", 1, _kills(repeatable=True)),
     "kills-once": Suite("the same with effects that must not be repeated", 1, _kills(repeatable=False)),
@@ -108,8 +118,12 @@ SUITES: dict[str, Suite] = {
     "points-once": Suite(
         "the same with effects that must not be repeated", 1, _kills(repeatable=False, points=True), ("strace",)
     ),
+    "talks": Suite("conversations killed at random moments", 1, _talks(repeatable=True)),
+    "talks-once": Suite(
+        "the same with a model and tools that must not be asked or called again", 1, _talks(repeatable=False)
+    ),
     "runs": Suite(
-        "six processes at one run",
+        "six processes at one run or one conversation",
         1,
         lambda call: races.campaign(call.root, rounds=5, until=call.until, say=call.say),
     ),
@@ -134,7 +148,7 @@ SUITES: dict[str, Suite] = {
     "damage": Suite(
         "every byte of a store changed, and every other harm",
         3,
-        lambda call: _usual(damage.campaign, cases=call.amounts.cases)(call),
+        lambda call: _usual(harmed.campaign, cases=call.amounts.cases)(call),
     ),
     "tampering": Suite(
         "the same with stores drawn from a seed, and the auditor's script beside `verify`",

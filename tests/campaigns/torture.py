@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -21,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from campaigns import report
-from campaigns.chain import Violated
+from campaigns.judges.chain import Violated
 from campaigns.suites import SUITES, Amounts, Call
 
 from stateline.errors import StatelineError
@@ -46,6 +47,13 @@ def _arguments() -> argparse.Namespace:
         help="for all of it (default 60); what is under way when they are over is ended, which `limits` takes long for",
     )
     parser.add_argument("--seed", metavar="S", help="makes the choices repeatable; the system's timing is not")
+    parser.add_argument(
+        "--story",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="of suites that tell stories (power, syscalls, errors), this one; may be repeated (default: all of them)",
+    )
     parser.add_argument("--write", action="store_true", help="keep the figures, and renew them in docs/reliability.md")
     amounts = {
         "states": "distinct disks of `power`",
@@ -61,6 +69,11 @@ def _arguments() -> argparse.Namespace:
     unknown = [name for name in arguments.suite or () if name not in SUITES]
     if unknown:
         parser.error(f"there is no suite {unknown[0]!r}; --help lists them")
+    for name in (arguments.suite or SUITES) if arguments.story else ():
+        strange = [story for story in arguments.story if story not in SUITES[name].stories]
+        if strange:
+            known = ", ".join(SUITES[name].stories) or "none"
+            parser.error(f"the suite {name} has no story {strange[0]!r}; it has {known}")
     if arguments.minutes <= 0:
         parser.error("nothing can be proved in no time: say --minutes 1 or more")
     return arguments
@@ -75,7 +88,8 @@ def _told(arguments: argparse.Namespace, amounts: Amounts) -> str:
     usual = Amounts()
     told = [f"--{name} {getattr(amounts, name)}" for name in amounts.__struct_fields__]
     left = {f"--{name} {getattr(usual, name)}" for name in amounts.__struct_fields__}
-    return " ".join([*(word for word in told if word not in left), f"--minutes {arguments.minutes:g}"])
+    stories = [f"--story {shlex.quote(story)}" for story in arguments.story]
+    return " ".join([*(word for word in told if word not in left), *stories, f"--minutes {arguments.minutes:g}"])
 
 
 def main() -> int:
@@ -89,6 +103,7 @@ def main() -> int:
     amounts = Amounts(arguments.states, arguments.crashes, arguments.kills, arguments.cases, arguments.scopes)
     summary: dict[str, Any] = {"seed": seed, "ok": True, "suites": {}}
     root = Path(tempfile.mkdtemp(prefix="stateline torture "))
+    stories = tuple(arguments.story)
     commit, options = report.commit(), _told(arguments, amounts)
     for number, name in enumerate(wanted):
         _say(f"== {name}")
@@ -96,7 +111,7 @@ def main() -> int:
         left = sum(SUITES[later].share for later in wanted[number:])
         until = time.monotonic() + (end - time.monotonic()) * SUITES[name].share / left
         try:
-            found = SUITES[name].perform(Call(root / name, f"{seed}:{name}", until, _say, amounts))
+            found = SUITES[name].perform(Call(root / name, f"{seed}:{name}", until, _say, amounts, stories))
         except (Violated, StatelineError) as error:
             found = {"violated": str(error), "place": str(root / name)}
         except Exception as error:  # noqa: BLE001 (what broke down must not take the others' figures with it)
@@ -106,7 +121,7 @@ def main() -> int:
         if isinstance(found.get("skipped"), str):
             _say(f"skipped: {found['skipped']}")
         elif arguments.write:
-            report.keep(name, report.Run(seed, options, commit), found)
+            report.keep(name, report.Run(seed, options, commit, stories), found)
     sys.stdout.write(json.dumps(summary, indent=2) + "\n")
     if summary["ok"]:
         shutil.rmtree(root, ignore_errors=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from campaigns.oracle import sha256
+from campaigns.judges.oracle import sha256
 
 from stateline.store.fs import DIRECTORY_MODE, FILE_MODE, Directory, HandleFs, NotRegular, Stat, TooLarge
 

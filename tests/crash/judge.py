@@ -1,4 +1,4 @@
-"""What must hold of a state dir after a power loss. The chains are read by ``campaigns.oracle``; what the store,
+"""What must hold of a state dir after a power loss. The chains are read by ``campaigns.judges.oracle``; what the store,
 ``verify`` and a repair say of the same disk is compared with that.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 from unittest import mock
 
 import msgspec
-from campaigns.chain import Violated, demand
-from campaigns.oracle import Broken, Link, Tree, chain_of, keys_of, sha256, snapshots_of
+from campaigns.judges.chain import Violated, demand
+from campaigns.judges.oracle import Broken, Link, Tree, chain_of, keys_of, sha256, snapshots_of
 from crash.disk import Image, ModelFs, Said, Step
 from crash.workloads import EPOCH, NOTES, Note, Place
 
@@ -167,9 +167,11 @@ class Judge:
             for link in chain:
                 state = link.document["state"]
                 context = state.get("context") if isinstance(state, dict) else None
-                if isinstance(context, dict) and "sha256" in context and link.document["event"]["durability"] != FAST:
-                    shas = {each.sha256 for each in found.get(scope_hash(context["scope"]), ())}
-                    demand(context["sha256"] in shas, f"the context that {link.path} names is not on a sound chain")
+                event = link.document["event"]
+                if isinstance(context, dict) and "scope" in context and event["durability"] != FAST:
+                    named, there = event["context"]["sha256"], found.get(scope_hash(context["scope"]), ())
+                    sound = named in {each.sha256 for each in there}
+                    demand(sound, f"the context that {link.path} names is not on a sound chain")
 
     def _chains(self, there: set[str]) -> dict[str, tuple[Link, ...]]:
         scopes = {path[:64] for path in self.tree if _SCOPE.match(path)} | self.promises.scopes.keys()

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from random import Random
 
 import msgspec
-from campaigns.oracle import sha256
+from campaigns.judges.oracle import sha256
 from crash.disk import Image, Named, Said, Step, Synced, Written, apply
 
 STALE = b'{"path":"state-2020-01-01T000000.000000Z-00000000.json","sha256":"' + b"0" * 64 + b'","version":"1"}'

@@ -12,8 +12,8 @@ from random import Random
 from unittest import mock
 
 import msgspec
-from campaigns.chain import Violated
-from campaigns.oracle import sha256
+from campaigns.judges.chain import Violated
+from campaigns.judges.oracle import sha256
 from crash.disk import Image, ModelFs, Said, Step
 from crash.judge import STATE_DIR, Before, Judge, Promises, chain_of, effects_told, survivors_of
 from crash.losses import Crash, Losses, fingerprint, points
@@ -99,7 +99,7 @@ class Trial:
         self.resumed: set[str] = set()
 
     def run(self) -> Count:
-        """All of it. Raises :class:`~campaigns.chain.Violated` with the story's steps at the first broken promise."""
+        """All of it. Raises ``Violated`` with the story's steps at the first broken promise."""
         with tempfile.TemporaryDirectory() as root:
             found = record(self.workload, Path(root))
             self.count.steps = len(found.log)

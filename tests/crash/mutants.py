@@ -48,15 +48,20 @@ def _no_directory_sync() -> AbstractContextManager[Any]:
     return mock.patch.object(ModelFs, "sync_directory", _nothing)
 
 
-def _unsynced_snapshot_name() -> AbstractContextManager[Any]:
-    """The directory is not synced between the snapshot's name and the pointer."""
+def _unsynced(end: str) -> AbstractContextManager[Any]:
+    """A directory is not synced after a step whose words end so."""
     sync = LocalBackend._sync
 
-    def only_heads(backend: LocalBackend, directory: Directory, what: str) -> None:
-        if not what.endswith(" is there"):
+    def others(backend: LocalBackend, directory: Directory, what: str) -> None:
+        if not what.endswith(end):
             sync(backend, directory, what)
 
-    return mock.patch.object(LocalBackend, "_sync", only_heads)
+    return mock.patch.object(LocalBackend, "_sync", others)
+
+
+def _unsynced_snapshot_name() -> AbstractContextManager[Any]:
+    """The directory is not synced between the snapshot's name and the pointer."""
+    return _unsynced(" is there")
 
 
 def _unsynced_pointer_bytes() -> AbstractContextManager[Any]:
@@ -66,13 +71,7 @@ def _unsynced_pointer_bytes() -> AbstractContextManager[Any]:
 
 def _unsynced_pointer_name() -> AbstractContextManager[Any]:
     """The save is acknowledged when the pointer is visible, not when it is durable."""
-    sync = LocalBackend._sync
-
-    def only_blobs(backend: LocalBackend, directory: Directory, what: str) -> None:
-        if what != "the new head is visible":
-            sync(backend, directory, what)
-
-    return mock.patch.object(LocalBackend, "_sync", only_blobs)
+    return _unsynced("the new head is visible")
 
 
 def _acknowledged_early() -> AbstractContextManager[Any]:
@@ -265,13 +264,7 @@ def _removed_file_by_file() -> AbstractContextManager[Any]:
 
 def _unsynced_removal() -> AbstractContextManager[Any]:
     """A scope that was removed comes back."""
-    sync = LocalBackend._sync
-
-    def other(backend: LocalBackend, directory: Directory, what: str) -> None:
-        if what != "the scope is removed":
-            sync(backend, directory, what)
-
-    return mock.patch.object(LocalBackend, "_sync", other)
+    return _unsynced("the scope is removed")
 
 
 def _litter_left() -> AbstractContextManager[Any]:
@@ -306,7 +299,7 @@ def _repair_forgets() -> AbstractContextManager[Any]:
 def _effect_first() -> AbstractContextManager[Any]:
     """An effect that must not be repeated starts before its intent is saved."""
 
-    def attempt(run: Any, watch: Any, means: Any) -> Any:
+    def attempt(run: Any, watch: Any, means: Any, **_: Any) -> Any:
         outcome = loop._perform(run)
         if not run.machine.stages[run.state.tree.stage].repeatable:
             run = step.apply(run, Intended(), means)

@@ -12,9 +12,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from campaigns import power
-from campaigns.chain import Violated
-from campaigns.power import Budget
+from campaigns.judges.chain import Violated
+from campaigns.power import modelled
+from campaigns.power.modelled import Budget
 from crash.disk import Said
 from crash.model import Trial, record
 from crash.mutants import MUTANTS
@@ -47,7 +47,7 @@ AGAIN = {
 
 @pytest.mark.parametrize("story", WORKLOADS)
 def test_nothing_that_was_acknowledged_is_lost_wherever_the_power_goes(story: str) -> None:
-    judged = power.one(story, SEED, Budget(limit=40, again=AGAIN[story]))
+    judged = modelled.one(story, SEED, Budget(limit=40, again=AGAIN[story]))
     counted = judged.count
     sys.stdout.write(f"seed {SEED}: {counted}\n")
     assert counted.distinct >= EACH
@@ -59,12 +59,12 @@ def test_nothing_that_was_acknowledged_is_lost_wherever_the_power_goes(story: st
 
 @pytest.mark.parametrize("kind", ["drawn, full", "drawn, full and fast"])
 def test_the_same_holds_for_stories_that_nobody_thought_of(kind: str) -> None:
-    assert power.one(kind, f"{SEED}:{kind}", Budget(limit=16, again=0)).count.judged > 100
+    assert modelled.one(kind, f"{SEED}:{kind}", Budget(limit=16, again=0)).count.judged > 100
 
 
 @pytest.mark.parametrize("mutant", [mutant.name for mutant in MUTANTS])
 def test_a_broken_protocol_is_found_out(mutant: str) -> None:
-    assert power.kill(mutant, SEED) > 0
+    assert modelled.kill(mutant, SEED) > 0
 
 
 def test_what_breaks_a_promise_is_told_with_the_steps_that_led_there() -> None:
@@ -78,7 +78,7 @@ def test_what_breaks_a_promise_is_told_with_the_steps_that_led_there() -> None:
 
 
 def test_the_same_story_leaves_the_same_disks_each_time() -> None:
-    first, second = (power.one("refine", SEED, Budget(limit=32, again=20)) for _ in range(2))
+    first, second = (modelled.one("refine", SEED, Budget(limit=32, again=20)) for _ in range(2))
     assert first == second
 
 
@@ -89,5 +89,6 @@ def test_every_story_acknowledges_something_and_is_recorded_whole(tmp_path: Path
 
 
 def test_a_campaign_stops_when_its_time_is_over(tmp_path: Path) -> None:
-    summary = power.campaign(tmp_path / "x", SEED, states=10**9, until=time.monotonic(), say=lambda text: None, jobs=1)
+    over = time.monotonic()
+    summary = modelled.campaign(tmp_path / "x", SEED, states=10**9, until=over, say=lambda text: None, jobs=1)
     assert summary["distinct"] == 0

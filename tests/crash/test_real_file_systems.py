@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from campaigns import filesystems, images
-from campaigns.chain import Violated
-from campaigns.doomed import Orders
-from campaigns.images import KINDS, NOTHING, Image, Kind, Unavailable, powered, unavailable
-from campaigns.outage import Cut, struck, undisturbed
-from campaigns.survivors import Case, Ledger
+from campaigns.judges.chain import Violated
+from campaigns.power import filesystems, images
+from campaigns.power.doomed import Orders
+from campaigns.power.images import KINDS, NOTHING, Image, Kind, Unavailable, powered, unavailable
+from campaigns.power.outage import Cut, struck, undisturbed
+from campaigns.power.survivors import Case, Ledger
 
 CRASHES = 3
 EXT4, XFS = Kind("ext4", "data=ordered"), Kind("xfs")

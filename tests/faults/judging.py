@@ -1,6 +1,7 @@
-"""What must hold of a state dir on which a writer was killed: looked at by ``campaigns.oracle``, and by ``verify``.
+"""What must hold of a state dir on which a writer was killed: looked at by the oracle of ``campaigns.judges``, and by
+``verify``.
 
-Every demand raises :class:`campaigns.chain.Violated`.
+Every demand raises :class:`campaigns.judges.chain.Violated`.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
-from campaigns import oracle
-from campaigns.chain import demand
-from campaigns.ledger import demand_only_residue, demanding
-from campaigns.oracle import Link
+from campaigns.judges import oracle
+from campaigns.judges.chain import demand
+from campaigns.judges.ledger import demand_only_residue, demanding
+from campaigns.judges.oracle import Link
 from crash.workloads import NOTES, Note
 
 from stateline import Store

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from campaigns import syscalls
-from campaigns.chain import Violated
+from campaigns.judges.chain import Violated
+from campaigns.processes import syscalls
 from crash.workloads import WORKLOADS, Place
 from faults.judging import Expectation, judge, look, save_next
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from campaigns import oracle
-from campaigns.chain import Violated
-from campaigns.ledger import Chain
-from campaigns.oracle import Broken, chain_of, heads_of, keys_of, strange_in, tree_of
+from campaigns.judges import oracle
+from campaigns.judges.chain import Violated
+from campaigns.judges.ledger import Chain
+from campaigns.judges.oracle import Broken, chain_of, heads_of, keys_of, strange_in, tree_of
 from crash.workloads import WORKLOADS, Place
 
 from stateline import Store
@@ -32,9 +32,10 @@ def told(story: str, root: Path) -> Path:
 
 def test_the_oracle_loads_no_code_of_the_store() -> None:
     code = (
-        "import sys; from campaigns import oracle; sys.exit(any(name.startswith('stateline') for name in sys.modules))"
+        "import sys; from campaigns.judges import oracle\n"
+        "sys.exit(any(name.startswith('stateline') for name in sys.modules))"
     )
-    tests = Path(oracle.__file__).resolve().parents[1]
+    tests = Path(oracle.__file__).resolve().parents[2]
     assert subprocess.run([sys.executable, "-c", code], cwd=tests, check=False).returncode == 0
 
 

@@ -1,4 +1,4 @@
-"""Is everything there that was acknowledged? Judged by ``campaigns.oracle``, then by the store itself.
+"""Is everything there that was acknowledged? Judged by ``campaigns.judges.oracle``, then by the store itself.
 
 An error, wherever it comes, may cost the change that was being made. It never costs what was acknowledged before, and
 it leaves a place in which the next writer can go on.
@@ -10,8 +10,8 @@ import os
 from pathlib import Path
 
 import msgspec
-from campaigns import ledger, oracle
-from campaigns.chain import Violated, demand
+from campaigns.judges import ledger, oracle
+from campaigns.judges.chain import Violated, demand
 
 from stateline import Store
 from stateline.bundle import naming

@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from history.verified import BIG, KEY, NODE, tree
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import Envelope, Link, Pointer
+from stateline.bundle.objects import Artifact
 from stateline.bundle.redact import Redactor
+from stateline.history.findings import Report
+from stateline.history.verify import verify
 from stateline.store.local import LocalBackend
 from stateline.store.memory import MemoryBackend
-from stateline.store.store import Store
+from stateline.store.store import Snapshot, Store
 
 START = 1_795_170_000_000_000_000
 
@@ -70,3 +74,27 @@ def publish() -> Callable[..., Pointer]:
         return pointer
 
     return put
+
+
+@pytest.fixture
+def chain(store: Store) -> list[Snapshot]:
+    scope = store.scope(KEY)
+    small = [scope.save({"n": n}) for n in range(3)]
+    return [
+        *small,
+        scope.save({"n": 3, "big": BIG}),
+        scope.save({"n": 4, "big": BIG, "node": NODE, "raw": Artifact(b"raw")}),
+    ]
+
+
+@pytest.fixture
+def check(place: Path) -> Callable[[], Report]:
+    """Verifies with a store opened anew, and checks that this wrote nothing."""
+
+    def run() -> Report:
+        before = tree(place)
+        report = verify(Store.open(place))
+        assert tree(place) == before
+        return report
+
+    return run

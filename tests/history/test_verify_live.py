@@ -6,14 +6,20 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+from history.verified import KEY
+
 from stateline import Store
+from stateline.bundle.envelope import Pointer
 from stateline.history.log import rows, scopes
 from stateline.history.revision import find
 from stateline.history.verify import verify
+from stateline.store.local import LocalBackend
+from stateline.store.store import Snapshot
 
 WRITERS = 4
 SAVES = 60
@@ -89,3 +95,69 @@ def test_a_scope_that_comes_and_goes_is_never_damage(tmp_path: Path) -> None:
         assert remover.poll() is None
     after = verify(Store.open(place))
     assert after.ok, after.findings
+
+
+def test_a_scope_removed_while_it_is_read_is_no_damage(
+    store: Store, chain: list[Snapshot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_snapshot = Store.read_snapshot
+    calls: list[str] = []
+
+    def remove_first(reader: Store, scope: str, pointer: Pointer) -> Snapshot:
+        calls.append(pointer.path)
+        if len(calls) == 3:
+            store.backend.remove(scope)
+        return read_snapshot(reader, scope, pointer)
+
+    monkeypatch.setattr(Store, "read_snapshot", remove_first)
+    report = verify(store)
+    assert report.ok
+    assert report.scopes == 0
+
+
+def test_a_save_that_ends_while_the_chain_is_walked_leaves_no_finding(
+    store: Store, chain: list[Snapshot], publish: Callable[..., Pointer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Published before the names are listed, acknowledged after the pointer was read."""
+    head = chain[-1]
+    moment = store.now(head.envelope.created_at)
+    pending = publish(
+        store, KEY, head=False, seq=5, created_at=moment, prev=head.path, prev_sha=head.sha256, state={"n": 5}
+    )
+    read = LocalBackend.read
+    monkeypatch.setattr(LocalBackend, "read", lambda backend, scope: _then(read(backend, scope), finish))
+
+    def finish() -> None:
+        monkeypatch.setattr(LocalBackend, "read", read)
+        store.backend.swap(head.scope, head.pointer, pending)
+
+    report = verify(store)
+    assert report.findings == ()
+    assert report.snapshots == 6
+
+
+@pytest.mark.parametrize("moment", ["list", "read"])
+def test_saves_between_two_looks_of_verify_leave_no_finding(
+    store: Store, chain: list[Snapshot], monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Two, since a pointer that is one behind the names would pass for a crash."""
+    look = getattr(store.backend, moment)
+
+    def look_and_save(scope: str) -> object:
+        result = look(scope)
+        if scope != chain[0].scope:
+            return result
+        monkeypatch.setattr(store.backend, moment, look)
+        result = result if moment == "read" else iter([*result])
+        for number in (5, 6):
+            store.scope(KEY).save({"n": number})
+        return result
+
+    monkeypatch.setattr(store.backend, moment, look_and_save)
+    assert verify(store).findings == ()
+    assert verify(store).snapshots == 7
+
+
+def _then(result: Pointer | None, action: Callable[[], None]) -> Pointer | None:
+    action()
+    return result

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from campaigns.victim import call
+from campaigns.damage.victim import call
 
 from stateline import Store
 from stateline.bundle import naming

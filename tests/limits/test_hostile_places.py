@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from campaigns.observed import Command, observe
-from campaigns.victim import call, clear
+from campaigns.damage.victim import call, clear
+from campaigns.judges.observed import Command, observe
 
 from stateline.bundle import naming
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from process.life import Life
+from process.waiting import PATIENCE, child_has_ended, number_in, wait_for
 
 from stateline.process import child
 from stateline.process.command import program_problem
@@ -19,20 +19,6 @@ from stateline.process.pipes import PolledPipes, ThreadedPipes
 from stateline.process.program import Ended, Failure, Program, run_program
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the commands are POSIX shell")
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    directory = tmp_path / "a place"
-    directory.mkdir()
-    return directory
-
-
-@pytest.fixture
-def life(place: Path) -> Iterator[Life]:
-    life = Life(place / "life")
-    yield life
-    life.close()
 
 
 @pytest.fixture
@@ -49,13 +35,6 @@ def failure(ended: Ended) -> Failure:
     return ended.outcome
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
 class Elsewhere(threading.Thread):
     """Runs a program in a thread of its own, where no signal strikes. ``ended`` is there when it is over."""
 
@@ -70,7 +49,7 @@ class Elsewhere(threading.Thread):
         self.ended = self._run()
 
     def finish(self) -> Ended:
-        self.join(30)
+        self.join(PATIENCE)
         assert self.ended is not None
         return self.ended
 
@@ -94,7 +73,7 @@ def test_messages_name_the_file_that_names_the_program(run: Callable[..., Ended]
     [("exit 3", "exit"), ("kill -9 $$", "exit"), ("sleep 100", "timeout"), ("cat /dev/zero", "output")],
 )
 def test_no_failure_speaks_of_tasks_or_machines(run: Callable[..., Ended], script: str, kind: str) -> None:
-    failed = failure(run("sh", "-c", script, timeout=0.3, output_limit=1000))
+    failed = failure(run("sh", "-c", script, timeout=0.3 if kind == "timeout" else 60.0, output_limit=1000))
     assert failed.kind == kind
     assert not any(word in failed.message + failed.hint for word in ("task", "stage", "machine", "tool"))
 
@@ -102,8 +81,8 @@ def test_no_failure_speaks_of_tasks_or_machines(run: Callable[..., Ended], scrip
 def test_a_failure_tells_the_ends_of_both_streams_apart(run: Callable[..., Ended]) -> None:
     failed = failure(run("sh", "-c", "echo out; echo err >&2; exit 3"))
     assert failed == Failure(kind="exit", message="ended with exit code 3", stderr="err", stdout="out")
-    failed = failure(run("sh", "-c", "echo out; echo err >&2; sleep 100", timeout=0.3))
-    assert failed == Failure(kind="timeout", message="took longer than 0.3 s and was ended", stderr="err", stdout="out")
+    failed = failure(run("sh", "-c", "echo out; echo err >&2; sleep 100", timeout=2.0))
+    assert failed == Failure(kind="timeout", message="took longer than 2 s and was ended", stderr="err", stdout="out")
 
 
 def test_variables_are_laid_over_what_is_passed(run: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,9 +156,8 @@ def test_a_program_that_has_exited_is_not_stopped_any_more(
 ) -> None:
     monkeypatch.setattr(child, "LINGER", 30.0)
     os.mkfifo(place / "go")
-    thread = Elsewhere(run, "sh", "-c", "(read x < go; echo 2]) & echo [1,; : > exited")
-    wait_for((place / "exited").exists)
-    time.sleep(0.3)  # several looks at whether it has exited
+    thread = Elsewhere(run, "sh", "-c", "(read x < go; echo 2]) & echo [1,; echo $$ > exits")
+    wait_for(lambda: child_has_ended(place / "exits"))
     thread.stop.set()
     (place / "go").write_text("go\n")
     assert thread.finish().outcome == b"[1,\n2]\n"
@@ -195,13 +173,15 @@ def test_nobody_else_is_stopped(run: Callable[..., Ended], place: Path, life: Li
     assert other.finish().outcome == b"1\n"
 
 
-def test_neither_descriptors_nor_children_are_left_of_what_was_stopped(run: Callable[..., Ended], life: Life) -> None:
+def test_neither_descriptors_nor_children_are_left_of_what_was_stopped(
+    run: Callable[..., Ended], place: Path, life: Life
+) -> None:
     before = sorted(os.listdir("/dev/fd"))
     for _ in range(3):
-        thread = Elsewhere(run, "sh", "-c", life.begin + "sleep 100")
+        thread = Elsewhere(run, "sh", "-c", f"echo $$ > pid; {life.begin} sleep 100")
         wait_for(life.has_begun)
         thread.stop.set()
         thread.finish()
+        with pytest.raises(ChildProcessError):
+            os.waitpid(number_in(place / "pid") or 0, os.WNOHANG)
     assert sorted(os.listdir("/dev/fd")) == before
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from campaigns.loaders import LOADERS, SHA
-from campaigns.loaders_of_runs import LOADERS as RUNS
-from campaigns.loaders_of_runs import TREE
+from campaigns.outside.loaders import LOADERS, SHA
+from campaigns.outside.loaders_of_runs import LOADERS as RUNS
+from campaigns.outside.loaders_of_runs import TREE
 
 from stateline import Store
 from stateline.bundle import canonical

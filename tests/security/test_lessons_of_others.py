@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from campaigns.loaders import strict_json
+from campaigns.outside.loaders import strict_json
 
 from stateline import Store
 from stateline.bundle import canonical, envelope, naming, objects

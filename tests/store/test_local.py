@@ -749,7 +749,7 @@ def test_a_scope_removed_while_a_writer_waits_is_made_anew(tmp_path: Path) -> No
         writer.start()
         writer.join(0.1)
         holder.backend.remove(HASH)
-    writer.join(10)
+    writer.join()
     assert saved == [0]
     assert store_on(root).scope(KEY).load().state == 2
 

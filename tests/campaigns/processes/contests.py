@@ -1,0 +1,199 @@
+"""Two calls at one thing: one that works, and one that comes while it does. Never two effects for one turn."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from campaigns.judges.chain import demand, runs_of
+from campaigns.processes.plant import Ended, Plant
+
+from stateline import Store
+from stateline.history.verify import verify
+from stateline.store.store import Snapshot
+
+if TYPE_CHECKING:
+    from campaigns.processes.kills import Say
+
+_TAKES = 0.8
+"""How long a task takes [s]: the other call must have begun to wait by then."""
+_LONG, _SHORT = "60", "0.1"
+"""How long the other call waits for the lock [s]."""
+_STARTS = 60.0
+"""[s] in which a task must have started."""
+TURN = ("execute", "machine.json", "-i", "--id", "x")
+RESUME = ("exec", "resume", "x", "-i")
+
+Contest = Callable[[Path], dict[str, int]]
+
+
+def campaign(root: Path, *, rounds: int, until: float, say: Say) -> dict[str, Any]:
+    """Each contest ``rounds`` times, until ``until`` [monotonic s]. Gives the summary. Raises ``Violated``."""
+    began = time.monotonic()
+    done: dict[str, int] = {}
+    for number in range(rounds):
+        for name, contest in CONTESTS.items():
+            if time.monotonic() < until:
+                calls = contest(root / f"{name} {number}")["calls"]
+                done[name] = done.get(name, 0) + 1
+                say(f"{name}: {calls} calls")
+    return {**done, "seconds": round(time.monotonic() - began, 1)}
+
+
+def patient(root: Path) -> dict[str, int]:
+    """While a turn is performed, ``execute -i`` and ``exec resume -i`` wait, and each performs the next one."""
+    plant = _begun(root)
+    first = plant.start(*TURN, call=0, sleep=_TAKES)
+    _await_start(plant, 1)
+    others = [plant.start(*words, "--wait", _LONG, call=1 + n, sleep=0.1) for n, words in enumerate((TURN, RESUME))]
+    ends = [Ended.of(process) for process in (first, *others)]
+    demand([ended.code for ended in ends] == [0, 0, 0], f"not all ended well: {ends}")
+    notes = plant.notes()
+    demand([note.what for note in notes] == ["start", "end"] * 3, f"tasks ran at once: {notes}")
+    demand(len({note.key for note in notes}) == 3, f"one turn was performed twice: {notes}")
+    demand(len({_document(ended)["head"] for ended in ends}) == 3, "two calls report the same turn")
+    return {"calls": len(ends)}
+
+
+def impatient(root: Path) -> dict[str, int]:
+    """While a turn is performed, all that would change the run get exit 4 after a small ``--wait``, and change
+    nothing."""
+    words = (TURN, RESUME, ("exec", "rm", "x"), (*TURN, "--force"))
+    takes = 4 * _TAKES
+    while True:
+        plant = _begun(root / f"{takes:g}")
+        first = plant.start(*TURN, call=0, sleep=takes)
+        _await_start(plant, 1)
+        ends = _at_once(plant, *[(*other, "--wait", _SHORT) for other in words])
+        if first.poll() is None:
+            break
+        # The others came too late; the machine is slow.
+        Ended.of(first)
+        takes *= 2
+    winner = Ended.of(first)
+    demand(winner.code == 0, f"the first call ended with {winner}")
+    demand([ended.code for ended in ends] == [4] * len(words), f"not all were refused: {ends}")
+    demand(all(_document(ended)["error"]["hint"] for ended in ends), f"a refusal without a hint: {ends}")
+    [chain] = runs_of(plant.state_dir).values()
+    demand(chain[-1].sha256 == _document(winner)["head"], "the head is not that of the turn")
+    demand(len(plant.notes()) == 2, f"more than one effect: {plant.notes()}")
+    return {"calls": 1 + len(ends)}
+
+
+def removal(root: Path) -> dict[str, int]:
+    """``exec rm`` waits for the turn, and then the run is wholly gone."""
+    plant = _begun(root)
+    first = plant.start(*TURN, call=0, sleep=_TAKES)
+    _await_start(plant, 1)
+    gone = Ended.of(plant.start("exec", "rm", "x", "--wait", _LONG, call=1))
+    ended = Ended.of(first)
+    demand((ended.code, gone.code) == (0, 0), f"not both ended well: {ended} {gone}")
+    demand(runs_of(plant.state_dir) == {}, "the run is still there")
+    demand([note.what for note in plant.notes()] == ["start", "end"], f"the task did not run once: {plant.notes()}")
+    demand(verify(Store.open(plant.state_dir)).ok, "the removal left damage")
+    return {"calls": 2}
+
+
+def mending(root: Path) -> dict[str, int]:
+    """``repair --apply`` of a run with an old damage waits for the turn, keeps it, and declares what is lost."""
+    plant = _begun(root)
+    for _ in range(2):
+        Ended.of(plant.start(*TURN, call=0))
+    [chain] = runs_of(plant.state_dir).values()
+    old = plant.state_dir / chain[1].scope / chain[1].path
+    old.write_bytes(old.read_bytes().replace(b'"seq":1', b'"seq":2'))
+    before = len(plant.notes())
+    first = plant.start(*TURN, call=0, sleep=_TAKES)
+    _await_start(plant, before + 1)
+    mended = Ended.of(plant.start("repair", "--apply", "--wait", _LONG, call=1))
+    ended = Ended.of(first)
+    demand((ended.code, mended.code) == (0, 0), f"not both ended well: {ended} {mended}")
+    [after] = runs_of(plant.state_dir).values()
+    demand(_document(ended)["head"] in {snapshot.sha256 for snapshot in after}, "the turn is not on the chain")
+    demand(verify(Store.open(plant.state_dir)).ok, "the repair left damage")
+    keys = [note.key for note in plant.notes() if note.what == "start"]
+    demand(len(keys) == len(set(keys)), f"one turn was performed twice: {keys}")
+    return {"calls": 4}
+
+
+def answers(root: Path) -> dict[str, int]:
+    """Of two bare answers at once one is taken and the other is refused; the same named one twice is one answer."""
+    plant = _begun(root)
+    ask = {"human": {"prompt": "?"}}
+    stages = {"a": {**ask, "default_next": "b"}, "b": {**ask, "default_next": "done"}, "done": {"end": {}}}
+    (plant.root / "machine.json").write_text(json.dumps({"stateline": 1, "name": "asks", "stages": stages}))
+    asked = _document(Ended.of(plant.start(*TURN, call=0)))["waiting"]["requestId"]
+    named = json.dumps({"requestId": asked, "answer": "one"})
+    ends = _at_once(plant, *[(*RESUME, "--input", named, "--wait", _LONG)] * 2)
+    demand([ended.code for ended in ends] == [3, 3], f"not both were taken: {ends}")
+    demand(_document(ends[0]) == _document(ends[1]), "the same answer twice gives two documents")
+    bare = [(*RESUME, "--input", json.dumps(text), "--wait", _LONG) for text in ("left", "right")]
+    ends = _at_once(plant, *bare)
+    # Who comes when the other is done finds a run that asks nothing.
+    codes = sorted(ended.code for ended in ends)
+    demand(codes[0] in (1, 2, 4) and codes in ([1, 2], [2, 4], [2, 64]), f"not one of both was taken: {ends}")
+    [chain] = runs_of(plant.state_dir).values()
+    demand([snapshot.event["type"] for snapshot in chain].count("answered") == 2, "more than one answer was taken")
+    won = next(text for ended, text in zip(ends, ("left", "right"), strict=True) if ended.code == 2)
+    demand(chain[-1].state["outputs"] == {"a": "one", "b": won}, f"the answer {won} is not the output")
+    return {"calls": 5}
+
+
+def contexts(root: Path) -> dict[str, int]:
+    """Two processes make the first store and one context at once, then refine it at once, then demand one head."""
+    plant = _begun(root)
+    words = ("run", "--state-scope", "demo", "--wait", _LONG)
+    made = _at_once(plant, *[(*words, "--system", text) for text in ("S", "T")])
+    demand([ended.code for ended in made] == [0, 0], f"not both ended well: {made}")
+    demand(len(_demo(plant)) == 1, "the context was derived twice")
+    refined = _at_once(plant, *[(*words, "--refine-text", text) for text in ("one", "two")])
+    demand([ended.code for ended in refined] == [0, 0], f"not both refined: {refined}")
+    chain = _demo(plant)
+    demand(sorted(chain[-1].state["prompts"]["developer"]) == ["one", "two"], "a refinement is lost")
+    demand(len(chain) == 3, f"{len(chain)} snapshots of one context and two refinements")
+    parent = ("--parent", chain[-1].sha256)
+    ends = _at_once(plant, *[(*words, *parent, "--refine-text", text) for text in ("three", "four")])
+    demand(sorted(ended.code for ended in ends) == [0, 4], f"not one of both was refused: {ends}")
+    demand(_demo(plant)[-1].state["refinements"]["count"] == 3, "the refused refinement is there")
+    demand(not verify(Store.open(plant.state_dir)).findings, "nobody was killed, and verify found something")
+    return {"calls": 6}
+
+
+CONTESTS: dict[str, Contest] = {
+    "waiting": patient,
+    "exit 4": impatient,
+    "rm": removal,
+    "repair": mending,
+    "answers": answers,
+    "contexts": contexts,
+}
+
+
+def _begun(root: Path) -> Plant:
+    return Plant.build(root, repeatable=False)
+
+
+def _await_start(plant: Plant, count: int) -> None:
+    """Wait until the tasks have said ``count`` things: the newest has started."""
+    deadline = time.monotonic() + _STARTS
+    while len(plant.notes()) < count:
+        demand(time.monotonic() < deadline, "no task starts")
+        time.sleep(0.01)
+
+
+def _at_once(plant: Plant, *calls: tuple[str, ...]) -> list[Ended]:
+    processes = [plant.start(*words, call=number) for number, words in enumerate(calls)]
+    return [Ended.of(process) for process in processes]
+
+
+def _document(ended: Ended) -> dict[str, Any]:
+    if ended.document is None:
+        raise AssertionError(f"no document: {ended}")
+    return ended.document
+
+
+def _demo(plant: Plant) -> list[Snapshot]:
+    return list(Store.open(plant.state_dir).scope("context:demo").walk())[::-1]

@@ -1,0 +1,25 @@
+"""Where commands run in tests, and what tells whether they are over: fixtures for several directories of tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from process.life import Life
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """The directory of the file that names the command, with a space in its name."""
+    directory = tmp_path / "a place"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def life(place: Path) -> Iterator[Life]:
+    """For commands that run in ``place``."""
+    life = Life(place / "life")
+    yield life
+    life.close()
