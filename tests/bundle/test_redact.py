@@ -330,17 +330,17 @@ def test_other_variables_are_not_known() -> None:
         "SHORT_URL": "https://ann:short@host.example",
     }
     redactor = Redactor.from_environment(environment)
-    assert not any(redactor.find(value) for value in environment.values())
-    assert not redactor.find("short")
+    assert not redactor._forms
 
 
-def test_a_file_that_holds_a_secret_is_refused_by_the_names_of_the_secrets() -> None:
+def test_a_file_that_holds_a_known_value_is_told_by_its_line_and_the_name_of_the_value() -> None:
     redactor = Redactor.from_environment(ENVIRONMENT)
     file = f"stages:\n  a: {{task: [curl, -u, '{b64('ann:value-of-github')}', value-of-openai]}}\n"
-    assert redactor.names(file.encode()) == ["GH_TOKEN", "OPENAI_API_KEY"]
+    sighting = redactor.find(file.encode())
+    assert str(sighting) in ("line 2: the value of GH_TOKEN", "line 2: the value of OPENAI_API_KEY")
     assert redactor.find(file)
     assert not redactor.find("stages:\n  a: {task: [curl], env: [GH_TOKEN, OPENAI_API_KEY]}\n")
-    assert Redactor([("A", SECRET)]).names(SECRET) == ["A"]
+    assert str(Redactor([("A", SECRET)]).find(SECRET)) == "the value of A"
 
 
 # Whatever the value

@@ -93,7 +93,7 @@ def _is_assigned(found: re.Match[str]) -> bool:
         return False
     squeezed = name[0].replace("_", "")
     if squeezed.endswith("KEY"):
-        return squeezed.endswith(_KEYS) and len(value) >= 16
+        return squeezed.endswith(KEY_NAMES) and len(value) >= 16
     if squeezed.endswith("TOKEN"):
         return not squeezed[:-5].endswith(_HARMLESS_TOKENS) and len(value) >= 16
     return squeezed.endswith(_PASSWORDS) and len(value) >= 8
@@ -108,9 +108,9 @@ _QUERY = frozenset(
         "xgoogsignature",
     ]
 )  # fmt: skip
-_KEYS = ("APIKEY", "ACCESSKEY", "SECRETKEY", "PRIVATEKEY", "ENCRYPTIONKEY", "SIGNINGKEY", "ACCOUNTKEY", "MASTERKEY")
+KEY_NAMES = ("APIKEY", "ACCESSKEY", "SECRETKEY", "PRIVATEKEY", "ENCRYPTIONKEY", "SIGNINGKEY", "ACCOUNTKEY", "MASTERKEY")
 _PASSWORDS = ("SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "PASS", "PWD")
-_ASSIGNED = (
+NAMES = (
     "key", "KEY", "Key", "token", "TOKEN", "Token", "secret", "SECRET", "Secret", "password", "PASSWORD", "passwd",
     "PASSWD", "pwd", "PASSPHRASE", "_PASS", "_PWD", "sig", "ignature",
 )  # fmt: skip
@@ -119,9 +119,9 @@ _PAIR = r"[A-Za-z0-9_.!#&*+^|~-]{1,128}(?:=|%3[Dd])"
 _COOKIE_VALUE = rf"""(?:[^\s\x00-\x20\x7f"'`\\<>{{}}()\[\];,$]++|{_SLASHED})"""
 _SLASH = r"(?:\\*+/|%2[Ff])"
 # Not beyond "/", so that no text is looked at from two beginnings.
-_USER = r"""[^\s\x00-\x20\x7f/?#:@"'`<>\\\[]*+"""
-_PASSWORD = r"""[^\s\x00-\x20\x7f/?#"'`<>\\]+"""
-_QUOTED = r"(?:[A-Za-z0-9._~!*'()+-]++|%(?!2[Ff]|3[Ff]|23|40|3[Aa])[0-9A-Fa-f]{2})"
+USER = r"""[^\s\x00-\x20\x7f/?#:@"'`<>\\\[]*+"""
+PASSWORD = r"""[^\s\x00-\x20\x7f/?#"'`<>\\]+"""
+QUOTED = r"(?:[A-Za-z0-9._~!*'()+-]++|%(?!2[Ff]|3[Ff]|23|40|3[Aa])[0-9A-Fa-f]{2})"
 
 HEADERS = (
     Format(
@@ -133,14 +133,14 @@ HEADERS = (
     ),
     Format(
         "bearer token",
-        ("earer ", "earer%20"),
-        r"(?<=[Bb])earer(?: {1,8}|%20)()([A-Za-z0-9._~+/=-]{20,})",
+        ("Bearer ", "bearer ", "Bearer%20", "bearer%20"),
+        r"[Bb]earer(?: {1,8}|%20)()([A-Za-z0-9._~+/=-]{20,})",
         holds=_is_credential,
     ),
     Format(
         "Basic credentials",
-        ("asic ", "asic%20"),
-        r"(?<=[Bb])asic(?: {1,8}|%20)((?:[A-Za-z0-9+=]|%(?!20)|\\*+/){8,2048})",
+        ("Basic ", "basic ", "Basic%20", "basic%20"),
+        r"[Bb]asic(?: {1,8}|%20)((?:[A-Za-z0-9+=]|%(?!20)|\\*+/){8,2048})",
         holds=_is_user_and_password,
         inside=True,
     ),
@@ -153,7 +153,7 @@ HEADERS = (
     Format(
         "AWS secret key",
         ("ecret", "ECRET"),
-        rf"(?i:ecret[_-]?(?:access[_-]?)?key){_GAP}((?:[A-Za-z0-9+%=]++|\\*+/)++)",
+        rf"(?ai:ecret[_-]?(?:access[_-]?)?key){_GAP}((?:[A-Za-z0-9+%=]++|\\*+/)++)",
         holds=lambda found: len(found[1]) >= 40,
     ),
 )
@@ -162,15 +162,15 @@ HEADERS = (
 URLS = (
     Format(
         "password in a URL",
-        ("://", ":\\/", ":\\\\/", ":\\\\\\\\/"),
-        rf":\\*+/\\*+/{_USER}:({_PASSWORD})@",
+        ("://", ":\\"),
+        rf":\\*+/\\*+/{USER}:({PASSWORD})@",
         holds=_is_password,
         inside=True,
     ),
     Format(
         "password in a URL",
         ("%3A%2F%2F", "%3a%2f%2f"),
-        rf"(?i:%3A%2F%2F){_QUOTED}*+%3[Aa]({_QUOTED}++)%40",
+        rf"(?i:%3A%2F%2F){QUOTED}*+%3[Aa]({QUOTED}++)%40",
         holds=_is_password,
         inside=True,
     ),
@@ -195,21 +195,8 @@ _PART = rf"(?:{_VALUE.replace('[^', '[^=%')}++|%(?!3[Dd])|{_SLASHED})*+"
 ASSIGNED = Format(
     "assigned secret",
     ("=", "%3D", "%3d"),
-    rf"(?:{'|'.join(f'(?<={name})' for name in _ASSIGNED)})(?:=|%3[Dd])"
+    rf"(?:{'|'.join(f'(?<={name})' for name in NAMES)})(?:=|%3[Dd])"
     rf"{_OPENING}({_PART}(?:(?:=|%3[Dd]){{1,4}}{_PART}){{0,3}})",
     holds=_is_assigned,
     inside=True,
 )
-# A plain "key" is no secret's name, and would be found in many URLs.
-_ASSIGNED_ENDS = tuple(name.lower().encode() for name in _ASSIGNED if name.lower() != "key") + tuple(
-    sorted({name[-4:].lower().encode() for name in _KEYS} | {b"_key", b"-key", b".key"})
-)
-
-
-def assigns(lowered: bytes) -> bool:
-    """Whether some ``=`` in JSON text, in small letters, stands behind what may be the name of a secret."""
-    if b"%" in lowered and b"%3d" in lowered:
-        return True
-    if b"=" not in lowered:
-        return False
-    return any(end.endswith(_ASSIGNED_ENDS) for end in {piece[-10:] for piece in lowered.split(b"=")})

@@ -35,7 +35,6 @@ class PrivateKeys:
     """Like :class:`~stateline.bundle.tokens.Format`, for what has no bound and two ends."""
 
     name = "private key"
-    needles = ("PRIVATE",)
 
     def __init__(self) -> None:
         self._patterns: tuple[re.Pattern[str], ...] = ()

@@ -20,21 +20,23 @@ Names of properties in a JSON Schema are no secrets: an object directly inside `
 (``_SCHEMA_NAMES``) is walked as any other value, whatever its key. The price: an object kept under a secret's name
 inside something called ``properties`` is not masked for its name; a string there is.
 
-Cost: a value without secrets costs one scan of its encoding per form of each known value and per place of the third
-rule, at the speed of C; prefixes of tokens are looked for in its long runs of letters and digits only. Otherwise time
-is linear in the size of the value, for each known value and each format.
+Cost: a value without secrets costs one scan of its encoding per form of each known value, and the quick looks of
+:mod:`~stateline.bundle.looks` for the third rule, all at the speed of C. Otherwise time is linear in the size of the
+value, for each known value and each format.
 """
 
 from __future__ import annotations
 
 import binascii
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 
 import msgspec
 
 from stateline.bundle.canonical import DEPTH, Json
-from stateline.bundle.formats import ALL, Spotter, present
+from stateline.bundle.formats import ALL, present
+from stateline.bundle.tokens import Spotter
 from stateline.errors import ValueRefused
 
 PLACEHOLDER = "[REDACTED]"
@@ -42,6 +44,8 @@ PLACEHOLDER = "[REDACTED]"
 SHORTEST = 8
 """Known values shorter than this [characters] would be found in ordinary text by chance."""
 
+# Longer ones may be keys with such a row in them.
+_LONGEST_EXAMPLE = 120
 # Six digits at most: no known value is short enough to hide in a number.
 _MASK = r"\[REDACTED(?:#\d{1,6})?\]"
 
@@ -102,6 +106,18 @@ _HARMLESS_VARIABLES = ("_FILE", "_PATH", "_DIR", "_PUBLIC_KEY", "GOOGLE_APPLICAT
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~")
 
 
+class Sighting(msgspec.Struct, frozen=True):
+    """A secret that was found, without anything of it. ``where`` is a line (``line 3``) or a JSON Pointer (``""`` for
+    the whole), ``what`` the kind of token or whose value it is; ``at`` counts the characters before it in its text."""
+
+    where: str
+    what: str
+    at: int
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}" if self.where else self.what
+
+
 class Redactor:
     """Masks the values it knows and the strings under key names that say "secret"."""
 
@@ -142,17 +158,35 @@ class Redactor:
             self._forms.setdefault(form, (_json_escaped(form).encode(), name))
         return True
 
-    def find(self, data: bytes | str) -> bool:
-        """Whether ``data`` (a file's bytes or text in any syntax) holds a known value in any of its forms."""
-        return bool(self.names(data))
+    def find(self, data: bytes | Json, *, keys: bool = True) -> Sighting | None:
+        """Where the first known value, in any of its forms, or the first format of a secret stands in ``data``: a
+        file's bytes in any syntax, or a value, with its keys or without. Unlike :meth:`redact` it goes by no key's
+        name, and leaves examples alone (``AKIA...EXAMPLE``, ``ghp_xxxx...``): what it finds is refused, not masked."""
+        if not isinstance(data, bytes):
+            return self._find(data, self._masking(_encode(data)), keys)
+        text = data.decode("utf-8", "surrogateescape")
+        masking = self._masking(_encode(text))
+        # A file may be JSON: then a form is written as JSON writes it.
+        written = [(form, escaped.decode()) for form, (escaped, _) in self._forms.items()]
+        masking.forms = list(dict.fromkeys(form for pair in written for form in pair if form in text))
+        found = self._find(text, masking, keys)
+        return found and Sighting(f"line {text.count(chr(10), 0, found.at) + 1}", found.what, found.at)
 
-    def names(self, data: bytes | str) -> list[str]:
-        """The names of the known values that ``data`` holds, sorted, for a message that must not show the values."""
-        if isinstance(data, str):
-            data = data.encode("utf-8", "surrogatepass")
-        return sorted(
-            {name for form, (escaped, name) in self._forms.items() if form.encode() in data or escaped in data}
-        )
+    def _find(self, value: Json, masking: _Masking, keys: bool) -> Sighting | None:
+        if masking.forms or masking.formats:
+            for where, text in _texts(value, keys):
+                for start, end in masking.spans(text):
+                    what = self._known(text, start)
+                    if what or not _is_example(text[start:end]):
+                        # A key that is part of the pointer may hold one as well.
+                        return Sighting(masking.text(where), what or masking.format_at(text, start), start)
+        return None
+
+    def _known(self, text: str, start: int) -> str:
+        for form, (escaped, name) in self._forms.items():
+            if text.startswith((form, escaped.decode()), start):
+                return f"the value of {name}"
+        return ""
 
     def redact(self, value: Json, *, encoded: bytes | None = None) -> tuple[Json, int]:
         """``value`` with every secret masked, and how many masks were put in.
@@ -166,18 +200,20 @@ class Redactor:
         """
         if encoded is None:
             encoded = _encode(value)
-        if encoded is None:
-            forms, formats = list(self._forms), ALL
-        else:
-            forms = [form for form, (escaped, _) in self._forms.items() if escaped in encoded]
-            formats = present(encoded, known=bool(forms))
-            if not forms and not formats and not _may_name_a_secret(encoded):
-                return value, 0
-        masking = _Masking(forms, formats)
+        masking = self._masking(encoded)
+        if encoded and not masking.forms and not masking.formats and not _may_name_a_secret(encoded):
+            return value, 0
         try:
             return masking.value(value), masking.count
         except RecursionError:
             raise ValueRefused(f"nested deeper than {DEPTH} levels", hint="flatten the value") from None
+
+    def _masking(self, encoded: bytes | None) -> _Masking:
+        """What masks all that may be in a value with this JSON text; everything for None."""
+        if encoded is None:
+            return _Masking(list(self._forms), ALL)
+        forms = [form for form, (escaped, _) in self._forms.items() if escaped in encoded]
+        return _Masking(forms, present(encoded, known=bool(forms)))
 
 
 class _Masking:
@@ -261,6 +297,11 @@ class _Masking:
         pieces.append(text[covered:])
         return "".join(pieces)
 
+    def format_at(self, text: str, start: int) -> str:
+        """The name of the format that is found at ``start``."""
+        spans = ((format.name, span) for format in self.formats for span in format.spans(text, start, len(text)))
+        return next((name for name, (first, _) in spans if first == start), "a secret")
+
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Where secrets stand in ``text``, sorted. Masks are stepped over: what reaches into one is part of it, or
         looks like a secret only because of the mask beside it."""
@@ -286,6 +327,25 @@ def _between_masks(text: str) -> Iterable[tuple[int, int]]:
     yield first, len(text)
 
 
+def _texts(value: Json, keys: bool, where: str = "") -> Iterator[tuple[str, str]]:
+    """The strings in ``value`` with their JSON Pointers; ``keys`` with that of their object."""
+    if isinstance(value, str):
+        yield where, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if keys:
+                yield f"a key of {where or 'the whole'}", str(key)
+            yield from _texts(item, keys, f"{where}/{str(key).replace('~', '~0').replace('/', '~1')}")
+    elif isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from _texts(item, keys, f"{where}/{place}")
+
+
+def _is_example(text: str) -> bool:
+    """Whether what is a token by its format is plainly none: filled up with one character, or called an example."""
+    return len(text) <= _LONGEST_EXAMPLE and re.search(r"(?i:example)|(.)\1{15}", text) is not None
+
+
 def _differs(items: Iterable[Json], others: Iterable[Json]) -> bool:
     return any(item is not other for item, other in zip(items, others, strict=True))
 
@@ -301,12 +361,22 @@ def _encode(value: Json) -> bytes | None:
 def _may_name_a_secret(encoded: bytes) -> bool:
     """Whether some key in JSON text ends like a secret's name. In canonical JSON a key ends in ``":``, and a string
     cannot hold that unescaped; so the answer is exact but for the harmless names."""
-    # By the colon alone, since a single character is found at the speed of memory. A piece that ends in a quote ends a
-    # key, or a string with such a text in it; of both only what follows the quote before can be a name.
-    pieces = encoded.split(b":")
-    ends = {piece[piece.rfind(b'"', 0, -1) + 1 : -1] for piece in pieces if piece.endswith(b'"')}
-    names = b'"'.join(ends).translate(_LOWER, _SEPARATORS).split(b'"')
-    return any(name.endswith(_SECRET_NAMES) for name in names)
+    # A quote within a key is escaped: of such a key only what follows the last one can be a name.
+    ends = (found.start() for found in _key_ends().finditer(encoded))
+    names = {encoded[encoded.rfind(b'"', 0, end) + 1 : end] for end in ends}
+    return any(name.translate(_LOWER, _SEPARATORS).endswith(_SECRET_NAMES) for name in names)
+
+
+@cache
+def _key_ends() -> re.Pattern[bytes]:
+    """Where a key ends that may be such a name: by its last letters, unless there are separators among them."""
+    last = b"|".join(sorted({name[-3:] for name in _SECRET_NAMES}))
+    return re.compile(rb'":(?<=(?i:%b|[-_. ]..|.[-_. ].|..[-_. ])":)' % last, re.DOTALL)
+
+
+def names_a_secret(key: str) -> bool:
+    """Whether strings under ``key`` are masked, whatever they say."""
+    return _is_secret_name(key)
 
 
 def _is_secret_name(key: Json) -> bool:

@@ -14,6 +14,9 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Callable, Iterator
+from functools import cached_property
+from string import ascii_lowercase
+from typing import Protocol
 
 import msgspec
 
@@ -28,24 +31,26 @@ _WORD = rf"(?:(?<![A-Za-z0-9])|{_ESCAPED})"
 _STRICT = rf"(?:(?<![A-Za-z0-9_-])|{_ESCAPED})"
 _ANY = "[A-Za-z0-9_-]"
 
-RUN = 20
-"""Every token of :data:`TOKENS` has this many letters, digits, ``-`` and ``_`` on end, with its needle in them or in
-the :data:`BEFORE` characters in front."""
-BEFORE = 5
-_RUN = b"x" * RUN
+RUN = 16
+"""Behind the sign of its needle (:data:`SIGNS`) every token of :data:`TOKENS` has this many letters, digits, ``-`` and
+``_`` at least, unless the needle begins with the sign."""
+SIGNS = "%_-./JA"
+"""Characters of needles, the rarest kinds of texts first. The first of them that a needle has, where it first has it,
+is what :mod:`~stateline.bundle.looks` look for."""
 
 
-def _classes(of: dict[str, str]) -> bytes:
-    table = {ord(character): ord(kind) for kind, characters in of.items() for character in characters}
-    return bytes(table.get(byte, 32) for byte in range(256))
+class Spotter(Protocol):
+    """Finds one kind of secret, named ``name`` in messages."""
 
+    name: str
 
-_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZghijklmnopqrstuvwxyz_"
-_HEX = "0123456789abcdef-"
-# "h" for what digests and UUIDs consist of, "." for what belongs to some prefixes, " " for all that stands between.
-_FIRST = _classes({"x": _LETTERS, "h": _HEX, ".": "./"})
-_SECOND = _classes({"x": "xh"})
-_DIGESTS = (b" " + b"h" * 64, b" " + b"h" * 32)
+    def matches(self, text: str) -> bool:
+        """Whether there may be one in the strings of a value whose JSON text is ``text``: quotes, backslashes and line
+        ends are escaped there, and what is refused counts where it may not be what stands in a string or between masks.
+        """
+
+    def spans(self, text: str, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Where the secrets of this kind stand in ``text[first:last]``."""
 
 
 class Format:
@@ -67,12 +72,10 @@ class Format:
         self.name = name
         self.needles = needles
         self._source = pattern
-        self._pattern: re.Pattern[str] | None = None
         self._holds = holds
         self._inside = inside
 
     def spans(self, text: str, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Where the secrets of this kind stand in ``text[first:last]``."""
         for needle in self.needles:
             at = text.find(needle, first, last)
             while at >= 0:
@@ -87,9 +90,6 @@ class Format:
                 at = text.find(needle, after, last)
 
     def matches(self, text: str) -> bool:
-        """Whether there may be one in the strings of a value whose JSON text is ``text``: quotes, backslashes and line
-        ends are escaped there, and what is refused counts where it may not be what stands in a string or between masks.
-        """
         for needle in self.needles:
             at = text.find(needle)
             while at >= 0:
@@ -105,28 +105,9 @@ class Format:
                 at = text.find(needle, after)
         return False
 
-    @property
+    @cached_property
     def pattern(self) -> re.Pattern[str]:
-        if self._pattern is None:
-            self._pattern = re.compile(self._source)
-        return self._pattern
-
-
-def long_runs(encoded: bytes) -> bytes:
-    """Those parts of JSON text in which a token may stand: its long runs of letters, digits, ``-`` and ``_``, each with
-    the characters before it. Most digests and UUIDs are left out: there is no room for a prefix in them."""
-    classes = encoded.translate(_FIRST)
-    if _DIGESTS[1] in classes:
-        for digest in _DIGESTS:
-            classes = classes.replace(digest, b" " * len(digest))
-    classes = classes.translate(_SECOND)
-    runs = []
-    start = classes.find(_RUN)
-    while start >= 0:
-        end = classes.find(b" ", start)
-        runs.append(encoded[max(0, start - BEFORE) : end if end >= 0 else None])
-        start = classes.find(_RUN, end) if end >= 0 else -1
-    return b" ".join(runs)
+        return re.compile(self._source)
 
 
 def _names_an_algorithm(found: re.Match[str]) -> bool:
@@ -172,7 +153,7 @@ TOKENS = (
         "glpat- gldt- glrt- glptt- glcbt- glft- glimt- glagent- gloas- glsoat-",
         rf"gl(?:pat|dt|rt|ptt|cbt|ft|imt|agent|oas|soat)-{_ANY}{{20,}}(?:\.[0-9a-z]{{2}}\.[0-9a-z]{{7,9}})?",
     ),
-    _row("Slack token", "xox", r"xox[a-z]-[A-Za-z0-9-]{16,}"),
+    _row("Slack token", " ".join(f"xox{letter}-" for letter in ascii_lowercase), r"xox[a-z]-[A-Za-z0-9-]{16,}"),
     _row("Slack token", "xapp-", r"xapp-[0-9]-[A-Za-z0-9-]{16,}"),
     _row("Google API key", "AIza", rf"AIza{_ANY}{{35,}}"),
     _row("Google access token", "ya29.", rf"ya29\.{_ANY}{{20,}}(?:\.{_ANY}+)*"),

@@ -415,9 +415,9 @@ class Scope:
 
     def demand_key_without_secrets(self) -> None:
         """Raise ``RequestError`` for a name with a secret in it: names are kept as they are."""
-        if self.store.redactor.find(self.key):
+        if sighting := self.store.redactor.find(self.key):
             raise RequestError(
-                "the scope's name holds a secret that is also in the environment; nothing was written",
+                f"the scope's name holds a secret ({sighting}); nothing was written",
                 hint="choose another name, or unset the variable if its value is no secret",
             )
 

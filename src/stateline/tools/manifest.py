@@ -10,6 +10,7 @@ import msgspec
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
+from stateline.bundle.redact import Sighting
 from stateline.errors import NotFound, RequestError, StorageError
 from stateline.machine.problems import printable
 from stateline.machine.spec import Toolset
@@ -18,8 +19,8 @@ from stateline.tools.check import check_manifest, parse_manifest, tools_in, tool
 
 __all__ = ["FindSecret", "ReadManifest", "check_manifest", "manifest_digest", "read_manifest", "toolset_hash"]
 
-FindSecret = Callable[[bytes | str], bool]
-"""Whether a text holds a known secret: ``Redactor.find``."""
+FindSecret = Callable[[bytes | Json], Sighting | None]
+"""Where a file's bytes or a value hold a secret: ``Redactor.find``."""
 
 
 class ReadManifest(msgspec.Struct, frozen=True):
@@ -39,17 +40,17 @@ def read_manifest(path: str, find_secret: FindSecret) -> ReadManifest:
     """Read a manifest and check it, its programs included. Relative paths count from the current directory.
 
     Raises ``NotFound``; ``StorageError`` if it cannot be read; ``RequestError`` for what is no regular file (a FIFO is
-    not waited for), is larger than 16 MiB, or holds a known secret, in whatever spelling; ``ManifestInvalid`` with all
+    not waited for), is larger than 16 MiB, or holds a secret, in whatever spelling; ``ManifestInvalid`` with all
     its mistakes. Nothing was run or stored then.
     """
     real = _real(path)
     data = _read(path, real)
     document = parse_manifest(data)
     # Escapes can hide in the file what its meaning holds, and a mistake may quote either: so secrets come first.
-    if find_secret(data) or find_secret(real) or find_secret("\n".join(_texts(document.value))):
+    if sighting := find_secret(data) or find_secret(document.value) or find_secret(real):
         raise RequestError(
-            "the tools manifest or its path holds a secret that is also in the environment; nothing was run or stored",
-            hint="pass it by environment: name the variable in the tool's `env`",
+            f"the tools manifest or its path holds a secret ({sighting}); nothing was run or stored",
+            hint="take it out and pass it by environment: name a variable in the tool's `env`",
         )
     directory = os.path.dirname(real)
     name = f"the tools manifest {printable(path)}"
@@ -92,19 +93,3 @@ def _read(path: str, real: str) -> bytes:
     if len(data) > canonical.TEXT_LIMIT:
         raise RequestError(f"{path!r} is larger than {canonical.TEXT_LIMIT} bytes", hint="is it a tools manifest?")
     return data
-
-
-def _texts(value: Json) -> list[str]:
-    """Every text in the tree, keys included: those of schemas are the user's."""
-    found: list[str] = []
-    stack = [value]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, str):
-            found.append(item)
-        elif isinstance(item, dict):
-            found.extend(item)
-            stack.extend(item.values())
-        elif isinstance(item, list):
-            stack.extend(item)
-    return found

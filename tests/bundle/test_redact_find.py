@@ -1,0 +1,101 @@
+"""What is refused where it would be kept as it is: known values and formats of secrets, told by their place."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from bundle.corpus import CARRIERS, KINDS, ORDINARY, documents
+from bundle.test_redact_tokens import made
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stateline.bundle.redact import Redactor
+
+FIND = Redactor().find
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_secret_of_each_format_is_found_in_a_file_and_in_a_value(kind: str) -> None:
+    text, secret = made(kind)
+    for carrier, carry in CARRIERS.items():
+        carried = carry(text)
+        for data in (carried.encode(), json.dumps([carried]).encode(), carried, {"a": [carried]}, {carried: 1}):
+            sighting = FIND(data)
+            assert sighting, (carrier, data)
+            assert secret not in str(sighting)
+
+
+def test_a_file_says_the_line_and_a_value_the_pointer() -> None:
+    token, _ = made("npm")
+    file = f"stages:\n  a:\n    task: [npm, publish, --token, {token}]\n"
+    assert str(FIND(file.encode())) == "line 3: npm token"
+    assert str(FIND(f"{token}\r\n".encode())) == "line 1: npm token"
+    assert str(FIND({"stages": {"a/b": {"task": ["npm", f"--token={token}"]}}})) == "/stages/a~1b/task/1: npm token"
+    assert str(FIND(token)) == "npm token"
+
+
+def test_a_key_is_looked_at_unless_it_is_ours_and_never_said() -> None:
+    token, _ = made("npm")
+    value = {"properties": {token: {"default": token}}}
+    assert str(FIND(value)) == "a key of /properties: npm token"
+    assert str(FIND(value, keys=False)) == "/properties/[REDACTED]/default: npm token"
+    assert FIND({token: 1}, keys=False) is None
+
+
+def test_a_known_value_is_told_by_its_name() -> None:
+    redactor = Redactor([("DEPLOY_TOKEN", "hunter2hunter2")])
+    assert str(redactor.find(b"a: 1\nb: hunter2hunter2\n")) == "line 2: the value of DEPLOY_TOKEN"
+    assert str(redactor.find({"b": "x hunter2hunter2"})) == "/b: the value of DEPLOY_TOKEN"
+
+
+def test_what_is_no_utf8_is_looked_at_all_the_same() -> None:
+    token, _ = made("npm")
+    assert str(FIND(b"\xff\n" + token.encode())) == "line 2: npm token"
+    assert FIND(b"\xff\xfe\x00") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "AKIA" + "IOSFODNN7EXAMPLE",
+        "ghp_" + "x" * 36,
+        "sk-proj-" + "X" * 48,
+        "OPENAI_API_KEY=sk-" + "0" * 48,
+        "Authorization: Bearer your-token",
+        "postgres://user:password@host/db",
+        "https://${USER}:${TOKEN}@host/x.git",
+        "sha256:" + "0a" * 32,
+        "AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCY" + "EXAMPLEKEY",
+    ],
+)
+def test_an_example_is_no_reason_to_refuse_a_file(text: str) -> None:
+    assert FIND(f"stages:\n  a:\n    task: [echo, '{text}']\n".encode()) is None
+    assert FIND({"task": ["echo", text]}) is None
+
+
+def test_a_token_beside_an_example_is_found() -> None:
+    token, _ = made("npm")
+    assert str(FIND(f"ghp_{'x' * 36}\n{token}".encode())) == "line 2: npm token"
+    key, _ = made("private key, OpenSSH")
+    assert FIND(key.replace("\n", "A" * 20 + "\n", 2))
+
+
+def test_at_most_one_ordinary_text_in_a_thousand_is_refused() -> None:
+    texts = [make(random.Random(f"{name} {number}")) for name, make in ORDINARY.items() for number in range(60)]
+    texts += documents()
+    refused = [text for text in texts if FIND(text.encode()) or FIND({"text": text})]
+    assert len(refused) <= len(texts) / 1000, refused
+    assert refused == []
+
+
+def test_names_of_keys_are_no_reason_to_refuse() -> None:
+    schema = {"password": "x", "properties": {"token": {"type": "string"}}, "api_key": ["from the environment"]}
+    assert FIND(schema) is None
+    assert FIND(json.dumps(schema).encode()) is None
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_looked_at_without_an_error(data: bytes) -> None:
+    FIND(data)

@@ -1,0 +1,120 @@
+"""The quick look at a value's encoding, against looking everywhere for everything: the same masks, in linear time."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from bundle.corpus import CARRIERS, KINDS, ORDINARY
+from bundle.test_redact_tokens import FRAGMENTS, REDACT, known, made, trees
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stateline.bundle import canonical, formats
+from stateline.bundle.looks import PLACES, SIGNED, shown
+from stateline.bundle.redact import PLACEHOLDER, Redactor, _Masking
+from stateline.bundle.tokens import SIGNS, TOKENS
+
+
+def everywhere(value: Any, redactor: Redactor) -> tuple[Any, int]:
+    """Each format and each known value is looked for in each string and key, whatever the encoding shows."""
+    masking = _Masking(list(redactor._forms), formats.ALL)
+    return masking.value(value), masking.count
+
+
+PLAIN = Redactor()
+
+
+@given(trees, known)
+def test_the_quick_look_masks_what_looking_everywhere_masks(value: Any, values: list[str]) -> None:
+    redactor = Redactor([("A", value) for value in values])
+    assert redactor.redact(value) == everywhere(value, redactor)
+
+
+# Beginnings and ends of what places and tokens consist of, in any order: they overlap, and one may hide another.
+PIECES = [
+    "uthorization", "AUTHORIZATION", "Bearer", "bearer%20", "Basic ", "ookie", "Cookies", "key", "KEY", "ecret",
+    "access", "private ", "PRIVATE%20", "hooks", ".slack", "web", "/", "\\/", "\\", "%2F", "0", "1", "://", ":\\\\/",
+    "12345678", ":", "AA", "AKIA", "ASIA", "AIza", "ATATT3", "A", "eyJ", "J", "sk-", "g", "hf_", "-", "_", ".", "=",
+    "%3D", "token", "sig", "@", "%40", "user:pass12@", "dapi", "0123456789abcdef", "aB3aB3aB3aB3", "-----", '"', "'",
+    "`", "(", "[", "b'", " ", "\t", "\n", "é", "\u2028", "\x00", "\x7f",
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES + FRAGMENTS), max_size=14).map("".join), st.booleans())
+def test_pieces_of_secrets_in_any_order_are_masked_as_by_looking_everywhere(text: str, in_json: bool) -> None:
+    value = {"text": json.dumps(text) if in_json else text}
+    assert PLAIN.redact(value) == everywhere(value, PLAIN)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_secret_that_is_cut_off_anywhere_is_masked_as_by_looking_everywhere(kind: str) -> None:
+    """So all that a look demands is in the shortest that a pattern takes."""
+    text, _ = made(kind)
+    for carrier in ("alone", "in JSON", "URL-quoted"):
+        carried = CARRIERS[carrier](text)
+        lengths = range(1, min(len(carried), 400))
+        for cut in [carried[:length] for length in lengths] + [carried[length:] for length in lengths]:
+            assert PLAIN.redact(cut) == everywhere(cut, PLAIN), cut
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_two_secrets_with_nothing_between_neither_hides_the_other(kind: str) -> None:
+    text, _ = made(kind)
+    for other in KINDS:
+        for value in (text + made(other)[0], text[:12] + made(other)[0]):
+            assert PLAIN.redact(value) == everywhere(value, PLAIN), value
+
+
+def test_ordinary_texts_seldom_show_anything() -> None:
+    """Where a look shows what is not there, patterns are tried: that is what it costs. Texts about secrets do."""
+    texts = [
+        make(random.Random(f"{name} {number}"))
+        for name, make in ORDINARY.items()
+        if "secret" not in name
+        for number in range(50)
+    ]
+    assert sum(bool(shown(canonical.encode(text))) for text in texts) <= len(texts) / 10
+
+
+def test_every_token_has_a_sign_or_a_place_of_its_own() -> None:
+    placed = {token for place in PLACES for token in place._formats}
+    for token in TOKENS:
+        assert token in placed or all(any(sign in needle for sign in SIGNS) for needle in token.needles)
+    pairs = [pair for signed in SIGNED for parts in (signed._ahead, signed._behind) for pair in parts.values()]
+    assert set(formats.ALL) == placed | {token for some in pairs for _, token in some}
+
+
+def test_what_follows_a_sign_tells_which_of_the_ways_to_compare_is_meant() -> None:
+    """Of one hit one needle is told; so no needle that is read from behind may look like one that is read ahead."""
+    for signed in SIGNED:
+        sign = signed.sign.decode()
+        for needle in (needle.decode() for pairs in signed._behind.values() for needle, _ in pairs):
+            rest = needle.partition(sign)[2]
+            for part in signed._ahead:
+                assert not rest.startswith(part[: len(rest)])
+
+
+SLASHES = ["/", r"\/", r"\\/", r"\\\/", r"\\\\/", r"\\\\\\\/"]
+
+
+@pytest.mark.parametrize("slash", SLASHES)
+def test_the_password_of_a_url_is_masked_however_often_its_slashes_were_escaped(slash: str) -> None:
+    assert REDACT(f"postgres:{slash}{slash}ann:hunter22@db") == (f"postgres:{slash}{slash}ann:{PLACEHOLDER}@db", 1)
+
+
+NAMES = ["token", "password", "api_key", "Cookies", "authorization", "credential", "page_token", "tokens", "name"]
+separated = st.tuples(st.sampled_from(NAMES), st.lists(st.tuples(st.integers(0, 14), st.sampled_from("-_. "))))
+
+
+@given(st.lists(separated, min_size=1, max_size=3), st.sampled_from(["", "x", 'say "', "a:b", '":', "\\", "é"]))
+def test_a_secrets_name_is_seen_however_it_is_written(names: list[tuple[str, Any]], before: str) -> None:
+    value: dict[str, Any] = {}
+    for name, separators in names:
+        for place, separator in separators:
+            name = name[:place] + separator + name[place:]
+        value[before + name] = "x"
+        value[(before + name).upper()] = ["x"]
+    assert PLAIN.redact({"deep": [value]}) == everywhere({"deep": [value]}, PLAIN)
