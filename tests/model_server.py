@@ -33,7 +33,8 @@ class Say:
 
     ``finish`` is the provider's word (default ``stop``/``tool_calls``, ``end_turn``/``tool_use``; "": left out).
     ``ids`` are those of the calls (default ``call_N``, over all that this server said). ``status`` other than 200 is an
-    error whose message is ``text``. ``delay`` [s] before the first byte, ``pause`` [s] before each piece of a stream;
+    error whose message is ``text``. ``delay`` [s] before the first byte, ``pause`` [s] before each piece of a stream,
+    and in the middle of a plain body; ``drip`` [s] before each byte of a plain body;
     ``until`` holds the answer back until the event is set. ``cut``: the connection breaks after so many bytes of a
     body, or pieces of a stream; with ``silent`` it ends there as if that were all. ``body`` replaces the whole body.
     ``unstreamed``: a request for a stream is answered plainly, by a server that knows none.
@@ -49,6 +50,7 @@ class Say:
     headers: dict[str, str] = field(default_factory=dict)
     delay: float = 0.0
     pause: float = 0.0
+    drip: float = 0.0
     until: threading.Event | None = None
     cut: int | None = None
     silent: bool = False
@@ -181,7 +183,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(part if said.silent else body)))
         self.send_header("connection", "close")
         self.end_headers()
-        self.wfile.write(part)
+        for byte in part if said.drip else b"":
+            self._rest(said.drip)
+            self.wfile.write(bytes([byte]))
+            self.wfile.flush()
+        if said.drip:
+            return
+        half = len(part) // 2 if said.pause else 0
+        self.wfile.write(part[:half])
+        self.wfile.flush()
+        self._rest(said.pause)
+        self.wfile.write(part[half:])
 
     def _stream(self, said: Say, pieces: list[tuple[str, Any]]) -> None:
         self.send_response(200)
@@ -212,6 +224,19 @@ class _Handler(BaseHTTPRequestHandler):
             return _message_pieces(said, self._calls(said))
         wants_usage = (document.get("stream_options") or {}).get("include_usage")
         return _chat_pieces(said, self._calls(said), bool(wants_usage))
+
+
+def written(said: Say, path: str, *, stream: bool) -> bytes:
+    """The bytes of the body that answers so at ``path``, for a test that breaks them; the ids of calls are given."""
+    calls = [(one, name, json.dumps(value)) for one, (name, value) in zip(said.ids or (), said.calls, strict=True)]
+    if not stream:
+        return json.dumps((_chat if path == CHAT else _message)(said, calls)).encode()
+    pieces = _chat_pieces(said, calls, wants_usage=True) if path == CHAT else _message_pieces(said, calls)
+    lines = [
+        f"{f'event: {event}' + chr(10) if event else ''}data: {data if isinstance(data, str) else json.dumps(data)}"
+        for event, data in pieces
+    ]
+    return "".join(f"{line}\n\n" for line in lines).encode()
 
 
 def _error(said: Say, path: str) -> dict[str, Any]:

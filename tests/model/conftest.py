@@ -15,6 +15,23 @@ KEY = "sk-test-0123456789abcdef"
 Opened = Callable[[str, ModelServer], Model]
 
 
+@pytest.fixture(autouse=True)
+def backoff(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Says how long [s] the SDKs wait before their second attempt where no server says so: for tests of what a call
+    does, hardly at all."""
+
+    def say(seconds: float) -> None:
+        import anthropic._base_client
+        import openai._base_client
+
+        for sdk in (anthropic, openai):
+            monkeypatch.setattr(sdk._base_client, "INITIAL_RETRY_DELAY", seconds)
+
+    if {"opened", "provider"} & set(request.fixturenames):  # the others need not load the SDKs
+        say(0.01)
+    return say
+
+
 @pytest.fixture
 def opened() -> Opened:
     """Opens the model of a provider that a server stands for."""

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from stateline.errors import AnswerRefused
 from stateline.model.answer import parse_reply
 from stateline.model.protocol import Reply, ToolCall, ToolSpec
+from stateline.model.whole import MOST_CALLS
 
 SEARCH = ToolSpec("search", "Searches.", {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]})
 NOW = ToolSpec("now", "The time.", {"type": "object"})
 TOOLS = [SEARCH, NOW]
 ID = "request-1"
+MOST = 1000
 CALL = {"name": "search", "params": {"q": "x"}}
 USE = {"type": "tool_use", "id": "a", "name": "search", "input": {"q": "x"}}
 TEXT = {"type": "text", "text": "Paris."}
@@ -210,3 +212,13 @@ def test_arguments_that_nest_deeper_than_a_run_can_keep_are_refused() -> None:
         deep = [deep]
     with pytest.raises(AnswerRefused, match="nested deeper"):
         parse_reply({"tools": [{"name": "now", "params": {"deep": deep}}]}, TOOLS, ID)
+
+
+def test_an_answer_calls_as_many_tools_at_once_as_a_model_may_and_no_more() -> None:
+    one = {**USE, "id": None}
+    for answer in ({"tools": [CALL] * MOST}, message(*[one] * MOST)):
+        assert len(parse_reply(answer, TOOLS, ID).tool_calls) == MOST_CALLS == MOST
+    for answer in ({"tools": [CALL] * (MOST + 1)}, message(*[one] * (MOST + 1))):
+        with pytest.raises(AnswerRefused, match="calls more than 1000 tools at once; nothing was lost") as caught:
+            parse_reply(answer, TOOLS, ID)
+        assert caught.value.hint

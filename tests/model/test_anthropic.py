@@ -98,7 +98,9 @@ def test_a_refused_schema_is_told_in_words_from_then_on(opened: Opened) -> None:
         for _ in range(2):
             assert model.reply(asked(output_schema=CLOSED, key="k")).content == '{"n": 1}'
         assert ["output_config" in sent for sent in server.requests] == [True, False, False]
-        assert [headers["idempotency-key"] for headers in server.headers] == ["k", "k:instructed", "k:instructed"]
+        first, second, third = (headers["idempotency-key"] for headers in server.headers)
+        assert {key.split(":")[0] for key in (first, second, third)} == {"k"}
+        assert first != second == third  # another body is another request
 
 
 def test_fences_are_left_where_no_schema_was_asked_for(opened: Opened) -> None:
@@ -118,6 +120,49 @@ def test_thoughts_are_passed_over_and_other_parts_are_refused(opened: Opened) ->
         assert model.reply(asked()).content == "Hello"
         with pytest.raises(ModelFailed, match="a part of a kind that is not known"):
             model.reply(asked())
+
+
+@pytest.mark.parametrize("kind", ["enabled", "between_tools"])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_thinking_whose_blocks_would_be_demanded_back_is_refused_with_tools_before_anything_is_paid(
+    opened: Opened, kind: str, streamed: bool
+) -> None:
+    settings = {"thinking": {"type": kind, "budget_tokens": 1024}}
+    tools = [ToolSpec("f", "Does it.", OPEN)]
+    with ModelServer(otherwise=Say("Hello.")) as server:
+        model = opened("anthropic", server)
+        with pytest.raises(ModelFailed, match="does not go together with tools") as raised:
+            model.reply(asked(tools=tools, settings=settings), (lambda text: None) if streamed else None)
+        assert (server.count, raised.value.sent) == (0, False)
+        assert "adaptive" in raised.value.hint
+        # Without tools nothing has to be sent back.
+        assert model.reply(asked(settings=settings)).content == "Hello."
+        assert server.requests[0]["thinking"] == settings["thinking"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_conversation_with_tools_goes_on_without_the_blocks_of_adaptive_thinking(
+    opened: Opened, streamed: bool
+) -> None:
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "c2lnbmVk"}
+    hidden = {"type": "redacted_thinking", "data": "b3BhcXVl"}
+    call = {"type": "tool_use", "id": "a", "name": "f", "input": {"n": 1}}
+    whole = Say(body=json.dumps({"content": [thought, hidden, call], "stop_reason": "tool_use"}).encode())
+    pieces = events(
+        start(0, "thinking", thinking="", signature=""),
+        piece(0, "thinking_delta", thinking="Hm."),
+        piece(0, "signature_delta", signature="c2lnbmVk"),
+        start(1, "redacted_thinking", data="b3BhcXVl"),
+        start(2, "tool_use", id="a", name="f", input={}),
+        piece(2, "input_json_delta", partial_json='{"n": 1}'),
+    )
+    request = asked(tools=[ToolSpec("f", "Does it.", OPEN)], settings={"thinking": {"type": "adaptive"}})
+    heard: list[str] = []
+    with ModelServer(pieces if streamed else whole) as server:
+        reply = opened("anthropic", server).reply(request, heard.append if streamed else None)
+        assert server.requests[0]["thinking"] == {"type": "adaptive"}
+    assert (reply.content, heard) == ("", [])
+    assert [(each.name, each.arguments) for each in reply.tool_calls] == [("f", {"n": 1})]
 
 
 def test_what_went_through_the_provider_s_cache_counts_as_input(opened: Opened) -> None:

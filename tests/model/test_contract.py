@@ -31,6 +31,7 @@ class Contract(ModelContract):
     """The suite against a server that says what the script wants."""
 
     PROVIDER = ""
+    TIME = 0.3
 
     @pytest.fixture
     def scripted(self, opened: Callable[[str, ModelServer], Model]) -> Iterator[Scripted]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,11 +13,22 @@ from stateline.model.protocol import Model, ModelFailed, Reply, Request, ToolSpe
 
 if TYPE_CHECKING:
     from llmock.pytest_plugin import LLMock
+    from llmock.testing import LLMockServer
 
 HI: list[dict[str, Any]] = [{"role": "user", "content": "What is the weather in Paris?"}]
 WEATHER = ToolSpec(
     "get_weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 )
+
+
+@pytest.fixture(scope="module")
+def llmock_server() -> Iterator[LLMockServer]:
+    """The server for this module alone: a request that it still stalls over draws random numbers at its end, and
+    Hypothesis, in the tests of other modules, takes those for its own."""
+    from llmock.testing import LLMockServer
+
+    with LLMockServer() as server:
+        yield server
 
 
 @pytest.fixture
@@ -78,6 +90,18 @@ def test_llmock_fails_and_then_answers(model: Model, llmock: LLMock, streamed: b
     llmock.assert_resilient()
 
 
+def test_llmock_limits_the_rate_and_is_left_alone_for_as_long_as_it_says(
+    model: Model, llmock: LLMock, streamed: bool
+) -> None:
+    llmock.rate_limit(retry_after=0.3).reply("At last.")
+    assert ask(model, streamed).content == "At last."
+    first, second = llmock.requests
+    assert (first.status, second.status) == (429, 200)
+    assert first.retry_after is not None
+    assert second.started_at - first.ended_at >= first.retry_after >= 0.3
+    llmock.assert_resilient(strict=True)
+
+
 def test_llmock_stays_down(model: Model, llmock: LLMock, streamed: bool) -> None:
     llmock.fail(503, times=None, retry_after=0.01)
     with pytest.raises(ModelFailed) as raised:
@@ -103,9 +127,9 @@ def test_llmock_stalls_before_it_answers(model: Model, llmock: LLMock, streamed:
 
 
 def test_llmock_stalls_once_and_answers_the_next_call(model: Model, llmock: LLMock, streamed: bool) -> None:
-    llmock.delay(10.0).reply("Never read.").reply("In time.")
+    llmock.delay(1.0).reply("Never read.").reply("In time.")
     with pytest.raises(ModelFailed):
-        ask(model, streamed, timeout=0.5)
+        ask(model, streamed, timeout=0.2)
     assert ask(model, streamed, timeout=30.0).content == "In time."
 
 
@@ -123,7 +147,7 @@ def test_llmock_breaks_a_stream(model: Model, llmock: LLMock, fault: str, after:
 
 
 def test_llmock_stalls_in_a_stream(model: Model, llmock: LLMock) -> None:
-    llmock.stall(after_chunks=2, seconds=2.0)
+    llmock.stall(after_chunks=2, seconds=1.0)
     with pytest.raises(ModelFailed) as raised:
         ask(model, True, timeout=0.3)
     assert (raised.value.kind, raised.value.sent) == ("timeout", True)

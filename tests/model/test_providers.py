@@ -4,45 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
-import time
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 import pytest
+from model.asked import SEARCH, Opened, ask, asked, refusal
 from model_server import ModelServer, Say
 
-from stateline.model.choice import Choice, open_model
-from stateline.model.protocol import Model, ModelFailed, Reply, Request, ToolCall, ToolSpec, Usage
-
-Opened = Callable[[str, ModelServer], Model]
-
-SEARCH = ToolSpec("search", "Searches.", {"type": "object", "properties": {"q": {"type": "string"}}})
-QUICK = {"retry-after-ms": "5"}
-
-
-def asked(**changes: Any) -> Request:
-    """A small request."""
-    given: dict[str, Any] = {"model": "provider/name", "messages": [{"role": "user", "content": "Hi"}]}
-    return Request(**{**given, **changes})
-
-
-def ask(model: Model, request: Request, streamed: bool) -> Reply:
-    """The reply; its text must be what was told, if anybody heard it."""
-    heard: list[str] = []
-    reply = model.reply(request, heard.append if streamed else None)
-    if streamed:
-        assert "".join(heard) == reply.content
-    return reply
-
-
-def refusal(model: Model, request: Request, streamed: bool) -> ModelFailed:
-    """How the call failed."""
-    with pytest.raises(ModelFailed) as raised:
-        ask(model, request, streamed)
-    return raised.value
+from stateline.model.protocol import Reply, ToolCall, ToolSpec, Usage
 
 
 def test_text_is_a_reply_with_what_it_cost(opened: Opened, provider: str, streamed: bool) -> None:
@@ -72,139 +42,6 @@ def test_missing_and_repeated_ids_are_replaced(opened: Opened, provider: str, st
         reply = ask(opened(provider, server), asked(messages=before, tools=[SEARCH]), streamed)
     assert [call.id for call in reply.tool_calls] == ["call_2", "x", "call_3", "call_4"]
     assert [call.arguments["q"] for call in reply.tool_calls] == ["0", "1", "2", "3"]
-
-
-def test_the_key_and_the_idempotency_key_are_sent_again_with_each_retry(
-    opened: Opened, provider: str, streamed: bool
-) -> None:
-    faults = [Say(status=429, headers=QUICK), Say(status=500, headers=QUICK)]
-    with ModelServer(*faults, Say("At last.")) as server:
-        reply = ask(opened(provider, server), asked(key="run:3:0:birth"), streamed)
-        assert reply.content == "At last."
-        assert [headers["idempotency-key"] for headers in server.headers] == ["run:3:0:birth"] * 3
-        assert [headers["x-stainless-retry-count"] for headers in server.headers] == ["0", "1", "2"]
-        assert server.requests[0] == server.requests[1] == server.requests[2]
-
-
-def test_a_call_that_is_not_repeatable_is_sent_once(opened: Opened, provider: str, streamed: bool) -> None:
-    """Whether the provider worked on it is not known."""
-    with ModelServer(Say(status=500, headers=QUICK), otherwise=Say("Yes.")) as server:
-        failure = refusal(opened(provider, server), asked(repeatable=False), streamed)
-        assert server.count == 1
-    assert (failure.kind, failure.sent) == ("model", True)
-
-
-def test_retry_after_is_honoured(opened: Opened, provider: str) -> None:
-    with ModelServer(Say(status=429, headers={"retry-after": "1"}), Say("Yes.")) as server:
-        begin = time.monotonic()
-        assert opened(provider, server).reply(asked()).content == "Yes."
-        # Without the header the first wait is half a second at most.
-        assert time.monotonic() - begin >= 1.0
-
-
-def test_a_wait_of_more_than_two_minutes_is_told_and_not_waited_for(opened: Opened, provider: str) -> None:
-    with ModelServer(Say("Too many.", status=429, headers={"retry-after": "3600"})) as server:
-        failure = refusal(opened(provider, server), asked(), False)
-        assert server.count == 1
-    assert failure.message == f"{provider} answered with status 429: Too many"
-    assert failure.hint == "the provider asks to wait 3600 s"
-
-
-def test_a_refusal_is_not_tried_again_and_was_not_paid(opened: Opened, provider: str, streamed: bool) -> None:
-    with ModelServer(Say("no such thing \x1b[31mred\nhere", status=400)) as server:
-        failure = refusal(opened(provider, server), asked(), streamed)
-        assert server.count == 1
-    assert (failure.kind, failure.sent) == ("model", False)
-    assert failure.message == f"{provider} answered with status 400: no such thing \\x1b[31mred here"
-    assert "settings" in failure.hint
-
-
-@pytest.mark.parametrize(
-    ("status", "sent"), [(401, False), (408, True), (409, True), (413, False), (429, False), (500, True)]
-)
-def test_a_status_says_whether_the_call_may_have_been_paid(
-    opened: Opened, provider: str, status: int, sent: bool
-) -> None:
-    with ModelServer(otherwise=Say("no", status=status, headers=QUICK)) as server:
-        assert refusal(opened(provider, server), asked(), False).sent is sent
-
-
-def test_errors_that_stay_are_told_with_how_often_it_was_tried(opened: Opened, provider: str, streamed: bool) -> None:
-    with ModelServer(otherwise=Say("on fire", status=503, headers=QUICK)) as server:
-        failure = refusal(opened(provider, server), asked(), streamed)
-        assert server.count == 3
-    assert (failure.kind, failure.sent) == ("model", True)
-    assert failure.message == f"{provider} answered with status 503: on fire (tried 3 times)"
-
-
-def test_a_message_of_a_provider_is_cut(opened: Opened, provider: str) -> None:
-    with ModelServer(Say("long " * 10_000, status=400)) as server:
-        failure = refusal(opened(provider, server), asked(), False)
-    assert len(failure.message) < 400
-
-
-def test_a_page_for_browsers_is_no_message(opened: Opened, provider: str) -> None:
-    page = Say(status=404, body=b"<html><body>Not here</body></html>", headers={"content-type": "text/html"})
-    with ModelServer(page) as server:
-        failure = refusal(opened(provider, server), asked(), False)
-    assert failure.message == f"{provider} answered with status 404"
-    assert "base URL" in failure.hint
-
-
-def test_nothing_that_listens_is_told_and_was_not_paid(opened: Opened, provider: str, streamed: bool) -> None:
-    with ModelServer() as server:
-        model = opened(provider, server)
-    failure = refusal(model, asked(), streamed)
-    assert (failure.kind, failure.sent) == ("model", False)
-    assert "could not be reached" in failure.message
-    assert "base URL" in failure.hint
-
-
-def test_a_timeout_bounds_the_call_and_not_each_attempt(opened: Opened, provider: str, streamed: bool) -> None:
-    with ModelServer(Say("Late.", delay=30), otherwise=Say("Too late.")) as server:
-        failure = refusal(opened(provider, server), asked(timeout=0.2), streamed)
-        assert server.count == 1
-    assert (failure.kind, failure.sent) == ("timeout", True)
-    assert failure.message == f"{provider} gave no whole reply within 0.2 s"
-
-
-def test_an_attempt_has_the_time_that_the_ones_before_have_left(opened: Opened, provider: str, streamed: bool) -> None:
-    with ModelServer(Say(status=500, headers=QUICK), Say("Late.", delay=30), otherwise=Say("Too late.")) as server:
-        failure = refusal(opened(provider, server), asked(timeout=1.0), streamed)
-        assert server.count == 2
-    assert (failure.kind, failure.sent) == ("timeout", True)
-    assert failure.message == f"{provider} gave no whole reply within 1 s (tried 2 times)"
-
-
-def test_no_attempt_starts_after_the_time_of_the_call(opened: Opened, provider: str, streamed: bool) -> None:
-    # The wait before another attempt is more than what is left.
-    with ModelServer(Say(status=500, delay=0.5), otherwise=Say("Too late.")) as server:
-        failure = refusal(opened(provider, server), asked(timeout=0.6), streamed)
-        assert server.count == 1
-    assert (failure.kind, failure.sent) == ("timeout", True)
-
-
-def test_a_wait_that_outlasts_the_call_is_told_and_not_waited_for(opened: Opened, provider: str) -> None:
-    with ModelServer(Say("Too many.", status=429, headers={"retry-after": "50"})) as server:
-        failure = refusal(opened(provider, server), asked(timeout=20.0), False)
-        assert server.count == 1
-    assert (failure.kind, failure.sent) == ("model", False)
-    assert failure.hint == "the provider asks to wait 50 s, longer than the call may take"
-
-
-def test_a_stream_that_drips_for_ever_ends_with_its_time(opened: Opened, provider: str) -> None:
-    # Each piece comes in time for a limit on single reads.
-    with ModelServer(Say("drip " * 1000, pause=0.1)) as server:
-        failure = refusal(opened(provider, server), asked(timeout=0.5), True)
-        assert server.count == 1
-    assert (failure.kind, failure.sent) == ("timeout", True)
-
-
-def test_a_stall_in_a_stream_is_a_timeout(opened: Opened, provider: str) -> None:
-    with ModelServer(Say("Half a reply", pause=20)) as server:
-        failure = refusal(opened(provider, server), asked(timeout=0.3), True)
-        assert server.count == 1
-    assert failure.kind == "timeout"
 
 
 @pytest.mark.parametrize("silent", [False, True])
@@ -446,26 +283,6 @@ def test_a_character_that_was_cut_in_two_is_told_whole(opened: Opened, provider:
         assert "half a character" in refusal(model, asked(), True).message
 
 
-def test_a_call_that_was_paid_once_stays_paid_when_the_server_goes_away(provider: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.settimeout(20)
-
-        def half_an_answer() -> None:
-            connection, _ = listening.accept()
-            listening.close()
-            with connection:
-                connection.recv(65536)
-                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{")
-
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        thread = threading.Thread(target=half_an_answer)
-        thread.start()
-        failure = refusal(open_model(Choice(provider, "model-1", url), environ={}), asked(), False)
-        thread.join()
-    assert (failure.kind, failure.sent) == ("model", True)
-    assert "could not be reached" in failure.message
-
-
 class Struck(BaseException):
     """What a signal's handler raises."""
 
@@ -537,6 +354,29 @@ def test_tools_without_arguments_are_sent_as_objects(opened: Opened, provider: s
     assert schema == {"type": "object", "properties": {}}
 
 
+def test_certificates_are_read_once_for_all_calls_and_checked_in_each(
+    opened: Opened, provider: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ssl
+
+    from stateline.model import wire
+
+    wire._trust.cache_clear()
+    made: list[ssl.SSLContext] = []
+    make = ssl.create_default_context
+
+    def count(*args: Any, **kwargs: Any) -> ssl.SSLContext:
+        made.append(make(*args, **kwargs))
+        return made[-1]
+
+    monkeypatch.setattr(ssl, "create_default_context", count)
+    with ModelServer(otherwise=Say("Yes.")) as server:
+        for _ in range(3):
+            opened(provider, server).reply(asked())
+    (trust,) = made
+    assert (trust.verify_mode, trust.check_hostname) == (ssl.CERT_REQUIRED, True)
+
+
 def test_one_model_serves_several_threads(opened: Opened, provider: str) -> None:
     def echo(document: dict[str, Any]) -> Say:
         return Say(str(document["messages"][-1]["content"]))
@@ -554,24 +394,6 @@ def test_one_model_serves_several_threads(opened: Opened, provider: str) -> None
         for thread in threads:
             thread.join()
     assert replies == {number: f"number {number}" for number in range(6)}
-
-
-def test_a_server_that_takes_a_call_and_hangs_up_may_have_been_paid(provider: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.settimeout(20)
-
-        def hang_up() -> None:
-            for _ in range(3):
-                connection, _ = listening.accept()
-                with connection:
-                    connection.recv(65536)
-
-        thread = threading.Thread(target=hang_up)
-        thread.start()
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        failure = refusal(open_model(Choice(provider, "model-1", url), environ={}), asked(), False)
-        thread.join()
-    assert (failure.kind, failure.sent) == ("model", True)
 
 
 def test_a_server_that_does_not_stream_is_heard_all_the_same(opened: Opened, provider: str) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ from stateline.errors import (
     ValueRefused,
 )
 from stateline.model import recording
-from stateline.model.exchange import LIMIT, Exchange, parse_exchange, render
-from stateline.model.protocol import ModelFailed, Reply, Request, ToolCall, ToolSpec, Usage
+from stateline.model.exchange import LIMIT, MEND, Exchange, parse_exchange, render
+from stateline.model.protocol import Reply, Request, ToolCall, ToolSpec, Usage
 from stateline.model.recording import Recorder, check_place, read_exchanges
 from stateline.process.interrupts import Interrupted, Signals
 from stateline.store.fs import HandleFs
@@ -121,7 +122,7 @@ def test_a_file_holds_nothing_that_acts_on_a_terminal(tmp_path: Path) -> None:
     returned, kept = recorded(tmp_path / "rec", ask(nasty), Reply(content=nasty))
     text = (tmp_path / "rec" / "0001.json").read_text("utf-8")
     assert not set(nasty) - set("[31m2J") & set(text)
-    assert returned.content == kept.reply.content == kept.request["messages"][0]["content"] == nasty
+    assert returned.content == kept.outcome().content == kept.request["messages"][0]["content"] == nasty
 
 
 def test_the_directory_is_made_for_its_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
@@ -146,15 +147,6 @@ def test_recording_goes_on_after_the_highest_number_and_never_over_a_file(tmp_pa
     assert recorder.used == [10000, 10001]
     assert [exchange.number for exchange in read_exchanges(tmp_path / "rec")] == [3, 9999, 10000, 10001]
     assert all((tmp_path / "rec" / name).read_bytes() == data for name, data in before.items())
-
-
-def test_a_failed_call_is_not_recorded(tmp_path: Path) -> None:
-    recorder = Recorder(Scripted([ModelFailed("timeout", "too slow"), Reply(content="ok")]), tmp_path / "rec")
-    with pytest.raises(ModelFailed, match="too slow"):
-        recorder.reply(ask("x"))
-    assert read_exchanges(tmp_path / "rec") == [] == recorder.used
-    recorder.reply(ask("x"))
-    assert [exchange.reply.content for exchange in read_exchanges(tmp_path / "rec")] == ["ok"]
 
 
 def test_what_the_model_says_is_heard_while_it_is_recorded(tmp_path: Path) -> None:
@@ -356,7 +348,7 @@ def test_without_hard_links_no_file_is_written_over_either(tmp_path: Path, monke
 
     recorder = Recorder(Racing(), tmp_path / "rec")
     recorder.reply(ask("mine"))
-    assert [exchange.reply.content for exchange in read_exchanges(tmp_path / "rec")] == ["reply 1", "to mine"]
+    assert [exchange.outcome().content for exchange in read_exchanges(tmp_path / "rec")] == ["reply 1", "to mine"]
     assert sorted(os.listdir(tmp_path / "rec")) == ["0001.json", "0002.json"]
 
 
@@ -370,7 +362,7 @@ def test_the_number_that_somebody_took_meanwhile_is_left_to_them(tmp_path: Path)
     recorder = Recorder(Racing(), tmp_path / "rec")
     recorder.reply(ask("mine"))
     assert recorder.used == [3]
-    assert [exchange.reply.content for exchange in read_exchanges(tmp_path / "rec")] == [
+    assert [exchange.outcome().content for exchange in read_exchanges(tmp_path / "rec")] == [
         "reply 1",
         "reply 2",
         "to mine",
@@ -408,7 +400,7 @@ def test_a_signal_between_the_reply_and_its_file_waits_for_the_file(tmp_path: Pa
     model, request = Scripted([Reply(content="paid")]), ask("x", key="run:3:0:ab")
     with pytest.raises(Interrupted), Signals():
         Recorder(model, tmp_path / "rec", mask, used=[]).reply(request)
-    assert [exchange.reply.content for exchange in read_exchanges(tmp_path / "rec")] == ["paid"]
+    assert [exchange.outcome().content for exchange in read_exchanges(tmp_path / "rec")] == ["paid"]
     # The run did not hear of it; the next call does, and nobody is paid again.
     assert Recorder(model, tmp_path / "rec", used=[]).reply(request).content == "paid"
     assert len(model.asked) == 1
@@ -452,13 +444,28 @@ def test_a_caller_that_does_not_say_what_it_knows_always_asks(tmp_path: Path) ->
         assert Recorder(Scripted([Reply(content=content)]), tmp_path / "rec").reply(request).content == content
 
 
-def test_what_cannot_be_read_does_not_keep_a_call_from_being_recorded(tmp_path: Path) -> None:
+def test_what_cannot_be_understood_does_not_keep_a_call_from_being_recorded(tmp_path: Path) -> None:
     (tmp_path / "rec").mkdir(mode=0o700)
     (tmp_path / "rec" / "0001.json").write_text("torn")
-    os.mkfifo(tmp_path / "rec" / "0002.json")
+    (tmp_path / "rec" / "0002.json").write_text("{}")
     recorder = Recorder(Answering(), tmp_path / "rec", used=[])
     recorder.reply(ask("x", key="k"))
     assert recorder.used == [3]
+
+
+@pytest.mark.parametrize("make", [lambda path: path.symlink_to("nowhere"), os.mkfifo, os.mkdir])
+def test_what_no_playback_would_open_is_refused_before_anything_is_sent(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    place, model = tmp_path / "rec", Answering()
+    recorder = Recorder(model, place)
+    recorder.reply(ask("x"))
+    make(place / "0007.json")
+    for call in (lambda: recorder.reply(ask("y")), lambda: check_place(place), lambda: read_exchanges(place)):
+        with pytest.raises(RequestError, match="not a regular file") as refused:
+            call()
+        assert (str(place / "0007.json") in refused.value.message, refused.value.hint) == (True, MEND)
+    assert (model.calls, sorted(os.listdir(place))) == (1, ["0001.json", "0007.json"])
 
 
 # -- what is read ------------------------------------------------------------------------------------------------------
@@ -471,7 +478,7 @@ def test_exchanges_come_in_the_order_of_their_numbers_and_not_of_their_names(tmp
         put(tmp_path / "rec", number, ask(f"question {number}"))
     found = read_exchanges(tmp_path / "rec")
     assert [exchange.number for exchange in found] == sorted(numbers)
-    assert [exchange.reply.content for exchange in found] == [f"reply {number}" for number in sorted(numbers)]
+    assert [exchange.outcome().content for exchange in found] == [f"reply {number}" for number in sorted(numbers)]
 
 
 def test_twelve_turns_are_read_in_the_order_in_which_they_were_recorded(tmp_path: Path) -> None:
@@ -529,7 +536,17 @@ BAD: dict[str, tuple[Any, str]] = {
     "no version": (changed(version=...), "missing required field `version`"),
     "a version that is a number": (changed(version=1), "Expected `str`"),
     "a version that is none": (changed(version="one"), "the version is 'one'"),
-    "no reply": (changed(reply=...), "missing required field `reply`"),
+    "neither a reply nor an error": (changed(reply=...), "exactly one of `reply` and `error`"),
+    "a reply and an error": (changed(error={"kind": "model", "message": "x"}), "exactly one of `reply` and `error`"),
+    "an error of no kind": (changed(reply=..., error={"kind": "bad", "message": "x"}), "Invalid enum value 'bad'"),
+    "an error with more": (
+        changed(reply=..., error={"kind": "reply", "message": "", "code": 1}),
+        "unknown field `code`",
+    ),
+    "a failed call that was refused": (
+        changed(reply=..., error={"kind": "model", "message": "x"}, refused="no"),
+        "no reply to be `refused`",
+    ),
     "another purpose": (changed(purpose="chat"), "Invalid enum value 'chat'"),
     "an unknown member": (changed(usage={}), "unknown field `usage`"),
     "a misspelt reply": (changed(reply={"contents": "x"}), "unknown field `contents`"),
@@ -652,7 +669,7 @@ def test_a_reply_may_be_edited_freely(tmp_path: Path) -> None:
     path = put(tmp_path, 1, ask("x"), "old words")
     path.write_text(path.read_text().replace("old words", "new words"))
     (found,) = read_exchanges(tmp_path)
-    assert (found.edited, found.reply.content) == (False, "new words")
+    assert (found.edited, found.outcome().content) == (False, "new words")
 
 
 @given(data=st.binary(max_size=200))
@@ -663,12 +680,15 @@ def test_any_bytes_are_an_exchange_or_a_typed_error(data: bytes) -> None:
         pass
 
 
-@given(document=_json, name=st.sampled_from(["version", "purpose", "digest", "request", "reply", "key", "x"]))
+@given(
+    document=_json,
+    name=st.sampled_from(["version", "purpose", "digest", "request", "reply", "error", "refused", "key", "x"]),
+)
 def test_any_member_is_read_or_a_typed_error(document: Any, name: str) -> None:
     try:
         found = parse_exchange(1, json.dumps({**changed(), name: document}).encode(), "it")
-        assert name in ("digest", "key") or (name == "reply" and document == {})
-        assert found.reply.content == ("x" if document else "")
+        assert name in ("digest", "key", "refused") or (name == "reply" and document == {})
+        assert found.outcome().content == ("" if name == "reply" else "x")
     except StatelineError:
         pass
 

@@ -70,7 +70,7 @@ def test_no_error_holds_the_key(provider: str, streamed: bool, fault: str) -> No
     with ModelServer(otherwise=FAULTS[fault]) as server:
         url = server.url if provider == "openai" else server.origin
         model = open_model(Choice(provider, "x", url), environ={f"{provider.upper()}_API_KEY": KEY})
-        seconds = 0.5 if fault == "slow" else 20.0
+        seconds = 0.2 if fault == "slow" else 20.0
         with pytest.raises(ModelFailed) as raised:
             model.reply(Request(model="x", messages=HI, timeout=seconds), (lambda text: None) if streamed else None)
         assert server.headers[0]["authorization"] == f"Bearer {KEY}"

@@ -23,7 +23,7 @@ from stateline.errors import AnswerRefused, ValueRefused
 from stateline.machine import schemas
 from stateline.machine.problems import nearest, quoted
 from stateline.model.protocol import Reply, ToolCall, ToolSpec
-from stateline.model.whole import ARGUMENTS_DEPTH, new_ids
+from stateline.model.whole import ARGUMENTS_DEPTH, MOST_CALLS, new_ids
 
 _FORMS = (
     'answer with text, with {"response": "...", "tools": [{"name": "...", "params": {}}]}, or with '
@@ -51,6 +51,28 @@ def parse_reply(
     if not isinstance(value, dict):
         raise _refused("the answer is neither text nor an object", _FORMS)
     _check_request(value, request_id)
+    text, calls = _said(value)
+    return _reply(text, calls, tools, used)
+
+
+def meaning(value: Json) -> Json:
+    """What an answer says, the same for all forms in which it can be given: its text, and the names and arguments of
+    its calls. None for what is no form of an answer. Whether it fits a request is not asked."""
+    calls: list[dict[str, Any]]
+    try:
+        if isinstance(value, str):
+            text, calls = value, []
+        elif isinstance(value, dict) and _is_form(value):
+            text, calls = _said(value)
+        else:
+            text, calls = canonical.encode(value).decode(), []
+    except AnswerRefused:
+        return None
+    return {"content": text, "tool_calls": [{name: call[name] for name in ("name", "arguments")} for call in calls]}
+
+
+def _said(value: dict[str, Json]) -> tuple[str, list[dict[str, Any]]]:
+    """Text and calls (as in :func:`_reply`) of a form. Raises :class:`AnswerRefused`."""
     if value.get("action") == "continue":
         raise _refused("there is nothing to continue: the run asks for a model's reply", _FORMS)
     _check_keys(value, _KEYS, "the answer")
@@ -62,7 +84,7 @@ def parse_reply(
         if calls:
             raise _refused("the answer calls tools in two places", 'use either "tools" or "tool_use", not both')
         calls = _listed(listed)
-    return _reply(text, calls, tools, used)
+    return text, calls
 
 
 def _is_form(value: Json) -> bool:
@@ -87,6 +109,8 @@ def _reply(text: str, calls: list[dict[str, Any]], tools: list[ToolSpec], used: 
     """``calls`` are ``{"id", "name", "arguments"}``, nothing of them checked yet."""
     if not calls and not text.strip():
         raise _refused("the answer is empty", _FORMS)
+    if len(calls) > MOST_CALLS:
+        raise _refused(f"the answer calls more than {MOST_CALLS} tools at once", "call them in several answers")
     ids = new_ids([call["id"] for call in calls], set(used))
     specs = {tool.name: tool for tool in tools}
     checked = [_call(call, id, specs) for call, id in zip(calls, ids, strict=True)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -16,7 +16,8 @@ from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.bundle.terminal import HARMFUL
 from stateline.errors import NewerVersion, RequestError
-from stateline.model.protocol import Reply, Request
+from stateline.machine.problems import printable
+from stateline.model.protocol import FailureKind, ModelFailed, Reply, Request, Spent, Usage
 
 VERSION = "1"
 LIMIT = canonical.TEXT_LIMIT
@@ -32,18 +33,79 @@ Purpose = Literal["turn", "derive", "refine"]
 _harmful = re.compile("[" + "".join(chr(code) for code in sorted(HARMFUL) if code > 0x1F) + "]")
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Used(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    input: _Count = 0
+    output: _Count = 0
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A ``ModelFailed`` as a file holds it, under ``error``. What it spent is there only where ``sent`` does not say it
+    all: one call, or none."""
+
+    kind: FailureKind
+    message: str
+    hint: str = ""
+    sent: bool = True
+    calls: _Count | msgspec.UnsetType = msgspec.UNSET
+    usage: _Used | msgspec.UnsetType = msgspec.UNSET
+    came: _Count | msgspec.UnsetType = msgspec.UNSET
+
+    def raised(self) -> ModelFailed:
+        """The same failure, to be raised anew."""
+        spent = Spent(
+            calls=int(self.sent) if self.calls is msgspec.UNSET else self.calls,
+            usage=None if self.usage is msgspec.UNSET else Usage(self.usage.input, self.usage.output),
+            came=0 if self.came is msgspec.UNSET else self.came,
+        )
+        return ModelFailed(self.kind, printable(self.message), printable(self.hint), sent=self.sent, spent=spent)
+
+
+def failure_of(error: ModelFailed) -> Failure:
+    """``error`` as a file holds it."""
+    spent = error.spent
+    return Failure(
+        kind=error.kind,
+        message=error.message,
+        hint=error.hint,
+        sent=error.sent,
+        calls=msgspec.UNSET if spent.calls == int(error.sent) else spent.calls,
+        usage=msgspec.UNSET if spent.usage is None else _Used(spent.usage.input, spent.usage.output),
+        came=spent.came or msgspec.UNSET,
+    )
+
+
+def reply_of(reply: Reply) -> dict[str, Json]:
+    """``reply`` as a file holds it: ``calls`` only where there was more than one."""
+    document: dict[str, Json] = msgspec.to_builtins(reply)
+    if reply.calls == 1:
+        del document["calls"]
+    return document
+
+
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
-    """One request and its reply. ``request`` is ``Request.document()`` with secrets masked, ``digest`` the SHA-256 of
-    its canonical JSON, ``key`` the idempotency key it was sent with. ``edited``: the file says another digest, since
-    somebody changed the request."""
+    """One request and what came of it: a ``reply``, or the ``error`` by which the call failed. ``request`` is
+    ``Request.document()`` with secrets masked, ``digest`` the SHA-256 of its canonical JSON, ``key`` the idempotency
+    key it was sent with. ``refused``: why whoever asked could not use the reply, "" if he could. ``edited``: the file
+    says another digest, since somebody changed the request."""
 
     number: int
     purpose: Purpose
     digest: str
     request: dict[str, Json]
-    reply: Reply
+    reply: Reply | None = None
+    error: Failure | None = None
+    refused: str = ""
     key: str = ""
     edited: bool = False
+
+    def outcome(self) -> Reply:
+        """The reply. Raises ``ModelFailed`` as the call did that failed."""
+        if self.reply is None:
+            raise (self.error or Failure(kind="reply", message="nothing came")).raised()
+        return self.reply
 
 
 class _Spec(msgspec.Struct, forbid_unknown_fields=True):
@@ -66,17 +128,13 @@ class _Call(msgspec.Struct, forbid_unknown_fields=True):
     arguments: dict[str, Any]
 
 
-class _Used(msgspec.Struct, forbid_unknown_fields=True):
-    input: int = 0
-    output: int = 0
-
-
 class _Said(msgspec.Struct, forbid_unknown_fields=True):
     content: str = ""
     tool_calls: list[_Call] = []
     finish: Literal["stop", "tool_calls"] = "stop"
     usage: _Used | None = None
     model: str = ""
+    calls: _Count = 1
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -87,7 +145,9 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     purpose: Purpose
     digest: str
     request: _Asked
-    reply: _Said
+    reply: _Said | msgspec.UnsetType = msgspec.UNSET
+    error: Failure | msgspec.UnsetType = msgspec.UNSET
+    refused: str = ""
     key: str = ""
 
 
@@ -123,6 +183,10 @@ def parse_exchange(number: int, data: bytes, where: str) -> Exchange:
         file = msgspec.convert(value, _File)
         if version != VERSION:
             raise msgspec.ValidationError(f"the version is {version!r:.20}, not {VERSION!r} - at `$.version`")
+        if (file.reply is msgspec.UNSET) is (file.error is msgspec.UNSET):
+            raise msgspec.ValidationError("it must have exactly one of `reply` and `error`")
+        if file.refused and file.reply is msgspec.UNSET:
+            raise msgspec.ValidationError("a call that failed has no reply to be `refused`")
     except msgspec.ValidationError as error:
         raise RequestError(f"{where} is no exchange: {error}", hint=MEND) from None
     digest = digest_of(value["request"])
@@ -131,7 +195,9 @@ def parse_exchange(number: int, data: bytes, where: str) -> Exchange:
         purpose=file.purpose,
         digest=digest,
         request=value["request"],
-        reply=msgspec.convert(value["reply"], Reply),
+        reply=None if file.reply is msgspec.UNSET else msgspec.convert(value["reply"], Reply),
+        error=None if file.error is msgspec.UNSET else file.error,
+        refused=file.refused,
         key=file.key,
         edited=file.digest != digest,
     )

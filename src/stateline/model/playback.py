@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator
-from typing import Literal, Protocol
+from typing import Literal
 
 from stateline.bundle.canonical import Json
-from stateline.errors import PlaybackMiss, RequestError, UsageError
+from stateline.errors import PlaybackMiss, UsageError
 from stateline.model.exchange import Exchange, Mask, as_it_is, digest_of, file_name, kept_request
+from stateline.model.lineup import Lineup, Listed, Source
 from stateline.model.nearby import no_recordings
 from stateline.model.protocol import Reply, Request, Told
 from stateline.model.recording import Recordings
@@ -21,19 +22,15 @@ from stateline.model.recording import Recordings
 Mode = Literal["strict", "sequential", "hybrid"]
 """``strict``: the next exchange must be of this very request. ``sequential``: the next one, whatever it was recorded
 for. ``hybrid``: the first of this very request, else the next one, with a warning. "Next" is the lowest number that was
-not used, among the exchanges of the request's purpose; none is ever used twice."""
+not used, among the exchanges of the request's purpose; none is ever used twice. One that led nowhere, and that others
+were recorded after, is never the next: it is played only for its very request, if no other is of that."""
 MODES: tuple[Mode, ...] = ("strict", "sequential", "hybrid")
 
 _NAMED = 8
-
-
-class _Source(Protocol):
-    """Where exchanges come from: the sorted ``numbers``, and a ``path`` for messages."""
-
-    path: str
-    numbers: list[int]
-
-    def read(self, number: int) -> Exchange: ...
+_ASTRAY = (
+    "what was played before was recorded for other requests, so this is not the conversation that was recorded: put "
+    "back what is missing of the recording, or record anew, and play it from the beginning"
+)
 
 
 class Playback:
@@ -54,7 +51,7 @@ class Playback:
         nothing to play, ``UsageError`` for an unknown mode, and as ``Recordings``."""
         if mode not in MODES:
             raise UsageError(f"there is no playback mode {mode!r:.40}", hint=f"choose one of {', '.join(MODES)}")
-        self._source: _Source = Recordings(source) if isinstance(source, str | os.PathLike) else _Listed(source)
+        self._source: Source = Recordings(source) if isinstance(source, str | os.PathLike) else Listed(source)
         if not self._source.numbers:
             raise no_recordings(self._source.path)
         self.mode = mode
@@ -65,8 +62,7 @@ class Playback:
         self._differs = ""
         self._mask = mask
         self._spent = set(self.used)
-        # Purpose, digest and model of those that were looked at; the exchanges themselves may be large.
-        self._heads: dict[int, tuple[str, str, str]] = {}
+        self._lineup = Lineup(self._source, self._tell_edited)
         gone = sorted(self._spent.difference(self._source.numbers))
         if gone:
             self.warnings.append(f"{_named(gone)} of {self._source.path} were played before and are not there any more")
@@ -74,12 +70,17 @@ class Playback:
     def reply(self, request: Request, told: Told | None = None) -> Reply:
         """The recorded reply; a request that names no model stands for one of whichever model was recorded.
 
-        Raises :class:`PlaybackMiss` if none answers, as ``Recordings.read`` for a file that cannot be played, and
-        ``ValueRefused`` for a request that has no digest; then nothing was used."""
+        Raises ``ModelFailed`` as it was recorded, which uses the exchange up as a reply does; :class:`PlaybackMiss` if
+        none answers, as ``Recordings.read`` for a file that cannot be played, and ``ValueRefused`` for a request that
+        has no digest; then nothing was used."""
         wanted = _Wanted(kept_request(request, self._mask))
-        exchange = self._source.read(self._choice(request.purpose, wanted))
+        try:
+            number = self._choice(request.purpose, wanted)
+        except PlaybackMiss as miss:
+            raise self._told(miss) from None
+        exchange = self._source.read(number)
         fits = wanted.fits(exchange.digest, exchange.request["model"])
-        if told is not None and exchange.reply.content:
+        if told is not None and exchange.reply is not None and exchange.reply.content:
             told(exchange.reply.content)
         self.used.append(exchange.number)
         self._spent.add(exchange.number)
@@ -87,12 +88,20 @@ class Playback:
             self.stale.append(exchange.number)
             if self.mode == "hybrid":
                 self._tell_stale(exchange, wanted)
-        return exchange.reply
+        return exchange.outcome()
+
+    def model(self) -> str:
+        """The name of the model that was recorded first, of those whose exchanges led somewhere."""
+        numbers = self._source.numbers
+        first = next((number for number in numbers if not self._lineup.nowhere(number)), numbers[0])
+        return self._lineup.head(first).model
 
     def unplayed(self, purposes: Collection[str] = ()) -> list[int]:
-        """The numbers that were never used, in order; with ``purposes``, those of these purposes only."""
+        """The numbers that were never used, in order; with ``purposes``, those of these purposes only. Those that led
+        nowhere are none of them."""
         left = (number for number in self._source.numbers if number not in self._spent)
-        return [number for number in left if not purposes or self._head(number)[0] in purposes]
+        wanted = (number for number in left if not purposes or self._lineup.head(number).purpose in purposes)
+        return [number for number in wanted if not self._lineup.nowhere(number)]
 
     def closing(self, purposes: Collection[str] = ()) -> list[str]:
         """What to warn of when the run is complete: recordings (of these purposes) that were not played, and those
@@ -100,52 +109,67 @@ class Playback:
         where, count, found = self._source.path, len(self._source.numbers), []
         if left := self.unplayed(purposes):
             found.append(f"{len(left)} of {count} recordings in {where} not played: {_named(left)}")
-        if self.stale:
-            found.append(
-                f"{len(self.stale)} of {count} recordings in {where} played for requests that differ from the recorded "
-                f"ones: {_named(self.stale)}; record them anew{self._differs}"
-            )
-            if self._spent == set(self.stale):  # that says it all
-                self.warnings = [warning for warning in self.warnings if warning not in self._told_stale]
-        return found
+        if self.stale and self._spent == set(self.stale):  # what follows says it all
+            self.warnings = [warning for warning in self.warnings if warning not in self._told_stale]
+        return [*found, *self._unfit()]
+
+    def _unfit(self) -> list[str]:
+        """One sentence about all that answered another request than their own, if any did."""
+        if not self.stale:
+            return []
+        return [
+            f"{len(self.stale)} of {len(self._source.numbers)} recordings in {self._source.path} played for requests "
+            f"that differ from the recorded ones: {_named(self.stale)}; record them anew{self._differs}"
+        ]
+
+    def _told(self, miss: PlaybackMiss) -> PlaybackMiss:
+        """``miss`` with what is to be known of what was played before; whoever is astray is not sent on."""
+        if not self.stale:
+            return miss.telling(miss.hint, list(self.warnings))
+        miss.astray = True
+        return miss.telling(_ASTRAY, [*self.warnings, *self._unfit()])
 
     # -- choosing --------------------------------------------------------------------------------------------------
 
     def _choice(self, purpose: str, wanted: _Wanted) -> int:
-        first = next(self._left(purpose), None)
+        first, nowhere = None, []
+        for number in self._left(purpose):
+            if self._lineup.nowhere(number):
+                nowhere.append(number)
+                continue
+            if self.mode == "sequential" or self._fits(number, wanted):
+                return number
+            first = number if first is None else first
+            if self.mode == "strict":
+                break
+        if self.mode != "sequential" and (fitting := [number for number in nowhere if self._fits(number, wanted)]):
+            return fitting[0]
         if first is None:
             raise self._exhausted(purpose)
-        if self.mode == "sequential" or self._fits(first, wanted):
-            return first
         if self.mode == "strict":
             raise self._missed(purpose, first, wanted)
-        return next((number for number in self._left(purpose) if self._fits(number, wanted)), first)
+        return first
 
     def _fits(self, number: int, wanted: _Wanted) -> bool:
-        _, digest, model = self._head(number)
-        return wanted.fits(digest, model)
+        head = self._lineup.head(number)
+        return wanted.fits(head.digest, head.model)
 
     def _left(self, purpose: str) -> Iterator[int]:
         """The unused numbers of a purpose, in order; files are read as far as they are asked for."""
         for number in self._source.numbers:
-            if number not in self._spent and self._head(number)[0] == purpose:
+            if number not in self._spent and self._lineup.head(number).purpose == purpose:
                 yield number
-
-    def _head(self, number: int) -> tuple[str, str, str]:
-        if number not in self._heads:
-            exchange = self._source.read(number)
-            self._heads[number] = (exchange.purpose, exchange.digest, exchange.request["model"])
-            if exchange.edited:
-                self.warnings.append(
-                    f"{self._file(number)}: the request was edited since it was recorded (its digest is another); "
-                    "it is compared as it is now"
-                )
-        return self._heads[number]
 
     def _file(self, number: int) -> str:
         return os.path.join(self._source.path, file_name(number))
 
     # -- telling ---------------------------------------------------------------------------------------------------
+
+    def _tell_edited(self, number: int) -> None:
+        self.warnings.append(
+            f"{self._file(number)}: the request was edited since it was recorded (its digest is another); it is "
+            "compared as it is now"
+        )
 
     def _tell_stale(self, exchange: Exchange, wanted: _Wanted) -> None:
         from stateline.model import difference
@@ -183,8 +207,8 @@ class Playback:
         )
 
     def _exhausted(self, purpose: str) -> PlaybackMiss:
-        purposes = [self._head(number)[0] for number in self._source.numbers]
-        count = purposes.count(purpose)
+        played = [number for number in self._source.numbers if not self._lineup.nowhere(number)]
+        count = [self._lineup.head(number).purpose for number in played].count(purpose)
         if count:
             many = f"all {count} recordings" if count > 1 else "the one recording"
             return PlaybackMiss(
@@ -193,7 +217,8 @@ class Playback:
                 hint="put a recording of the reply that is missing into that directory, and call again",
             )
         return PlaybackMiss(
-            f"{self._source.path} holds no recording for `{purpose}` among its {len(purposes)}; nothing was played",
+            f"{self._source.path} holds no recording for `{purpose}` among its {len(self._source.numbers)}; "
+            "nothing was played",
             hint="record a run that makes this call; a context is only derived where --state-scope has none yet",
         )
 
@@ -215,23 +240,6 @@ class _Wanted:
         if model not in self._digests:
             self._digests[model] = digest_of(self.of(model))
         return self._digests[model] == digest
-
-
-class _Listed:
-    """Exchanges that the caller has read already."""
-
-    path = "the recording"
-
-    def __init__(self, exchanges: Iterable[Exchange]) -> None:
-        self._by_number: dict[int, Exchange] = {}
-        for exchange in exchanges:
-            if exchange.number in self._by_number:
-                raise RequestError(f"two exchanges have the number {exchange.number}", hint="number them anew")
-            self._by_number[exchange.number] = exchange
-        self.numbers = sorted(self._by_number)
-
-    def read(self, number: int) -> Exchange:
-        return self._by_number[number]
 
 
 def _named(numbers: list[int]) -> str:

@@ -6,7 +6,7 @@ Plain data, so that an exchange can be kept, compared and played back. Nothing h
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -41,6 +41,10 @@ CALLS_OWN = ("model", "messages", "system", "tools", "functions", "stream", "str
 """What a call says itself: names that no setting may have."""
 
 
+WHOLE = 1800.0
+"""The longest that a call may take with all its attempts, where a request says nothing of time [s]."""
+
+
 class Usage(msgspec.Struct, frozen=True):
     """What a call cost [tokens]."""
 
@@ -56,8 +60,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     ``{"role": "tool", "tool_call_id", "name", "content"}``, where the content of a tool is any JSON. ``settings`` are
     the provider's own (``temperature``, ``top_p``, ``max_tokens`` ...). ``output_schema`` is the JSON Schema that the
     reply's text must fit, None for free text. ``purpose`` says what the call is for: it never reaches a provider.
-    ``key`` is the idempotency key, ``timeout`` [s] bounds the call with all its attempts (0: the provider's default).
-    Only a ``repeatable`` call is attempted again by the provider's library.
+    ``key`` is the idempotency key, and ``mark`` sets calls of the same key apart whose outcomes must differ, such as
+    one after a reply that was of no use. ``timeout`` [s] bounds the call with all its attempts (0: the provider's
+    default). Only a ``repeatable`` call is attempted again by the provider's library, and a ``single`` one only after
+    attempts that do not count (:class:`Spent`): whoever asked counts each one that does before it is made.
     """
 
     model: str
@@ -67,8 +73,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     output_schema: Json = None
     purpose: Literal["turn", "derive", "refine"] = "turn"
     key: str = ""
+    mark: str = ""
     timeout: float = 0.0
     repeatable: bool = True
+    single: bool = False
 
     def document(self) -> dict[str, Json]:
         """What decides the reply: neither key nor time, so that two runs ask the same."""
@@ -82,13 +90,25 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """A whole reply: text, or calls of tools, or both. ``finish`` is ``stop`` or ``tool_calls``: a reply that ended
-    otherwise is none. ``model`` is what the provider says has answered."""
+    otherwise is none. ``model`` is what the provider says has answered. ``calls`` counts the attempts that it took, as
+    :class:`Spent` does."""
 
     content: str = ""
     tool_calls: list[ToolCall] = []
     finish: Literal["stop", "tool_calls"] = "stop"
     usage: Usage | None = None
     model: str = ""
+    calls: int = 1
+
+
+class Spent(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call used that brought no reply. ``calls`` are the attempts that count: all but those that the server
+    refused with a status of an error, or that never reached it. ``usage`` is what the server said of the last one, if
+    it did, and ``came`` how much of an answer there was [bytes]."""
+
+    calls: int = 0
+    usage: Usage | None = None
+    came: int = 0
 
 
 class Model(Protocol):
@@ -101,13 +121,38 @@ class Model(Protocol):
         ...
 
 
-class ModelFailed(Exception):
-    """No reply came of a call. ``sent``: the provider may have been paid for it. Messages hold no key and no request's
-    text."""
+Judge = Callable[[Reply], str]
+"""Says why whoever asked cannot use a reply, "" if he can."""
 
-    def __init__(self, kind: FailureKind, message: str, hint: str = "", *, sent: bool = True) -> None:
+
+@runtime_checkable
+class Keeper(Model, Protocol):
+    """A model that keeps what is said, and with it how it was taken."""
+
+    def judged(self, request: Request, judge: Judge) -> Reply:
+        """As :meth:`Model.reply`, whatever the judge says: that is kept with the reply, so that a playback need not
+        give what was of no use."""
+        ...
+
+
+class ModelFailed(Exception):
+    """No reply came of a call. ``sent``: the provider may have been paid for it, and ``spent`` says what it used (one
+    call, if nothing else is said). ``again``: of a ``single`` call, it was lost on the way and may be made once more.
+    Messages hold no key and no request's text."""
+
+    again = False
+
+    def __init__(
+        self, kind: FailureKind, message: str, hint: str = "", *, sent: bool = True, spent: Spent | None = None
+    ) -> None:
         super().__init__(message)
         self.kind: FailureKind = kind
         self.message = message
         self.hint = hint
         self.sent = sent
+        self.spent = Spent(calls=int(sent)) if spent is None else spent
+
+    @property
+    def usage(self) -> Usage | None:
+        """What was paid for it, as far as the provider said so [tokens]."""
+        return self.spent.usage

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 import msgspec
@@ -24,13 +24,15 @@ from stateline.model.exchange import (
     Mask,
     as_it_is,
     digest_of,
+    failure_of,
     file_name,
     kept_request,
     parse_exchange,
     render,
+    reply_of,
 )
 from stateline.model.nearby import no_directory
-from stateline.model.protocol import Model, Reply, Request, Told
+from stateline.model.protocol import Judge, Model, ModelFailed, Reply, Request, Told
 from stateline.process.interrupts import shield
 from stateline.store import places, publish
 from stateline.store.fs import Directory, HandleFs, NotRegular, Stat, TooLarge, default_fs
@@ -121,13 +123,13 @@ class Recorder:
 
     What stands in the way of recording is found before anything is sent, and raised: a directory that others may
     write to, a request that cannot be kept. After the call a reply is never lost: if it cannot be kept, it is returned
-    all the same and ``warnings`` says so. A call that failed is not recorded.
+    all the same and ``warnings`` says so. A failure of the model is kept as a reply is: the run went on by it.
 
-    The reply that is returned is the one that is kept, so a playback goes on exactly as this run did. ``used`` are the
-    numbers recorded so far, for the caller to keep with the run. A caller that hands them in gets back what was
-    recorded and then lost by a crash: a turn's call with the key and the digest of a recent exchange that is not in
-    ``used`` is answered with it, and not paid for again. Without them every call is sent, and so is what derives or
-    refines a context: its reply may have been refused, and its key is not one that no other store uses.
+    What is returned or raised is what is kept, so a playback goes on exactly as this run did. ``used`` are the numbers
+    recorded so far, for the caller to keep with the run. A caller that hands them in gets back what was recorded and
+    then lost by a crash: a turn's call with the key and the digest of a recent exchange that is not in ``used`` ends as
+    that one did, and is not paid for again. Without them every call is sent, and so is what derives or refines a
+    context: its key is not one that no other store uses.
     """
 
     def __init__(
@@ -144,11 +146,19 @@ class Recorder:
         self._model = model
         self._mask = mask
         self._resumes = used is not None
+        self._seen: set[int] = set()
         self._fs = default_fs()
 
     def reply(self, request: Request, told: Told | None = None) -> Reply:
         """As the model's. Raises also ``ValueRefused``, ``UnsafePlace``, ``RequestError`` and ``StorageError``, all of
         them before anything is sent."""
+        return self._exchange(request, told, _useful).outcome()
+
+    def judged(self, request: Request, judge: Judge) -> Reply:
+        """As :meth:`reply`; what ``judge`` says of the reply is kept with it."""
+        return self._exchange(request, None, judge).outcome()
+
+    def _exchange(self, request: Request, told: Told | None, judge: Judge) -> Exchange:
         asked = kept_request(request, self._mask)
         document = {"version": VERSION, "purpose": request.purpose, "digest": digest_of(asked), "request": asked}
         if request.key:
@@ -157,16 +167,17 @@ class Recorder:
         parse_exchange(1, render({**document, "reply": {}}), "the request")
         directory = self._opened()
         try:
-            numbers = self._checked_numbers(directory)
+            numbers = _free_numbers(self._fs, directory, self.path, self._seen)
+            self._seen.update(numbers)
             before = self._before(directory, numbers, document)
             if before is not None:
-                if told is not None and before.reply.content:
+                if told is not None and before.reply is not None and before.reply.content:
                     told(before.reply.content)
                 self.used.append(before.number)
-                return before.reply
-            reply = self._model.reply(request, told)
+                return before
+            came = _came(self._model, request, told)
             with shield():
-                return self._kept(directory, numbers, document, reply)
+                return self._kept(directory, numbers, document, (came, judge))
         finally:
             self._fs.close_directory(directory)
 
@@ -174,8 +185,8 @@ class Recorder:
         """The directory, made if it is not there, and safe to write to."""
         path = os.path.abspath(_checked_path(self.path))
         try:
-            _make(self._fs, path)
-            check_place(path)
+            if not _is_there(self._fs, path):
+                _make(self._fs, path)
             directory = self._fs.open_root(path)
         except OSError as error:
             raise _refused(self.path, error) from None
@@ -186,15 +197,6 @@ class Recorder:
             self._fs.close_directory(directory)
             raise
         return directory
-
-    def _checked_numbers(self, directory: Directory) -> list[int]:
-        try:
-            numbers = _numbers(self._fs, directory, self.path)
-        except OSError as error:
-            raise _refused(self.path, error) from None
-        if numbers and numbers[-1] == HIGHEST:
-            raise RequestError(f"{self.path} holds the last number, {HIGHEST}", hint="record to another directory")
-        return numbers
 
     def _before(self, directory: Directory, numbers: list[int], document: dict[str, Json]) -> Exchange | None:
         """The exchange of this very call, if it was recorded by a process that died before the run knew of it."""
@@ -210,18 +212,25 @@ class Recorder:
                     return found
         return None
 
-    def _kept(self, directory: Directory, numbers: list[int], document: dict[str, Json], reply: Reply) -> Reply:
-        """The reply as it was kept; as it is if it could not be."""
+    def _kept(
+        self,
+        directory: Directory,
+        numbers: list[int],
+        document: dict[str, Json],
+        heard: tuple[Reply | ModelFailed, Judge],
+    ) -> Exchange:
+        """What came, as it was kept; as it is if it could not be."""
+        came, judge = heard
         try:
-            said = {name: self._mask(value) for name, value in msgspec.to_builtins(reply).items()}
-            data = render({**document, "reply": said})
+            data = self._rendered(document, came, judge)
             # What is written can be read.
-            kept = parse_exchange(1, data, "the exchange").reply
+            kept = parse_exchange(1, data, "the exchange")
             number = _publish(self._fs, directory, data, numbers[-1] + 1 if numbers else 1)
         except (StatelineError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            self._warn(f"a reply could not be recorded in {self.path} ({reason}); it is used, and is missing there")
-            return reply
+            what = "a failure of the model" if isinstance(came, ModelFailed) else "a reply"
+            self._warn(f"{what} could not be recorded in {self.path} ({reason}); it is used, and is missing there")
+            return _unkept(document, came)
         self.used.append(number)
         try:
             self._fs.sync_directory(directory)
@@ -230,20 +239,96 @@ class Recorder:
             self._warn(f"{name} is recorded, but may not survive a power loss: {error.strerror}")
         return kept
 
+    def _rendered(self, document: dict[str, Json], came: Reply | ModelFailed, judge: Judge) -> bytes:
+        """The bytes of the file for what came, with the judge's word of what is kept of it."""
+        if isinstance(came, ModelFailed):
+            error = msgspec.to_builtins(failure_of(came))
+            return render({**document, "error": {name: self._mask(value) for name, value in error.items()}})
+        said = {name: self._mask(value) for name, value in reply_of(came).items()}
+        data = render({**document, "reply": said})
+        refused = judge(parse_exchange(1, data, "the exchange").outcome())
+        return render({**document, "reply": said, "refused": self._mask(refused)}) if refused else data
+
     def _warn(self, text: str) -> None:
         self.warnings.append(text)
 
 
-def check_place(directory: str | os.PathLike[str]) -> None:
-    """Raise ``UnsafePlace`` if a recorder would refuse the directory for what it is or who may write to it, and
-    ``StorageError`` if it cannot be looked at. Changes nothing; one that is not there yet is good."""
-    path = os.path.abspath(_checked_path(os.fspath(directory)))
+def _useful(reply: Reply) -> str:
+    """The judge of those who take every reply."""
+    return ""
+
+
+def _came(model: Model, request: Request, told: Told | None) -> Reply | ModelFailed:
+    """What came of a call."""
     try:
-        _demand_safe(default_fs().stat_path(path), path)
-    except FileNotFoundError:
-        pass
+        return model.reply(request, told)
+    except ModelFailed as failed:
+        return failed
+
+
+def _unkept(document: dict[str, Json], came: Reply | ModelFailed) -> Exchange:
+    """What came, as an exchange that is in no directory."""
+    reply, error = (None, failure_of(came)) if isinstance(came, ModelFailed) else (came, None)
+    named = {name: document[name] for name in ("purpose", "digest", "request")}
+    return Exchange(number=0, **named, reply=reply, error=error)
+
+
+def check_place(directory: str | os.PathLike[str]) -> None:
+    """Raise what a recorder would: ``UnsafePlace`` for what the directory is or who may write to it, ``StorageError``
+    if it cannot be looked at, made or written to, ``RequestError`` for what lies in it under an exchange's name and is
+    none. Changes nothing; one that is not there yet is good."""
+    path = os.path.abspath(_checked_path(os.fspath(directory)))
+    fs = default_fs()
+    try:
+        if not _is_there(fs, path):
+            return
+        opened = fs.open_root(path)
     except OSError as error:
         raise _refused(path, error) from None
+    try:
+        _free_numbers(fs, opened, path)
+    finally:
+        fs.close_directory(opened)
+
+
+def _is_there(fs: HandleFs, path: str) -> bool:
+    """Whether the directory is there, safe and open to changes; else it can be made. Raises ``UnsafePlace`` and
+    ``OSError``."""
+    try:
+        _demand_safe(fs.stat_path(path), path)
+    except FileNotFoundError:
+        _demand_changes(fs, _missing(fs, path)[1])
+        return False
+    _demand_changes(fs, path)
+    return True
+
+
+def _demand_changes(fs: HandleFs, path: str) -> None:
+    """Raise ``OSError`` for a directory that nothing can be put into."""
+    if not fs.may_change(path):
+        number = errno.EROFS if fs.is_read_only(path) else errno.EACCES
+        raise OSError(number, os.strerror(number), path)
+
+
+def _free_numbers(fs: HandleFs, directory: Directory, path: str, known: Collection[int] = ()) -> list[int]:
+    """The numbers that are used, where one is left. Raises ``RequestError`` where none is, and for what no playback
+    would read, a number spelt otherwise or no regular file; ``known`` are numbers that need no second look."""
+    try:
+        numbers = _numbers(fs, directory, path)
+        for number in numbers:
+            if number not in known:
+                _demand_file(fs, directory, os.path.join(path, file_name(number)))
+    except OSError as error:
+        raise _refused(path, error) from None
+    if numbers and numbers[-1] == HIGHEST:
+        raise RequestError(f"{path} holds the last number, {HIGHEST}", hint="record to another directory")
+    return numbers
+
+
+def _demand_file(fs: HandleFs, directory: Directory, where: str) -> None:
+    with suppress(FileNotFoundError):  # taken out meanwhile
+        if fs.stat(directory, os.path.basename(where)).kind != "file":
+            raise RequestError(f"{where}: not a regular file; nothing was recorded or sent to the model", hint=MEND)
 
 
 def _demand_safe(found: Stat, path: str) -> None:
@@ -263,15 +348,7 @@ def _refused(path: str, error: OSError) -> StorageError:
 
 def _make(fs: HandleFs, path: str) -> None:
     """Make the directory and what is missing above it, 0700 each, for good."""
-    missing = []
-    while True:
-        try:
-            fs.stat_path(path)
-            break
-        except FileNotFoundError:
-            missing.append(path)
-            path = os.path.dirname(path)
-    for made in reversed(missing):
+    for made in reversed(_missing(fs, path)[0]):
         with suppress(FileExistsError):
             fs.make_root(made)
         parent = fs.open_parent(made)
@@ -281,6 +358,18 @@ def _make(fs: HandleFs, path: str) -> None:
                 fs.sync_directory(parent)
         finally:
             fs.close_directory(parent)
+
+
+def _missing(fs: HandleFs, path: str) -> tuple[list[str], str]:
+    """The directory and those above it that are not there, the lowest first; and the lowest one that is."""
+    missing: list[str] = []
+    while True:
+        try:
+            fs.stat_path(path)
+            return missing, path
+        except FileNotFoundError:
+            missing.append(path)
+            path = os.path.dirname(path)
 
 
 def _publish(fs: HandleFs, directory: Directory, data: bytes, number: int) -> int:

@@ -23,6 +23,10 @@ ARGUMENTS_DEPTH = canonical.DEPTH - 8
 _LONGEST_ID = 256
 _LONGEST_NAME = 200
 _MOST_TOKENS = 2**53
+_LONGER = (
+    "ask for less; or, since a run keeps the settings with which it began, raise them in its context (`stateline run "
+    "--state-scope NAME --set max_tokens=N`; `run --force -p TEXT --set max_tokens=N` for one run) and begin it anew"
+)
 _TOO_LONG = ("length", "max_tokens", "model_context_window_exceeded")
 _HELD_BACK = ("content_filter", "refusal")
 
@@ -75,14 +79,21 @@ class Called:
 
 
 class Draft:
-    """A reply while it comes in. ``finish`` is the provider's word for why it ended, None until it has."""
+    """A reply while it comes in, ``heard`` or not by somebody meanwhile. ``finish`` is the provider's word for why it
+    ended, None until it has."""
 
     def __init__(self, told: Told | None = None) -> None:
+        self.heard = told is not None
         self.text = Text(told)
         self.calls: list[Called] = []
         self.finish: object = None
         self.usage: Usage | None = None
         self.model: object = ""
+
+    def end(self, reason: object, good: Iterable[str]) -> None:
+        """The provider says why the reply ended. A reason that is not ``good`` stays, whatever is said after it."""
+        if not self.finish or (isinstance(self.finish, str) and self.finish in good):
+            self.finish = reason or self.finish
 
 
 def refused(what: str, hint: str = "") -> ModelFailed:
@@ -179,7 +190,7 @@ def _bad_end(finish: object) -> ModelFailed:
     if finish is None or finish == "":
         return refused("ended without saying why, so it may be cut")
     if finish in _TOO_LONG:
-        return refused("was cut: it reached the limit of tokens", "raise the setting max_tokens, or ask for less")
+        return refused("was cut: it reached the limit of tokens", _LONGER)
     if finish in _HELD_BACK:
         return refused("was held back by the provider's filter", "change the prompt, or ask another model")
     if not isinstance(finish, str):

@@ -9,8 +9,12 @@ more than two minutes, and the knowledge whether a provider may have been paid. 
 from __future__ import annotations
 
 import json
+import math
+import os
+import ssl
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -18,8 +22,9 @@ import httpx2
 import msgspec
 
 from stateline.bundle.canonical import Json
+from stateline.errors import RequestError
 from stateline.machine.problems import printable
-from stateline.model.protocol import ModelFailed, Request
+from stateline.model.protocol import WHOLE, ModelFailed, Request, Spent, Usage
 
 CONNECT = 10.0
 """The longest wait for a connection [s]."""
@@ -35,6 +40,8 @@ _LONGEST_MESSAGE = 300
 _RETRIES = 2
 # The provider gave up waiting, or is at work on a call with the same key: neither says that nothing was done.
 _UNDECIDED = (408, 409)
+_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+_OWN_VARIABLES = {"openai": ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID"), "anthropic": ("ANTHROPIC_CUSTOM_HEADERS",)}
 
 _HINTS = {
     400: "look at the settings, tools and schema that were sent: the provider does not take all of them",
@@ -48,10 +55,14 @@ _HINTS = {
 }
 
 
+class Over(BaseException):
+    """No attempt may follow. After an ``Exception`` the SDKs wait and try again, whatever it says."""
+
+
 class Wire:
     """What is known of one call: attempts, answers, and what they may have cost. The request's ``timeout`` [s] bounds
-    all attempts and the waits between them together, from the first on (0: only the silence between two pieces is
-    bounded): none starts after it. ``mask`` takes the secrets out of a text."""
+    all attempts and the waits between them together, from the first on (0: ``WHOLE``, and ``LONGEST`` the silence
+    between two pieces): none starts after it. ``mask`` takes the secrets out of a text."""
 
     def __init__(self, provider: str, request: Request, mask: Callable[[str], str]) -> None:
         self.provider = provider
@@ -59,6 +70,7 @@ class Wire:
         self.retries = _RETRIES if request.repeatable else 0
         """How often the SDK may try again."""
         self._timeout = request.timeout
+        self._single = request.single
         self._mask = mask
         self._deadline = 0.0
         self._status = 0
@@ -67,6 +79,19 @@ class Wire:
         self._flooded = False
         self._open = False
         self._paid = False
+        self._calls = 0
+        self._counts = False
+        self._came_in = 0
+        self._again = False
+
+    @property
+    def calls(self) -> int:
+        """How many attempts count as calls: something was sent, and no status of an error came back."""
+        return self._calls + self._counts
+
+    def spent(self, usage: Usage | None) -> Spent:
+        """What the call used; ``usage`` is what the provider said of it."""
+        return Spent(calls=self.calls, usage=usage, came=self._came_in if usage is None else 0)
 
     @property
     def paid(self) -> bool:
@@ -78,22 +103,44 @@ class Wire:
         longest = self._left()
         return httpx2.Timeout(longest, connect=min(longest, CONNECT))
 
-    def client(self) -> dict[str, Any]:
-        """What an SDK's own kind of HTTP client is to be made with."""
+    def client(self, sdk: Any) -> Any:
+        """An SDK's own kind of HTTP client, which keeps to the bounds."""
         hooks: dict[str, list[Callable[..., Any]]] = {"request": [self._going], "response": [self._came]}
-        return {"follow_redirects": False, "timeout": self.limits(), "event_hooks": hooks}
+        bounds: dict[str, Any] = {"follow_redirects": False, "timeout": self.limits(), "event_hooks": hooks}
+        client = sdk.DefaultHttpxClient(verify=_trust(), **bounds)
+        send = client.send
+
+        def bounded(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return send(*args, **kwargs)
+            except httpx2.TransportError as error:
+                if self._flooded or self.late():
+                    raise Over from error
+                if self._single and self._counts:
+                    self._again = self.retries > 0
+                    raise Over from error
+                raise
+
+        client.send = bounded
+        return client
 
     def over(self, size: int) -> bool:
         """Note whether ``size`` [bytes] of one answer are too many."""
         self._flooded = self._flooded or size > LIMIT
         return self._flooded
 
+    def took(self, size: int) -> None:
+        """Note that ``size`` [bytes] of an answer came."""
+        self._came_in += size * self._counts
+
     def late(self) -> bool:
         """Whether the call's time is over."""
         return bool(self._deadline) and time.monotonic() > self._deadline
 
-    def failed(self, error: Exception, sdk: ModuleType) -> ModelFailed:
+    def failed(self, error: BaseException, sdk: ModuleType) -> ModelFailed:
         """What an SDK's error, or one that came through it, means. It holds no key and nothing of the SDK's."""
+        if isinstance(error, Over) and error.__cause__ is not None:
+            error = error.__cause__
         cause = error.__cause__
         if not self.attempts:
             return self._failure("model", "could not be asked: the call cannot be written as a request")
@@ -111,6 +158,17 @@ class Wire:
             return self._failure("model", f"broke the reply off{self._said(error.body)}")
         return self._failure("reply", "sent something that cannot be read; the reply was not used")
 
+    def unmade(self, error: Exception) -> RequestError:
+        """For an error that kept the call from being made at all: of the environment, as a rule."""
+        known = (*_VARIABLES, *_OWN_VARIABLES.get(self.provider, ()))
+        found = [name for name in known if os.environ.get(name) or os.environ.get(name.lower())]
+        look = f"set of these: {', '.join(found) or 'none'}"
+        return RequestError(
+            f"{self.provider} cannot be asked: {type(error).__name__}: {self._shown(str(error))}; nothing was sent",
+            hint=f"correct the environment, and call again: certificates ({', '.join(_VARIABLES[:3])}), proxies "
+            f"({', '.join(_VARIABLES[3:])}), and what the provider's library reads; {look}",
+        )
+
     def told_error(self, body: Json) -> ModelFailed:
         """What an error means that came with status 200 in a reply's place."""
         return self._failure("model", f"answered with an error{self._said(body)}")
@@ -122,20 +180,22 @@ class Wire:
             unreached = not self._open and not self._status
             raise (httpx2.ConnectTimeout if unreached else httpx2.ReadTimeout)("no time is left for another attempt")
         self._paid = self.paid
-        self._open = False
+        self._calls = self.calls
+        self._open = self._counts = False
         self._status = 0
         self.attempts += 1
-        if self._timeout and not self._deadline:
-            self._deadline = time.monotonic() + self._timeout
+        if not self._deadline:
+            self._deadline = time.monotonic() + (self._timeout or WHOLE)
         request.extensions["timeout"] = self.limits().as_dict()
         request.extensions["trace"] = self._trace
 
     def _trace(self, name: str, info: dict[str, Any]) -> None:
         if name.endswith(".send_request_headers.started"):
-            self._open = True
+            self._open = self._counts = True
 
     def _came(self, response: httpx2.Response) -> None:
         self._status = response.status_code
+        self._counts = self._counts and response.status_code < 300
         if 300 <= response.status_code < 500 and response.status_code not in _UNDECIDED:
             self._open = False
         # The same object that the reading of the body looks at.
@@ -150,12 +210,13 @@ class Wire:
 
     def _left(self) -> float:
         """The time that the call may still take [s], never nothing."""
-        if not self._timeout:
-            return LONGEST
-        return max(self._deadline - time.monotonic(), 0.001) if self._deadline else self._timeout
+        whole = self._timeout or WHOLE
+        left = max(self._deadline - time.monotonic(), 0.001) if self._deadline else whole
+        return left if self._timeout else min(left, LONGEST)
 
     def _too_late(self, connecting: bool) -> ModelFailed:
-        within = f"within {self._timeout or LONGEST:g} s{self._tried()}"
+        longest = self._timeout or (WHOLE if self.late() else LONGEST)
+        within = f"within {longest:g} s{self._tried()}"
         if connecting:
             return self._failure("timeout", f"could not be reached {within}", "check the base URL and the network")
         return self._failure("timeout", f"gave no whole reply {within}", "raise the stage's `timeout`, or ask for less")
@@ -179,7 +240,9 @@ class Wire:
         return self._failure("model", f"answered with status {status}{self._said(body)}{self._tried()}", hint)
 
     def _failure(self, kind: Any, what: str, hint: str = "") -> ModelFailed:
-        return ModelFailed(kind, f"{self.provider} {what}", hint, sent=self.paid)
+        failure = ModelFailed(kind, f"{self.provider} {what}", hint, sent=self.paid)
+        failure.again = self._again
+        return failure
 
     def _tried(self) -> str:
         return f" (tried {self.attempts} times)" if self.attempts > 1 else ""
@@ -203,6 +266,13 @@ class Wire:
         return printable(text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + "…").rstrip(".")
 
 
+@cache
+def _trust() -> ssl.SSLContext:
+    """The certificates that servers are checked by, as the SDKs would take them; reading them costs more than a call
+    does else."""
+    return httpx2.create_ssl_context()
+
+
 def _encoded(words: object) -> str:
     """JSON for a message, "" for what nests too deep to say anything."""
     try:
@@ -222,6 +292,7 @@ class _Bounded(httpx2.SyncByteStream):
         size = 0
         for piece in self._stream:
             size += len(piece)
+            self._wire.took(len(piece))
             if self._wire.over(size):
                 raise httpx2.ReadError("too much was sent")
             if self._wire.late():
@@ -233,12 +304,15 @@ class _Bounded(httpx2.SyncByteStream):
 
 
 def _retry_after(headers: httpx2.Headers) -> float:
-    """The wait [s] that an answer asks for, 0 if it asks for none."""
+    """The wait [s] that an answer asks for, 0 if it asks for none. One that cannot be is taken out of ``headers``."""
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         try:
-            return float(headers[name]) / unit
+            wait = float(headers[name]) / unit
         except (KeyError, ValueError):
-            pass
+            continue
+        if math.isfinite(wait) and wait >= 0:
+            return wait
+        del headers[name]  # an SDK would sleep for ever
     from email.utils import mktime_tz, parsedate_tz
 
     try:

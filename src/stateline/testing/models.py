@@ -79,7 +79,10 @@ def conversation() -> list[dict[str, Json]]:
 
 
 class ModelContract:
-    """Inherit from this, give the fixture ``scripted``, and pytest runs the suite."""
+    """Inherit from this, give the fixture ``scripted``, and pytest runs the suite. ``TIME`` [s] is what a call gets
+    that shall run out of time."""
+
+    TIME = 1.0
 
     @pytest.mark.parametrize("text", TEXTS)
     def test_a_text_comes_as_it_was_said(self, scripted: Scripted, text: str) -> None:
@@ -143,7 +146,7 @@ class ModelContract:
         model = scripted(ModelFailed(kind, "it went wrong"), Reply(content="Well."))
         told = (lambda text: None) if heard else None
         with pytest.raises(ModelFailed) as raised:
-            model.reply(asked(timeout=1.0 if kind == "timeout" else 20.0), told)
+            model.reply(asked(timeout=self.TIME if kind == "timeout" else 20.0), told)
         assert raised.value.kind == kind
         assert raised.value.message == str(raised.value)
         assert raised.value.message.isprintable()

@@ -1,0 +1,38 @@
+"""Requests, and what comes of them, for tests of providers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from model_server import ModelServer
+
+from stateline.model.protocol import Model, ModelFailed, Reply, Request, ToolSpec
+
+Opened = Callable[[str, ModelServer], Model]
+
+SEARCH = ToolSpec("search", "Searches.", {"type": "object", "properties": {"q": {"type": "string"}}})
+QUICK = {"retry-after-ms": "5"}
+
+
+def asked(**changes: Any) -> Request:
+    """A small request."""
+    given: dict[str, Any] = {"model": "provider/name", "messages": [{"role": "user", "content": "Hi"}]}
+    return Request(**{**given, **changes})
+
+
+def ask(model: Model, request: Request, streamed: bool) -> Reply:
+    """The reply; its text must be what was told, if anybody heard it."""
+    heard: list[str] = []
+    reply = model.reply(request, heard.append if streamed else None)
+    if streamed:
+        assert "".join(heard) == reply.content
+    return reply
+
+
+def refusal(model: Model, request: Request, streamed: bool) -> ModelFailed:
+    """How the call failed."""
+    with pytest.raises(ModelFailed) as raised:
+        ask(model, request, streamed)
+    return raised.value
