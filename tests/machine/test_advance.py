@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from machine.building import machine
 from msgspec.structs import replace
 
 from stateline.bundle import canonical
@@ -33,12 +34,6 @@ from stateline.machine.run import (
     Unsent,
 )
 from stateline.machine.spec import Agent, Bounds, Json, Machine, Retry, Route, Stage, Tool, Toolset
-
-
-def machine(*stages: Stage, **fields: Any) -> Machine:
-    order = [stage.name for stage in stages]
-    fields.setdefault("start", order[0])
-    return Machine(name="m", order=order, stages={stage.name: stage for stage in stages}, **fields)
 
 
 def task(name: str, **fields: Any) -> Stage:
@@ -98,7 +93,8 @@ REACHED_BY: dict[str, tuple[str, list[str]]] = {
     "done": ("fin", []),
     "agent ready, once": ("dare", []),
     "agent ready, repeatable": ("think", []),
-    "agent started": ("dare", ["Intended"]),
+    "agent started, once": ("dare", ["Intended"]),
+    "agent started, repeatable": ("think", ["Intended"]),
     "agent waiting, once": ("dare", ["Asked"]),
     "agent waiting, repeatable": ("think", ["Asked"]),
     "agent unknown": ("dare", ["Intended", "Lost"]),
@@ -120,10 +116,11 @@ LEGAL: dict[str, set[str]] = {
     "failed, routing": {"Started", "Retried", "Replaced"},
     "done": {"Started"},
     "agent ready, once": {"Started", "Intended", "Asked", "Replaced"},
-    "agent ready, repeatable": {"Started", "Asked", "Replied", "Failed", "Replaced"},
-    "agent started": {"Started", "Replied", "Failed", "Lost", "Unsent", "Replaced"},
+    "agent ready, repeatable": {"Started", "Intended", "Asked", "Replied", "Failed", "Replaced"},
+    "agent started, once": {"Started", "Replied", "Failed", "Lost", "Unsent", "Replaced"},
+    "agent started, repeatable": {"Started", "Replied", "Failed", "Lost", "Unsent", "Replaced"},
     "agent waiting, once": {"Started", "Intended", "Answered", "Replaced"},
-    "agent waiting, repeatable": {"Started", "Replied", "Failed", "Answered", "Replaced"},
+    "agent waiting, repeatable": {"Started", "Intended", "Replied", "Failed", "Answered", "Replaced"},
     "agent unknown": {"Started", "Answered", "Retried", "Replaced"},
     "calling": {"Started", "CallsIntended", "CallEnded", "Lost", "Replaced"},
     "call unknown": {"Started", "Answered", "Retried", "Replaced"},

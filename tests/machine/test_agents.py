@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from machine import building
 from msgspec.structs import replace
 
 from stateline.bundle import canonical
@@ -51,9 +52,7 @@ def agent(name: str = "think", prompt: str = "Think.", **fields: Any) -> Stage:
 
 
 def machine(*stages: Stage, **fields: Any) -> Machine:
-    order = [stage.name for stage in stages]
-    fields.setdefault("toolset", TOOLS)
-    return Machine(name="m", start=order[0], order=order, stages={stage.name: stage for stage in stages}, **fields)
+    return building.machine(*stages, **{"toolset": TOOLS, **fields})
 
 
 def play(spec: Machine, *events: Event, facts: Facts = MODEL, **start: Any) -> RunState:
@@ -439,3 +438,43 @@ def test_tools_are_offered_in_the_stages_order_and_none_by_default() -> None:
     assert agents.offered(spec, spec.stages["b"]) == []
     assert agents.offered(spec, spec.stages["work"]) == []
     assert agents.offered(replace(spec, toolset=None), spec.stages["a"]) == []
+
+
+def test_who_stands_in_after_a_failed_attempt_is_asked_with_its_reason_kept() -> None:
+    spec = machine(agent(retry=Retry(max_attempts=3)))
+    failed = play(spec, Failed(kind="model", message="it is down"))
+    asked = advance(spec, failed, Asked(), MODEL).state
+    assert (asked.status, asked.tree.phase, asked.tree.attempt) == ("waiting", "waiting", 2)
+    assert asked.tree.error == failed.tree.error
+    assert failed.tree.error == Failure(stage="think", kind="model", message="it is down", hint="")
+
+
+@pytest.mark.parametrize(("count", "end"), [(19, "t18"), (20, "t19"), (21, "t19, ...")])
+def test_of_many_tools_the_first_twenty_are_named_to_a_model_that_calls_another(count: int, end: str) -> None:
+    names = [f"t{number}" for number in range(count)]
+    tools = {name: Tool(name=name, description="", schema={}, argv=["x"]) for name in names}
+    spec = machine(agent(tools=names), toolset=Toolset(sha256="0" * 64, tools=tools))
+    problem = agents.call_problem(spec, spec.stages["think"], {"id": "a", "name": "nope", "arguments": {}})
+    listed = ", ".join([*names[: min(count, 20) - 1], end])
+    assert problem == ("unknown_tool", f"there is no tool 'nope'; the tools here are: {listed}")
+
+
+@pytest.mark.parametrize(("length", "shown"), [(64, "n" * 64), (65, "n" * 63 + "…")])
+def test_the_name_of_a_tool_that_is_not_there_is_shown_up_to_64_letters(length: int, shown: str) -> None:
+    spec = machine(agent())
+    problem = agents.call_problem(spec, spec.stages["think"], {"id": "a", "name": "n" * length, "arguments": {}})
+    assert problem == ("unknown_tool", f"there is no tool {shown!r}; there are no tools here")
+
+
+def test_a_result_may_nest_as_deep_as_a_run_can_keep_and_no_deeper() -> None:
+    def nested(levels: int) -> Json:
+        value: Json = []
+        for _ in range(levels - 1):
+            value = [value]
+        return value
+
+    deepest = nested(canonical.DEPTH - 4)
+    assert agents.kept_result(deepest) == deepest
+    message = agents.result_message({"id": "a", "name": "find", "result": deepest})
+    canonical.encode({"tree": {"conversation": [message]}})
+    assert agents.kept_result(nested(canonical.DEPTH - 3))["error"]["kind"] == "output"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from machine.building import machine
 from msgspec.structs import replace
 
 from stateline.machine.advance import advance
@@ -13,11 +14,6 @@ from stateline.machine.spec import Agent, Bounds, EdgeLimit, Machine, Retry, Sta
 
 N = 3
 AROUND = [(N - 1, True), (N, True), (N + 1, False)]
-
-
-def machine(*stages: Stage, **fields: Any) -> Machine:
-    order = [stage.name for stage in stages]
-    return Machine(name="m", start=order[0], order=order, stages={stage.name: stage for stage in stages}, **fields)
 
 
 def task(name: str, **fields: Any) -> Stage:

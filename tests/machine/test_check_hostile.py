@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.machine.check import check
+from stateline.machine.check import Outside, check
 from stateline.machine.formats.reader import read
 from stateline.machine.spec import Tool, Toolset, from_json, to_json
 
@@ -116,7 +116,7 @@ def test_any_json_in_any_place_of_a_machine_gives_problems_or_a_machine(
         container, key = places[number * 7 % len(places)]
         container[key] = copy.deepcopy(junk)  # the same junk twice must not become a circle
     for value in (root, tree):
-        machine, said = check(json.dumps(value).encode(), "m.json", toolset=lambda _: TOOLS)
+        machine, said = check(json.dumps(value).encode(), "m.json", Outside(toolset=lambda _: TOOLS))
         assert (machine is None) == any(problem.severity == "error" for problem in said)
         if machine is not None:
             assert from_json(to_json(machine)) == machine

@@ -31,6 +31,7 @@ from stateline.machine.run import (
     Retried,
     RunState,
     Started,
+    Unsent,
 )
 from stateline.machine.spec import Agent, Bounds, Json, Machine, Retry, Stage, Tool, Toolset
 from stateline.machine.talk import unsound
@@ -50,6 +51,7 @@ class Oracle:
     def __init__(self, spec: dict[str, Any], manual: bool) -> None:
         self.spec, self.manual = spec, manual
         self.made = self.rounds = 0
+        self.reserved = False
         self.said: list[Any] = ["prompt"]
         self.asked: dict[str, list[Any]] = {}
         self.tries_left, self.attempt = spec["tries"], 1
@@ -71,8 +73,9 @@ class Oracle:
         self.mode = "waiting"
 
     def ready_intend(self, what: Any) -> None:
-        if self.spec["repeatable"]:
-            raise Refused
+        if self.spec["max_llm_calls"] > 0:
+            self.made += 1
+            self.reserved = True
         self.mode = "started"
 
     waiting_intend = ready_intend
@@ -85,7 +88,7 @@ class Oracle:
     waiting_reply = ready_reply
 
     def started_reply(self, what: Any) -> None:
-        self.made += 1
+        self.count()
         if self.is_bad(what):
             self.try_failed(self.is_bad(what))
         else:
@@ -99,16 +102,28 @@ class Oracle:
     waiting_fail = ready_fail
 
     def started_fail(self, what: Any) -> None:
-        self.made += 1
+        self.count()
         self.try_failed("timeout" if what == [] else "model")
 
     def started_lose(self, what: Any) -> None:
-        self.mode = "lost"
+        if not self.spec["repeatable"]:
+            self.mode = "lost"
+            return
+        self.reserved = False
+        if self.used_up():
+            self.break_down(self.used_up(), "failed_ready")
+        else:
+            self.ask_model()
+
+    def started_unsend(self, what: Any) -> None:
+        self.made -= self.reserved
+        self.reserved = False
+        self.mode = "ready"
 
     def waiting_answer(self, what: Any) -> None:
         if self.is_bad(what) or (isinstance(what, list) and {"nope", "wrong"} & set(what)):
             raise Refused
-        self.made += 1
+        self.count()
         self.hear(what)
 
     lost_answer = waiting_answer
@@ -122,9 +137,14 @@ class Oracle:
         if self.used_up():
             self.break_down(self.used_up(), "failed_ready")
             return
+        self.reserved = False
         self.tries_left = self.spec["tries"]
         self.attempt += 1
         self.ask_model()
+
+    def count(self) -> None:
+        self.made += not self.reserved
+        self.reserved = False
 
     # tool calls
 
@@ -314,7 +334,7 @@ WHAT = st.one_of(
 )
 LIKELY = {
     "ready": ["intend", "reply", "reply", "fail", "ask"],
-    "started": ["reply", "reply", "fail", "lose"],
+    "started": ["reply", "reply", "fail", "lose", "unsend"],
     "waiting": ["answer", "reply"],
     "lost": ["answer", "retry"],
     "calling": ["intend_calls", "end_call", "end_call", "end_call", "lose"],
@@ -323,7 +343,7 @@ LIKELY = {
     "failed_calling": ["retry"],
     "done": ["ask"],
 }
-ALL = ["intend", "reply", "fail", "ask", "lose", "answer", "retry", "intend_calls", "end_call", "replace"]
+ALL = ["intend", "reply", "fail", "ask", "lose", "unsend", "answer", "retry", "intend_calls", "end_call", "replace"]
 
 
 def said_of(what: Any) -> dict[str, Any]:
@@ -352,6 +372,7 @@ def event_of(name: str, what: Any, oracle: Oracle) -> Event:
         "fail": Failed(kind="timeout" if what == [] else "model", message="no"),
         "ask": Asked(),
         "lose": Lost(),
+        "unsend": Unsent(),
         "retry": Retried(),
         "replace": Replaced(),
     }
@@ -393,10 +414,12 @@ def test_any_agent_under_any_events_does_what_the_oracle_does(spec: dict[str, An
             what = "x"
         event, previous, before = event_of(name, what, oracle), state, image(machine, state)
         mode, used = oracle.mode, name in ("reply", "fail") or (name == "answer" and oracle.mode != "lost_call")
-        made = oracle.made + used
+        # A call counts when it is intended, or when it has ended.
+        made = oracle.made + (used and not oracle.reserved)
         facts = Facts(llm_calls=made, tokens=made * TOKENS, tool_rounds=rounds, manual=manual)
         try:
             oracle.happen(name, what, manual)
+            assert oracle.spec["max_llm_calls"] == 0 or oracle.made <= oracle.spec["max_llm_calls"]
         except Refused:
             with pytest.raises(RequestError, match=r"nothing changed|still waits") as caught:
                 advance(machine, state, event, facts)

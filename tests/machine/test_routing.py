@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from machine.building import machine
 from msgspec.structs import replace
 
 from stateline.bundle import canonical
@@ -13,11 +14,6 @@ from stateline.machine.advance import advance
 from stateline.machine.run import Answered, Decision, Facts, Failed, Retried, RunState, Started, Succeeded
 from stateline.machine.settling import merge, names
 from stateline.machine.spec import Json, Machine, Retry, Route, Stage
-
-
-def machine(*stages: Stage, **fields: Any) -> Machine:
-    order = [stage.name for stage in stages]
-    return Machine(name="m", start=order[0], order=order, stages={stage.name: stage for stage in stages}, **fields)
 
 
 def task(name: str, **fields: Any) -> Stage:

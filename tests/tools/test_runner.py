@@ -8,9 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from process.life import Life
+from process.waiting import wait_for
 
 from stateline.bundle import canonical
 from stateline.bundle.redact import Redactor
@@ -31,21 +31,6 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the tools are P
 
 MIB = 1 << 20
 SECRET = "tok-4f9aQ2/Zr~8s0LwV7bXk1"
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """The manifest's directory, with a space in its name."""
-    directory = tmp_path / "a place"
-    directory.mkdir()
-    return directory
-
-
-@pytest.fixture
-def life(place: Path) -> Iterator[Life]:
-    life = Life(place / "life")
-    yield life
-    life.close()
 
 
 def a_call(place: Path, *argv: str, arguments: Any = None, stop: Any = None, **more: Any) -> ToolRun:
@@ -81,13 +66,6 @@ def error(result: Any) -> tuple[str, str]:
     kind, message = result["error"]["kind"], result["error"]["message"]
     assert not any(ord(letter) < 32 and letter not in "\n\t" for letter in message)
     return kind, message
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 # --- what goes in ---
@@ -214,7 +192,7 @@ def test_what_goes_to_stderr_is_no_result(tool: Callable[..., Any]) -> None:
 
 
 def test_seconds_are_the_time_the_tool_took(place: Path) -> None:
-    assert 0.2 <= run_tool(a_call(place, "sleep", "0.2")).seconds < 20
+    assert 0.2 <= run_tool(a_call(place, "sleep", "0.2")).seconds < 60
 
 
 # --- what others lost or hung on ---
@@ -262,9 +240,9 @@ def test_output_is_bounded_at_sixteen_mebibytes(tool: Callable[..., Any]) -> Non
 
 def test_a_timeout_ends_the_tool_and_its_grandchildren(tool: Callable[..., Any], life: Life) -> None:
     script = life.begin + "echo half; echo nearly >&2; sh -c 'sleep 100 & sleep 100' & sleep 100"
-    assert error(tool("sh", "-c", script, timeout=0.5)) == (
+    assert error(tool("sh", "-c", script, timeout=2.0)) == (
         "timeout",
-        "took longer than 0.5 s and was ended; its stderr ends: nearly; its stdout ends: half",
+        "took longer than 2 s and was ended; its stderr ends: nearly; its stdout ends: half",
     )
     assert life.is_over()
 

@@ -24,10 +24,11 @@ the calls of tools in a reply are effects as well.
 
     place                      Intended Asked Replied Failed CallsIntended CallEnded Lost    Unsent Answered Retried
     agent ready, once          started  wait  -       -      -             -         -       -      -        -
-    agent ready, repeatable    -        wait  take    retry  -             -         -       -      -        -
-    agent started              -        -     take    retry  -             -         unknown ready  -        -
+    agent ready, repeatable    started  wait  take    retry  -             -         -       -      -        -
+    agent started, once        -        -     take    retry  -             -         unknown ready  -        -
+    agent started, repeatable  -        -     take    retry  -             -         again   ready  -        -
     agent waiting, once        started  -     -       -      -             -         -       -      take     -
-    agent waiting, repeatable  -        -     take    retry  -             -         -       -      take     -
+    agent waiting, repeatable  started  -     take    retry  -             -         -       -      take     -
     agent unknown              -        -     -       -      -             -         -       -      take     ask again
     calling                    -        -     -       -      started       keep      unknown -      -        -
     call unknown               -        -     -       -      -             -         -       -      keep     call again
@@ -71,7 +72,8 @@ Place = Literal[
     "unknown",
     "agent ready, once",
     "agent ready, repeatable",
-    "agent started",
+    "agent started, once",
+    "agent started, repeatable",
     "agent waiting, once",
     "agent waiting, repeatable",
     "agent unknown",
@@ -84,7 +86,7 @@ Place = Literal[
     "done",
 ]
 """A phase, split where the legal events or their meaning differ: by whether a task, a person or an agent is at work
-(only an agent has a conversation), ``ready`` and an agent's ``waiting`` by whether the stage's effect may be repeated,
+(only an agent has a conversation), ``ready`` and what an agent has by whether the stage's effect may be repeated,
 ``unknown`` by what was lost, ``failed`` by where a retry goes on. ``absent``: there is no run yet."""
 
 Handler = Callable[[Machine, Any, Any, Facts], Decision]
@@ -106,15 +108,21 @@ TABLE: dict[tuple[Place, type], Handler] = {
     ("failed, routing", Retried): handlers.route_again,
     ("agent ready, once", Intended): handlers.intend,
     ("agent ready, once", Asked): rounds.ask,
+    ("agent ready, repeatable", Intended): handlers.intend,
     ("agent ready, repeatable", Asked): rounds.ask,
     ("agent ready, repeatable", Replied): rounds.reply,
     ("agent ready, repeatable", Failed): handlers.fail,
-    ("agent started", Replied): rounds.reply,
-    ("agent started", Failed): handlers.fail,
-    ("agent started", Lost): handlers.lose,
-    ("agent started", Unsent): handlers.take_back,
+    ("agent started, once", Replied): rounds.reply,
+    ("agent started, once", Failed): handlers.fail,
+    ("agent started, once", Lost): handlers.lose,
+    ("agent started, once", Unsent): handlers.take_back,
+    ("agent started, repeatable", Replied): rounds.reply,
+    ("agent started, repeatable", Failed): handlers.fail,
+    ("agent started, repeatable", Lost): handlers.lose_again,
+    ("agent started, repeatable", Unsent): handlers.take_back,
     ("agent waiting, once", Intended): handlers.intend,
     ("agent waiting, once", Answered): rounds.answer,
+    ("agent waiting, repeatable", Intended): handlers.intend,
     ("agent waiting, repeatable", Replied): rounds.reply,
     ("agent waiting, repeatable", Failed): handlers.fail,
     ("agent waiting, repeatable", Answered): rounds.answer,
@@ -139,7 +147,8 @@ _KINDS: dict[Place, tuple[str, ...]] = {
     "unknown": ("task",),
     "agent ready, once": ("agent",),
     "agent ready, repeatable": ("agent",),
-    "agent started": ("agent",),
+    "agent started, once": ("agent",),
+    "agent started, repeatable": ("agent",),
     "agent waiting, once": ("agent",),
     "agent waiting, repeatable": ("agent",),
     "agent unknown": ("agent",),
@@ -165,7 +174,8 @@ _HINTS: dict[Place, str] = {
     "unknown": "give the effect's result with `exec resume RUN --input JSON`, or run it again with --retry",
     "agent ready, once": "save the intent of the model's call first, then make it",
     "agent ready, repeatable": "call the model and report its reply, or ask for an answer in its stead",
-    "agent started": "report the model's reply, that its outcome is unknown, or that nothing was sent",
+    "agent started, once": "report the model's reply, that its outcome is unknown, or that nothing was sent",
+    "agent started, repeatable": "report how the call ended; if it was cut off, `exec resume RUN` makes it again",
     "agent waiting, once": _MODEL,
     "agent waiting, repeatable": _MODEL,
     "agent unknown": f"{_MODEL}, or ask again with --retry",
@@ -218,11 +228,11 @@ def place_of(machine: Machine, state: RunState | None) -> Place:
         return tree.phase
     if not tree.conversation:
         return _ready(machine, tree.stage) if tree.phase == "ready" else tree.phase
-    if tree.phase == "started":
-        return "agent started"
     if tree.phase == "unknown":
         return "call unknown" if any(effect["type"] == "tool" for effect in tree.pending) else "agent unknown"
     repeatable = _is_repeatable(machine, tree.stage)
+    if tree.phase == "started":
+        return "agent started, repeatable" if repeatable else "agent started, once"
     if tree.phase == "ready":
         return "agent ready, repeatable" if repeatable else "agent ready, once"
     return "agent waiting, repeatable" if repeatable else "agent waiting, once"

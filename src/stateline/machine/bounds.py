@@ -106,8 +106,8 @@ def _hops(machine: Machine, state: RunState, stage: Stage) -> Failure | None:
 
 def time_refusal(machine: Machine, state: RunState, facts: Facts) -> Failure | None:
     """The limit of active time, or None. An effect may start while its first instant is still within the bound:
-    exactly N seconds used is allowed, as with every bound. What is under way is not cut short by this; a stage's own
-    ``timeout`` does that."""
+    exactly N seconds used is allowed, as with every bound. A model's call gets no more time than is left, and ends by
+    this limit; what else is under way is not cut short by it, a stage's own ``timeout`` does that."""
     allowed = machine.bounds.timeout
     if not allowed or facts.active <= allowed:
         return None

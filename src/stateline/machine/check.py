@@ -5,7 +5,11 @@ The readers of ``formats`` give a tree with places; ``stages`` and ``graph`` che
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
 
 from stateline.errors import MachineInvalid, StatelineError
 from stateline.machine.fields import IDENTIFIER, IDENTIFIER_HINT, Fields
@@ -15,12 +19,7 @@ from stateline.machine.problems import Findings, Path, Problem, nearest, printab
 from stateline.machine.spec import Bounds, EdgeLimit, Json, Machine, Stage, Toolset
 from stateline.machine.stages import Exists, read_stage
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from stateline.machine.formats.python_text import Evaluate
-
-__all__ = ["Exists", "Problem", "check", "load"]
+__all__ = ["Exists", "Outside", "Problem", "check", "load"]
 
 FORMAT = 1
 """The newest version of machine files that is understood here."""
@@ -43,45 +42,45 @@ KEYS = (
 BOUNDS = ("max_iterations", "max_llm_calls", "max_agent_hops", "timeout", "max_tool_rounds", "max_tokens")
 EDGE_LIMIT = ("from", "to", "max_count")
 _SHOWN = 3
+_WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
-def check(
-    data: bytes,
-    name: str,
-    *,
-    exists: Exists | None = None,
-    evaluate: Evaluate | None = None,
-    toolset: Callable[[str], Toolset] | None = None,
-    model: Callable[[str], object] | None = None,
-) -> tuple[Machine | None, tuple[Problem, ...]]:
+class Outside(msgspec.Struct, frozen=True, kw_only=True):
+    """What the caller knows of the world outside a machine file; what is left out is not looked at.
+
+    ``exists`` is asked about the argv of every task and says why its program is missing, or None. ``evaluate`` runs a
+    Python machine. ``toolset`` is given what the file has as ``tools``, reads that manifest and gives its checked
+    tools, or raises a ``StatelineError``, which becomes a problem; without it, the machine's ``toolset`` is None and
+    the names of tools are not looked up. ``model`` is asked about each model's name likewise.
+    """
+
+    exists: Exists | None = None
+    evaluate: Any = None  # formats.python_text.Evaluate, whose module is loaded only for such files
+    toolset: Callable[[str], Toolset] | None = None
+    model: Callable[[str], object] | None = None
+
+
+NOTHING = Outside()
+
+
+def check(data: bytes, name: str, outside: Outside = NOTHING) -> tuple[Machine | None, tuple[Problem, ...]]:
     """Read and check a machine file. ``name`` is the file's name; its ending says the format.
 
-    Gives the machine (None when there is any error) and all problems in file order, warnings included. ``exists`` is
-    asked about the argv of every task and says why its program is missing, or None; without it, programs are not
-    looked for. ``evaluate`` runs a Python machine. ``toolset`` is given what the file has as ``tools``, reads that
-    manifest and gives its checked tools, or raises a ``StatelineError``, which becomes a problem; without it, the
-    machine's ``toolset`` is None and the names of tools are not looked up. ``model`` is asked about each model's name
-    likewise. Never raises for what the file holds, and touches no file itself.
+    Gives the machine (None when there is any error) and all problems in file order, warnings included. Never raises
+    for what the file holds, and touches no file itself.
     """
-    document = read(data, name, evaluate)
+    document = read(data, name, outside.evaluate)
     findings = document.findings
-    machine = _read_machine(findings, document.value, exists, toolset) if document.whole else None
-    if machine is not None and model is not None:
-        _check_models(findings, machine, model)
+    machine = _read_machine(findings, document.value, outside) if document.whole else None
+    if machine is not None and outside.model is not None:
+        _check_models(findings, machine, outside.model)
     return (None if findings.failed else machine), findings.problems()
 
 
-def load(
-    data: bytes,
-    name: str,
-    *,
-    exists: Exists | None = None,
-    evaluate: Evaluate | None = None,
-    toolset: Callable[[str], Toolset] | None = None,
-) -> Machine:
+def load(data: bytes, name: str, outside: Outside = NOTHING) -> Machine:
     """The machine in a file without errors; warnings are not told. Raises :class:`MachineInvalid`, whose ``problems``
     are those of :func:`check` and whose message has the first few."""
-    machine, problems = check(data, name, exists=exists, evaluate=evaluate, toolset=toolset)
+    machine, problems = check(data, name, outside)
     if machine is not None:
         return machine
     errors = [problem for problem in problems if problem.severity == "error"]
@@ -95,15 +94,14 @@ def load(
     )
 
 
-def _read_machine(
-    findings: Findings, value: Json, exists: Exists | None, toolset: Callable[[str], Toolset] | None
-) -> Machine | None:
+def _read_machine(findings: Findings, value: Json, outside: Outside) -> Machine | None:
     fields = Fields(findings, (), value, "the machine file")
     if not fields.known or not _version_is_known(fields):
         return None
     fields.only(KEYS)
+    findings.meant = dict(_meant(fields.members))
     name = _name(fields)
-    stages = _stages(fields, exists)
+    stages = _stages(fields, outside.exists)
     state, state_schema = fields.object("state"), fields.schema("state_schema")
     _check_state(fields, state, state_schema)
     tools = fields.text("tools")
@@ -117,7 +115,7 @@ def _read_machine(
         state_schema=state_schema,
         model=fields.text("model"),
         tools=tools,
-        toolset=_toolset(fields, tools, toolset),
+        toolset=_toolset(fields, tools, outside.toolset),
         context=fields.text("context"),
         bounds=_bounds(fields),
         edge_limits=_edge_limits(fields, stages),
@@ -130,6 +128,23 @@ def _read_machine(
         if machine.start in stages:
             check_shape(findings, stages, machine.start, machine.bounds, machine.edge_limits)
     return machine
+
+
+def _meant(members: dict[str, Json]) -> Iterator[tuple[str, str]]:
+    """What names that stand alone in an expression may stand for, of what the file names itself: the last one counts,
+    fields of the state before those of the input, and these before stages."""
+    for name in _names_in(members, "stages"):
+        yield name, f"outputs.{name}"
+    for schema, root in (("input", "input"), ("state_schema", "state")):
+        for name in _names_in(members.get(schema), "properties"):
+            yield name, f"{root}.{name}"
+    for name in _names_in(members, "state"):
+        yield name, f"state.{name}"
+
+
+def _names_in(value: Json, key: str) -> list[str]:
+    below = value.get(key) if isinstance(value, dict) else None
+    return [name for name in below if _WORD.fullmatch(name)] if isinstance(below, dict) else []
 
 
 def _version_is_known(fields: Fields) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from stateline.bundle import canonical
 from stateline.errors import ValueRefused
 from stateline.machine.problems import nearest, printable, quoted
+from stateline.machine.slips import function_hint, slip
 from stateline.machine.spec import Json
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 NAMES = ("input", "state", "outputs", "output", "context", "error", "visits")
 """What an expression may name."""
 
+_NOTHING: Mapping[str, str] = {}
 _LONGEST = 500
 """Most characters of what the library says that are passed on: it repeats the expression."""
 _QUOTE_HINT = "text in an expression needs quotes of its own: 'text'"
@@ -105,10 +107,11 @@ def render(template: str, names: Mapping[str, Json]) -> str:
     return "".join(parts)
 
 
-def mistake(expression: str) -> ConditionError | None:
-    """Why ``expression`` does not compile; None when it does."""
+def mistake(expression: str, meant: Mapping[str, str] = _NOTHING) -> ConditionError | None:
+    """Why ``expression`` does not compile; None when it does. ``meant`` says what a name that stands alone, and is
+    unknown so, may stand for: ``todos`` for ``state.todos``."""
     try:
-        _compile(expression)
+        _compile(expression, meant)
     except ConditionError as error:
         return error
     return None
@@ -120,12 +123,12 @@ def problem(expression: str) -> str | None:
     return None if error is None else _line(error)
 
 
-def template_problems(template: str) -> list[str]:
-    """Every mistake in a template, each on one line."""
+def template_problems(template: str, meant: Mapping[str, str] = _NOTHING) -> list[str]:
+    """Every mistake in a template, each on one line. ``meant`` as in :func:`mistake`."""
     found = []
     try:
         for _, expression in _split(template):
-            if expression is not None and (error := mistake(expression)) is not None:
+            if expression is not None and (error := mistake(expression, meant)) is not None:
                 found.append(f"in {{{{{printable(expression)[:80]}}}}}: {_line(error)}")
     except ConditionError as error:
         found.append(_line(error))
@@ -143,7 +146,7 @@ def _environment() -> cel.Env:
     return cel.NewEnv(variables=dict.fromkeys(NAMES, cel.Type.DYN))
 
 
-def _compile(expression: str) -> cel.Expression:
+def _compile(expression: str, meant: Mapping[str, str] = _NOTHING) -> cel.Expression:
     if not expression.strip():
         raise ConditionError("the expression is empty", "write a CEL expression, for example: output.ok")
     try:
@@ -153,43 +156,58 @@ def _compile(expression: str) -> cel.Expression:
     try:
         return _environment().compile(expression)
     except RuntimeError as error:
-        raise _compile_error(expression, str(error)) from None
+        raise _compile_error(expression, str(error), meant) from None
 
 
-def _compile_error(expression: str, text: str) -> ConditionError:
-    """The library's report, several lines with pictures, as one line."""
+def _compile_error(expression: str, text: str, meant: Mapping[str, str]) -> ConditionError:
+    """The library's report, several lines with pictures, as one line; what is known to be another language's first."""
     if "codepoint limit" in text:
         return ConditionError("the expression is longer than 100000 characters", "compute it in a task instead")
     if "recursion" in text:
         return ConditionError("the expression nests deeper than 32 levels", "split it into several `set` entries")
+    known = slip(expression, _CEL_STRING.sub(lambda string: " " * len(string[0]), expression))
     text = _STATUS.sub("", text)
-    messages, hint = [], ""
+    messages, hints = ([], []) if known is None else ([known.message], [known.hint])
     for line, column, words in _COMPILE_ERROR.findall(text)[:3]:
-        message, this_hint, at = _compile_message(expression, words, int(line), int(column))
-        hint = hint or this_hint
-        where = f"column {at}" if "\n" not in expression else f"line {line}, column {at}"
-        messages.append(f"{message} ({where})")
+        unknown = _UNDECLARED.search(words)
+        # Where its grammar breaks is behind the slip that broke it.
+        if known is None or (unknown and unknown[1].split(".")[0] not in known.words):
+            message, hint, at = _compile_message(expression, words, (int(line), int(column)), meant)
+            # Of what a function that is unknown goes through, the names are unknown as well.
+            hints.insert(0 if message.startswith("unknown function") else len(hints), hint)
+            where = f"column {at}" if "\n" not in expression else f"line {line}, column {at}"
+            messages.append(f"{message} ({where})")
     if not messages:
         messages.append(text.splitlines()[0] if text else "it cannot be read")
-    return ConditionError(printable("; ".join(messages)[:_LONGEST]), hint)
+    return ConditionError(printable("; ".join(messages)[:_LONGEST]), next(filter(None, hints), ""))
 
 
-def _compile_message(expression: str, words: str, line: int, column: int) -> tuple[str, str, int]:
+def _compile_message(
+    expression: str, words: str, place: tuple[int, int], meant: Mapping[str, str]
+) -> tuple[str, str, int]:
     """Message, hint and the column where the mistake begins."""
+    line, column = place
     if unknown := _UNDECLARED.search(words):
         source = "".join(expression.split("\n")[line - 1 : line])
         # A call is reported at its opening parenthesis, a.b.c at a dot, a name alone at its first letter.
         if source[column - 1 : column] == "(":
-            return f"unknown function {quoted(unknown[1])}", "see the functions of CEL's standard library", column
+            return f"unknown function {quoted(unknown[1])}", function_hint(unknown[1]), column
         name = unknown[1].split(".")[0]
         begin = source.rfind(name, 0, column - 1) + 1 if source[column - 1 : column] == "." else column
-        hint = f"{nearest(name, list(NAMES)) or _QUOTE_HINT} (known names: {', '.join(NAMES)})"
-        return f"unknown name {quoted(name)}", hint, begin or column
+        return f"unknown name {quoted(name)}", _name_hint(name, meant), begin or column
     if overload := _OVERLOAD.search(words):
         return *_overload(overload[1], overload[2]), column
     message = re.sub(r" expecting \{.*", "", words).removeprefix("Syntax error: ").strip()
     message = message.replace("mismatched input '<EOF>'", "the expression breaks off here")
     return message or "it cannot be read", "", column
+
+
+def _name_hint(name: str, meant: Mapping[str, str]) -> str:
+    """What may be meant by a name that is unknown."""
+    if name in meant:
+        return f"did you mean {meant[name]}?"
+    guess = nearest(name, [*NAMES, *meant.values()]) or _QUOTE_HINT
+    return f"{guess} (known names: {', '.join(NAMES)})"
 
 
 def _used(expression: str, names: Mapping[str, Json]) -> dict[str, Json]:
@@ -216,6 +234,8 @@ def _raise_failure(expression: str, text: str) -> NoReturn:
     message, hint = text.splitlines()[0] if text else "the evaluation failed", ""
     if missing := _MISSING.search(text):
         message, hint = f"the key {quoted(missing[1])} is missing", _has_hint(expression, missing[1])
+        if missing[1] == "length":
+            hint = f"{function_hint('length')} for how many items there are; {hint}"
     elif overload := _OVERLOAD_THEN.search(text):
         message, hint = _overload(overload[1], overload[2] or "")
     elif "SELECT to non-message" in text or "Invalid container type" in text:

@@ -68,6 +68,11 @@ def fail(machine: Machine, state: RunState, event: Failed, facts: Facts) -> Deci
     before it was ended, so it is tried again only where repeating is harmless."""
     stage, tree = machine.stages[state.tree.stage], state.tree
     failure = Failure(stage=stage.name, kind=event.kind, message=event.message, hint=event.hint)
+    if stage.kind == "agent" and event.kind == "timeout":
+        refused = bounds.time_refusal(machine, state, facts)
+        if refused is not None:  # that is what ended the call
+            refused = replace(refused, message=f"{refused.message} (which ended this: {failure.message})")
+            return routing.fail(machine, state, refused, "ready", facts)
     budget_left = tree.attempt - tree.first_attempt + 1 < stage.retry.max_attempts
     if not budget_left or (event.kind == "timeout" and not stage.repeatable):
         return routing.fail(machine, state, failure, "ready", facts)
@@ -82,6 +87,18 @@ def lose(machine: Machine, state: RunState, event: Lost, facts: Facts) -> Decisi
     interrupts: list[Json] = [{"kind": "unknown_outcome", "stage": state.tree.stage}]
     tree = replace(state.tree, phase="unknown")
     return Decision(state=replace(state, status="waiting", tree=tree, interrupts=interrupts))
+
+
+def lose_again(machine: Machine, state: RunState, event: Lost, facts: Facts) -> Decision:
+    """A model's call that may be repeated is made once more without asking anybody, in the same attempt, unless a limit
+    forbids it: the lost one has counted."""
+    stage = machine.stages[state.tree.stage]
+    refused = bounds.dispatch_refusal(machine, state, stage.name, facts)
+    if refused is None:
+        return Decision(state=routing.to_perform(stage, state, facts, state.tree.error))
+    why = event.message or "a call was made whose outcome is not known"
+    refused = replace(refused, message=f"{refused.message} (before another attempt after: {why})")
+    return routing.fail(machine, state, refused, "ready", facts)
 
 
 def take_back(machine: Machine, state: RunState, event: Unsent, facts: Facts) -> Decision:

@@ -31,10 +31,12 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 class Findings:
     """Collects problems and gives them in file order. ``places`` maps a path to where its key (in an object) or its
-    item (in a list) begins; a path that is not there takes the place of what encloses it."""
+    item (in a list) begins; a path that is not there takes the place of what encloses it. ``meant`` says what a name
+    that stands alone in an expression may stand for: ``todos`` for ``state.todos``."""
 
     def __init__(self, places: dict[Path, Place] | None = None) -> None:
         self.places: dict[Path, Place] = {} if places is None else places
+        self.meant: dict[str, str] = {}
         self._found: list[tuple[Place, Problem]] = []
         self._count = 0
         self._unread: set[Path] = set()

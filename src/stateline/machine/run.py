@@ -17,7 +17,8 @@ Phase = Literal["ready", "started", "calling", "waiting", "unknown", "failed", "
 """Where an instance stands.
 
 ``ready``     its stage's effect may start (again)
-``started``   the effect's intent was saved; if nothing follows, its outcome is unknown
+``started``   the effect's intent was saved; if nothing follows, its outcome is unknown (a repeatable call is then made
+            again)
 ``calling``   a model's reply was saved, and tools that it calls are to be performed (``pending`` says which)
 ``waiting``   an answer is awaited, of a human, or of whoever stands in for a model
 ``unknown``   a started effect was lost; a person must say what became of it
@@ -121,7 +122,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
 
 
 class Intended(msgspec.Struct, frozen=True, kw_only=True, tag="intended"):
-    """A not repeatable effect is about to start."""
+    """An effect is about to start: one that is not repeatable, or a model's call that is to be counted before."""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True, tag="asked"):
@@ -164,7 +165,10 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True, tag="lost"):
-    """A started effect's outcome is unknown (the process died before it could be saved)."""
+    """A started effect's outcome is unknown (the process died before it could be saved, or the answer was lost on its
+    way: ``message`` says how)."""
+
+    message: str = ""
 
 
 class Unsent(msgspec.Struct, frozen=True, kw_only=True, tag="unsent"):

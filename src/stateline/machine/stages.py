@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 from stateline.machine.fields import IDENTIFIER, IDENTIFIER_HINT, TOOL_NAME, TOOL_NAME_HINT, Fields, kind_of
+from stateline.machine.masked import note_masked
 from stateline.machine.problems import Path, quoted
 from stateline.machine.spec import Agent, Json, Kind, Retry, Route, Stage
 
@@ -113,10 +114,13 @@ def _human(fields: Fields) -> tuple[str, Json]:
 def _agent(fields: Fields) -> Agent:
     agent = fields.below("agent", "an agent stage")
     agent.only(AGENT)
+    output_schema = agent.schema("output_schema")
+    # Outputs are masked before they are stored, and gone on with as they are stored.
+    note_masked(fields.findings, (*agent.path, "output_schema"), output_schema, "")
     return Agent(
         prompt=_prompt(agent),
         tools=_tools(agent),
-        output_schema=agent.schema("output_schema"),
+        output_schema=output_schema,
         model=agent.text("model"),
     )
 
@@ -128,7 +132,7 @@ def _prompt(fields: Fields) -> str:
     if prompt:
         from stateline.machine.conditions import template_problems
 
-        for problem in template_problems(prompt):
+        for problem in template_problems(prompt, fields.findings.meant):
             fields.error("prompt", "bad_template", problem)
     return prompt
 
@@ -204,5 +208,5 @@ def _routes(fields: Fields) -> list[Route]:
 def _check_expression(fields: Fields, below: Path, expression: str) -> None:
     from stateline.machine.conditions import mistake
 
-    if (found := mistake(expression)) is not None:
+    if (found := mistake(expression, fields.findings.meant)) is not None:
         fields.findings.error((*fields.path, *below), "bad_expression", found.message, found.hint)

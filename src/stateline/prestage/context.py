@@ -18,7 +18,8 @@ from stateline.errors import RequestError
 from stateline.model.protocol import CALLS_OWN, ToolSpec
 
 LIMIT = 256 * 1024
-"""Largest context [bytes of canonical JSON]: one that grows without bound ends up in every model call."""
+"""Largest context [bytes of canonical JSON]: one that grows without bound ends up in every model call. What is kept of
+the newest refinement ends up in none: it does not count, and has the same bound."""
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +140,17 @@ def under(draft: Draft, wishes: Wishes) -> Draft:
     )
 
 
+def left_out(before: Draft, after: Draft, said: Mapping[str, Json]) -> list[tuple[str, str]]:
+    """What ``before`` had and ``after`` has no more, each with its kind: prompts that stand nowhere in the new ones as
+    they were, and settings that nobody took out by what was ``said``."""
+    stays = [after.system or "", *after.developer]
+    gone = [("system prompt", before.system)] if before.system and after.system is None else []
+    gone += [("developer instruction", text) for text in before.developer]
+    lost = [(kind, text) for kind, text in gone if not any(text in other for other in stays)]
+    settings = [name for name in before.settings if name not in after.settings and name not in said]
+    return [*lost, *(("setting", name) for name in settings)]
+
+
 def drift(context: dict[str, Json], wishes: Wishes) -> list[str]:
     """How this call differs from what the context was made for, one sentence each.
 
@@ -169,9 +181,11 @@ def _prompts(draft: Draft) -> dict[str, Json]:
 
 
 def _bounded(context: dict[str, Json], *, hint: str) -> dict[str, Json]:
-    size = len(canonical.encode(context))
-    if size > LIMIT:
-        raise RequestError(
-            f"the context would have {size} bytes, over the limit of {LIMIT}; it was not saved", hint=hint
-        )
+    kept = {name: value for name, value in context.items() if name != "refinements"}
+    for what, value in (("context", kept), ("record of the refinement", context["refinements"])):
+        size = len(canonical.encode(value))
+        if size > LIMIT:
+            raise RequestError(
+                f"the {what} would have {size} bytes, over the limit of {LIMIT}; it was not saved", hint=hint
+            )
     return context

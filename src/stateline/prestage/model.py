@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -22,21 +23,26 @@ import msgspec
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.errors import RequestError, ValueRefused
-from stateline.model.protocol import Model, ModelFailed, Reply, Request
+from stateline.model.protocol import Judge, Keeper, Model, ModelFailed, Reply, Request
 from stateline.prestage.context import LIMIT, Draft, Wishes, derived, draft_of, refined, under
 from stateline.process.interrupts import interruptible
 
 TIMEOUT = 120.0
-"""How long one attempt of a call may take [s]."""
+"""How long a call may take, with all its attempts [s]."""
 TASK_LIMIT = 64 * 1024
 """How much of the user's task is shown [characters]: its beginning says what it is about."""
-COPIED = 40
-"""From this length on [letters and digits], a task that stands in an instruction was copied; shorter ones are words
-that anybody might use."""
+COPIED = 20
+"""From this length on [letters and digits], a task that stands whole in an instruction was copied; a shorter one is
+made of words that anybody might use."""
 STRETCH = 12
-"""So many words of a task in a row are a copy; of a shorter task, all of them."""
+"""So many words of a task in a row are a copy, however long the task is."""
 
 _UNREAD = ("Mn", "Mc", "Me", "Cf")
+_UNSPACED = (
+    *("CJK ", "IDEOGRAPHIC ", "HIRAGANA ", "KATAKANA", "BOPOMOFO ", "YI ", "NUSHU ", "TANGUT "),
+    *("THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ", "BALINESE ", "JAVANESE ", "TAI ", "NEW TAI "),
+)
+"""How Unicode's names of letters begin in scripts that set no spaces between words."""
 _NUMBER: Json = {"type": "number"}
 _INTEGER: Json = {"type": "integer"}
 _WORD: Json = {"type": "string"}
@@ -61,6 +67,10 @@ SETTINGS: dict[str, Json] = {
 }
 """What a model may set by itself, with the JSON Schema of each value."""
 
+_UNFIT = (
+    "repeat the call, or make the context without a model: `stateline run --state-scope NAME --system TEXT`, and use "
+    "it with any model"
+)
 _SHAPE = (
     'Reply with one JSON object and nothing else: {"prompts": {"system": string, "developer": [string, ...]}, '
     '"settings": {...}}. "system" says who the assistant is and what holds always; "developer" holds the separate '
@@ -141,16 +151,17 @@ def reply_schema(own: Mapping[str, Json]) -> dict[str, Json]:
     )
 
 
-def ask(model: Model, request: Request) -> Reply:
-    """The reply of one call, in which signals strike at once. Raises ``RequestError`` where none came."""
+def ask(model: Model, request: Request, judge: Judge) -> Reply:
+    """The reply of one call, in which signals strike at once; a recording is told by ``judge`` what it was worth.
+    Raises ``RequestError`` where none came."""
     try:
         with interruptible():
-            return model.reply(request)
+            return model.judged(request, judge) if isinstance(model, Keeper) else model.reply(request)
     except ModelFailed as error:
         raise RequestError(
             f"the call of the model to {request.purpose} the context failed ({error.kind}): {error.message}; "
             f"{_left(request)}",
-            hint=error.hint or "repeat the call",
+            hint=_UNFIT if error.kind == "reply" else error.hint or "repeat the call",
         ) from None
 
 
@@ -211,14 +222,15 @@ def _demand_no_copy(wishes: Wishes, draft: Draft, known: list[str]) -> None:
     """Refuse instructions in which a stretch of the user's task stands that the operator has not said himself."""
     task = _words((wishes.task or "")[:TASK_LIMIT])  # more was not shown
     whole = "".join(task)
-    if len(whole) < COPIED:
+    if len(whole) < COPIED and len(task) < STRETCH:
         return
     operators = [_words(text) for text in (wishes.system or "", *wishes.developer, wishes.refine or "", *known)]
     if any(whole in "".join(words) for words in operators):
         return
     stretches = _stretches(task).difference(*map(_stretches, operators))
     proposed = [_words(text) for text in (draft.system or "", *draft.developer)]
-    if any(whole in "".join(words) or not stretches.isdisjoint(_stretches(words)) for words in proposed):
+    stands = len(whole) >= COPIED and any(whole in "".join(words) for words in proposed)
+    if stands or any(not stretches.isdisjoint(_stretches(words)) for words in proposed):
         raise RequestError(
             "the model copied the user's prompt into an instruction; it was not saved",
             hint="a prompt must not gain an operator's authority: repeat the call; or say with --developer what holds",
@@ -237,11 +249,20 @@ def _left(request: Request) -> str:
 
 
 def _words(text: str) -> list[str]:
-    """The words of ``text``, however they are spelled and set apart: letters and digits alone, without case."""
+    """The words of ``text``, however they are spelled and set apart: letters and digits alone, without case. In scripts
+    that set no spaces between words each letter is one."""
     text = unicodedata.normalize("NFKC", text).casefold()
     if not text.isascii():  # marks and what cannot be seen divide no word
-        text = "".join(letter for letter in text if unicodedata.category(letter) not in _UNREAD)
+        text = "".join(map(_set_apart, text))
     return re.findall(r"[^\W_]+", text)
+
+
+@lru_cache(maxsize=4096)
+def _set_apart(letter: str) -> str:
+    """``letter``, nothing for a mark, and with spaces around it where its script sets none."""
+    if unicodedata.category(letter) in _UNREAD:
+        return ""
+    return f" {letter} " if unicodedata.name(letter, "").startswith(_UNSPACED) else letter
 
 
 def _stretches(words: list[str]) -> set[str]:

@@ -15,6 +15,7 @@ from stateline.errors import ManifestInvalid
 from stateline.machine.fields import Fields
 from stateline.machine.formats.document import Document
 from stateline.machine.formats.reader import LIMIT, read
+from stateline.machine.masked import note_masked
 from stateline.machine.problems import Path, Problem, quoted
 from stateline.machine.spec import Json, Tool, Toolset
 from stateline.machine.stages import ENV_NAME, Exists
@@ -142,6 +143,8 @@ def _schema(fields: Fields) -> dict[str, Json]:
         fields.error(
             "schema", "bad_schema", 'the arguments of a tool are of "type": "object"', f"write {_NO_ARGUMENTS}"
         )
+    # Arguments are masked before anybody sees them, a tool included.
+    note_masked(fields.findings, (*fields.path, "schema"), schema, "; a tool gets secrets by `env`")
     return schema if isinstance(schema, dict) else {}
 
 

@@ -1,0 +1,60 @@
+"""The call that asks a model for a context: what is raised where no reply came, and what a recording keeps of one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from model.recorded import Scripted
+
+from stateline.errors import RequestError
+from stateline.model.protocol import ModelFailed, Reply, Request
+from stateline.model.recording import Recorder
+from stateline.prestage.context import Wishes
+from stateline.prestage.context import derive as literal
+from stateline.prestage.model import ask, derivation, refinement
+
+DERIVE = derivation(Wishes(model="m"))
+REFINE = refinement(literal(Wishes()), Wishes(model="m", refine="R"))
+
+
+def refused(request: Request, failed: ModelFailed) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        ask(Scripted([failed]), request, lambda reply: "")
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (DERIVE, "to derive the context failed (model): it is down; no context was saved"),
+        (REFINE, "to refine the context failed (model): it is down; the context was not refined"),
+    ],
+)
+def test_a_call_that_failed_says_what_was_left_as_it_was(request_: Request, words: str) -> None:
+    assert refused(request_, ModelFailed("model", "it is down")).message == f"the call of the model {words}"
+
+
+def test_the_hint_of_a_failed_call_is_kept_and_never_missing() -> None:
+    assert refused(DERIVE, ModelFailed("model", "it is down", "see the firewall")).hint == "see the firewall"
+    assert refused(DERIVE, ModelFailed("model", "it is down")).hint == "repeat the call"
+
+
+def test_where_a_model_cannot_reply_as_it_is_asked_there_is_a_way_without_one() -> None:
+    hint = refused(DERIVE, ModelFailed("reply", "half", "raise max_tokens")).hint
+    assert "--system TEXT" in hint
+    assert "without a model" in hint
+
+
+@pytest.mark.parametrize("word", ["", "it is no context"])
+def test_a_recording_is_told_what_a_reply_was_worth(tmp_path: Path, word: str) -> None:
+    heard: list[Reply] = []
+
+    def judge(reply: Reply) -> str:
+        heard.append(reply)
+        return word
+
+    reply = ask(Recorder(Scripted([Reply(content="{}")]), tmp_path), DERIVE, judge)
+    assert heard == [reply]
+    assert json.loads((tmp_path / "0001.json").read_text()).get("refused", "") == word

@@ -1,0 +1,188 @@
+"""Contexts that are made of flags alone, and what is told of a call that is unlike the one that made them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stateline.bundle import canonical
+from stateline.errors import RequestError
+from stateline.model.protocol import CALLS_OWN, ToolSpec
+from stateline.prestage.context import (
+    LIMIT,
+    Draft,
+    Wishes,
+    demand_settings,
+    derive,
+    drift,
+    laid_over,
+    left_out,
+    refine,
+    under,
+)
+
+MADE = Wishes(model="m", base_url="u", toolset="t")
+
+
+def made(**wishes: Any) -> dict[str, Any]:
+    return derive(Wishes(**wishes))
+
+
+def unlike(what: str, was: str, said: str) -> str:
+    return f"the context was made with {was}, this call has {said}".replace("@", f"the {what} ")
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_null_takes_out_what_is_there_and_leaves_nothing_behind_where_nothing_was() -> None:
+    assert laid_over({"seed": 1, "top_p": 0.5}, {"seed": None, "top_k": None}) == {"top_p": 0.5}
+
+
+def test_a_null_that_is_there_already_stays_until_its_name_is_said() -> None:
+    assert laid_over({"stop": None, "seed": 1}, {"seed": 2}) == {"stop": None, "seed": 2}
+    assert laid_over({"stop": None}, {"stop": None}) == {}
+    assert laid_over({"stop": None}, {"stop": "x"}) == {"stop": "x"}
+
+
+@pytest.mark.parametrize("name", CALLS_OWN)
+@pytest.mark.parametrize("value", ["evil", 0, False, "", []])
+def test_what_each_call_says_itself_is_no_setting_whatever_its_value(name: str, value: Any) -> None:
+    with pytest.raises(RequestError, match=f"the setting {name}:"):
+        demand_settings({"seed": 1, name: value})
+
+
+@pytest.mark.parametrize("name", CALLS_OWN)
+def test_what_each_call_says_itself_may_be_taken_out_of_a_context_that_has_it(name: str) -> None:
+    demand_settings({name: None})
+    old = {**made(), "settings": {name: "x", "seed": 1}}
+    assert refine(old, Wishes(settings={name: None}))["settings"] == {"seed": 1}
+
+
+# -- prompts and their size --------------------------------------------------------------------------------------------
+
+
+def test_a_refinement_follows_the_instructions_that_are_there() -> None:
+    first = refine(made(system="S", developer=["A"]), Wishes(refine="B"))
+    second = refine(first, Wishes(refine="C", settings={"seed": 1}))
+    assert second["prompts"] == {"system": "S", "developer": ["A", "B", "C"]}
+    assert second["refinements"] == {"count": 2, "last": {"text": "C", "settings": {"seed": 1}}}
+    third = refine(second, Wishes(settings={"seed": None}))
+    assert third["prompts"] == second["prompts"]
+    assert third["refinements"] == {"count": 3, "last": {"text": None, "settings": {"seed": None}}}
+
+
+def test_what_others_keep_among_the_prompts_outlives_a_refinement() -> None:
+    old = made(system="S")
+    old["prompts"]["notes"] = "by hand"
+    assert refine(old, Wishes(refine="R"))["prompts"] == {"system": "S", "developer": ["R"], "notes": "by hand"}
+
+
+def test_without_tools_a_context_names_none() -> None:
+    assert made()["tool_caps"] == {}
+    assert made(tools=[ToolSpec("t", "d", {})])["tool_caps"]["tools"][0]["name"] == "t"
+
+
+def test_an_empty_system_prompt_that_is_said_stands_over_a_proposed_one() -> None:
+    assert under(Draft("M", [], {}), Wishes(system="")).system == ""
+    assert under(Draft("M", [], {}), Wishes()).system == "M"
+
+
+def test_a_context_of_exactly_the_limit_can_be_made_and_none_of_a_byte_more() -> None:
+    state = made(system="")
+    kept = {name: value for name, value in state.items() if name != "refinements"}
+    room = LIMIT - len(canonical.encode(kept))
+    assert len(made(system="x" * room)["prompts"]["system"]) == room
+    with pytest.raises(RequestError, match=f"{LIMIT + 1} bytes"):
+        made(system="x" * (room + 1))
+
+
+# -- what a refinement left out ----------------------------------------------------------------------------------------
+
+
+def test_what_a_refinement_left_out_is_told_in_the_order_of_the_context() -> None:
+    before = Draft("S", ["A", "B"], {"seed": 1, "top_p": 0.5})
+    assert left_out(before, Draft(None, [], {}), {}) == [
+        ("system prompt", "S"),
+        *(("developer instruction", text) for text in ("A", "B")),
+        *(("setting", name) for name in ("seed", "top_p")),
+    ]
+    assert left_out(before, before, {}) == []
+    assert left_out(Draft(None, [], {}), before, {}) == []
+
+
+@pytest.mark.parametrize("system", [None, ""])
+def test_a_system_prompt_that_said_nothing_is_no_loss(system: str | None) -> None:
+    assert left_out(Draft(system, [], {}), Draft(None, [], {}), {}) == []
+
+
+def test_a_system_prompt_that_became_another_was_changed_and_not_left_out() -> None:
+    assert left_out(Draft("S", [], {}), Draft("Other.", [], {}), {}) == []
+
+
+def test_a_prompt_that_stands_within_another_is_there_still() -> None:
+    before = Draft("Be kind.", ["Cite."], {})
+    assert left_out(before, Draft(None, ["Be kind. Cite."], {}), {}) == []
+    assert left_out(before, Draft("Cite. Be kind.", [], {}), {}) == []
+    assert left_out(before, Draft("Be", ["kind."], {}), {}) == [("developer instruction", "Cite.")]
+
+
+def test_a_setting_that_changed_or_that_the_operator_took_out_is_no_loss() -> None:
+    before = Draft(None, [], {"seed": 1, "top_p": 0.5, "top_k": 3})
+    assert left_out(before, Draft(None, [], {"top_p": 0.1}), {"seed": None}) == [("setting", "top_k")]
+
+
+# -- drift -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", [None, "x"])
+def test_a_call_like_the_one_that_made_the_context_is_told_nothing(task: str | None) -> None:
+    for wishes in ({}, {"model": "m"}, {"base_url": "u"}, {"model": "m", "base_url": "u", "toolset": "t"}):
+        assert drift(made(**wishes), Wishes(**wishes, task=task)) == []
+
+
+@pytest.mark.parametrize("task", [None, "x"])
+def test_each_thing_that_is_said_otherwise_is_told(task: str | None) -> None:
+    assert drift(derive(MADE), Wishes(model="n", base_url="v", toolset="s", task=task)) == [
+        unlike("model", "@m", "@n"),
+        unlike("base URL", "@u", "@v"),
+        unlike("toolset", "@t", "@s"),
+    ]
+
+
+def test_without_a_task_a_call_is_asked_only_about_what_it_says() -> None:
+    assert drift(derive(MADE), Wishes()) == []
+    assert drift(derive(MADE), Wishes(model="m")) == []
+
+
+def test_a_task_for_the_same_model_elsewhere_and_without_tools_is_told_of_both() -> None:
+    assert drift(derive(MADE), Wishes(model="m", task="x")) == [
+        unlike("base URL", "@u", "no base URL"),
+        unlike("toolset", "@t", "no toolset"),
+    ]
+
+
+def test_a_task_for_no_model_is_told_nothing_of_models_and_where_they_are() -> None:
+    assert drift(made(model="m", base_url="u"), Wishes(task="x")) == []
+    assert drift(derive(MADE), Wishes(task="x")) == [unlike("toolset", "@t", "no toolset")]
+
+
+def test_a_context_that_was_made_for_no_model_fits_any_but_not_any_tools() -> None:
+    said = Wishes(model="m", base_url="u", toolset="s", task="x")
+    assert drift(made(), said) == [unlike("toolset", "no toolset", "@s")]
+
+
+@pytest.mark.parametrize("task", [None, "x"])
+def test_a_context_that_was_made_for_an_endpoint_without_a_name_of_a_model_fits_only_that(task: str | None) -> None:
+    assert drift(made(base_url="u"), Wishes(model="m", base_url="v", task=task)) == [
+        unlike("model", "no model", "@m"),
+        unlike("base URL", "@u", "@v"),
+    ]
+
+
+def test_a_context_that_says_nothing_of_tools_was_made_without_any() -> None:
+    context = made(model="m")
+    del context["toolset_hash"]
+    assert drift(context, Wishes(model="m", task="x")) == []
+    assert drift(context, Wishes(model="m", toolset="s")) == [unlike("toolset", "no toolset", "@s")]
