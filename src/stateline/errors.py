@@ -125,7 +125,9 @@ class AnswerRefused(RequestError):
 
 class PlaybackMiss(RequestError):
     """No recording answers a request; nothing was played and nothing was sent. ``expected`` is the number of the
-    exchange that was next, ``nearest`` of the one that the message compares the request with; None for none."""
+    exchange that was next, ``nearest`` of the one that the message compares the request with; None for none.
+    ``warnings`` tell what is to be known of those played before; ``astray``: some of them answered other requests than
+    their own, so to go on helps nobody."""
 
     code = "playback_miss"
 
@@ -135,14 +137,19 @@ class PlaybackMiss(RequestError):
         super().__init__(message, hint=hint)
         self.expected = expected
         self.nearest = nearest
+        self.warnings: list[str] = []
+        self.astray = False
 
-    def with_hint(self, hint: str) -> PlaybackMiss:
-        """The same with another hint."""
-        return PlaybackMiss(self.message, expected=self.expected, nearest=self.nearest, hint=hint)
+    def telling(self, hint: str, warnings: list[str]) -> PlaybackMiss:
+        """The same with another hint and other warnings."""
+        other = PlaybackMiss(self.message, expected=self.expected, nearest=self.nearest, hint=hint)
+        other.warnings, other.astray = warnings, self.astray
+        return other
 
     def document(self) -> dict[str, Any]:
-        """With both numbers."""
-        return {**super().document(), "expected": self.expected, "nearest": self.nearest}
+        """With both numbers and the warnings."""
+        more = {"expected": self.expected, "nearest": self.nearest, "warnings": self.warnings}
+        return {**super().document(), **more}
 
 
 class IllegalEvent(RequestError):

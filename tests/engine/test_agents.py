@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from process.waiting import child_has_ended, wait_for
 from scripted_model import Scripted, calls, says, shell, write_machine, write_tools
 
 from stateline import Store
@@ -166,7 +166,8 @@ def test_a_turn_is_one_reply_with_its_tool_calls(store: Store, tmp_path: Path) -
         (2, "replied", 2, None),
         (3, "complete", 0, "done"),
     ]
-    assert rows[1]["tools"] == [{"id": "c0", "name": "a", "status": "done", "error": None}]
+    told = {"id": "c0", "name": "a", "arguments": {}, "status": "done", "result": 1, "error": None}
+    assert rows[1]["tools"] == [told]
     assert status(store, RUN)["counters"]["max_tool_rounds"] == 2
 
 
@@ -513,15 +514,14 @@ def test_a_reply_is_kept_though_deciding_on_it_breaks(
 
 @pytest.mark.parametrize("kind", ["replied", "call_ended"])
 def test_a_result_that_cannot_be_saved_is_told(store: Store, tmp_path: Path, kind: str) -> None:
-    write_tools(tmp_path, a=shell("echo '\"the result\"'; touch a"), b=shell("echo 2; touch b"))
+    write_tools(tmp_path, a=shell("echo $$ > a; echo '\"the result\"'"), b=shell("echo $$ > b; echo 2"))
     full = [False]
     put = store.backend.put
 
     def refusing(name: str, data: bytes) -> None:
         if full[0] and json.dumps(kind).encode() in data:
-            while kind == "call_ended" and not ((tmp_path / "a").exists() and (tmp_path / "b").exists()):
-                time.sleep(0.01)
-            time.sleep(0.5)  # both have all but ended: neither is stopped because the other cannot be saved
+            if kind == "call_ended":  # neither is stopped because the other cannot be saved
+                wait_until_over(tmp_path, "ab")
             raise StorageError("the disk is full", hint="make room")
         put(name, data)
 
@@ -544,6 +544,15 @@ def test_a_result_that_cannot_be_saved_is_told(store: Store, tmp_path: Path, kin
         assert model.requests[0].key == model.requests[1].key
 
 
+def slowly(*names: str) -> dict[str, Any]:
+    return {name: shell(f"echo $$ > {name}; echo '\"result of {name}\"'") for name in names}
+
+
+def wait_until_over(place: Path, tools: str) -> None:
+    """Wait for the end of tools that write their numbers into files: what is over by then is not stopped any more."""
+    wait_for(lambda: all(child_has_ended(place / tool) for tool in tools))
+
+
 class Failing:
     """Makes the save of the first results end badly, each when all tools have ended. Each way is what the store does:
     ``raises`` before anything is written, or ``late``, when the new head is there already."""
@@ -559,9 +568,7 @@ class Failing:
     def putting(self, name: str, data: bytes) -> None:
         self.ended = self.ended or b'"call_ended"' in data
         if self.ended:
-            while not all((self.place / tool).exists() for tool in self.tools):
-                time.sleep(0.01)
-            time.sleep(0.5)  # all have ended but for their last steps
+            wait_until_over(self.place, self.tools)
         if self.ended and self.errors and not isinstance(self.errors[0], DurabilityUnknown):
             raise self.errors.pop(0)
         self.put(name, data)
@@ -570,10 +577,6 @@ class Failing:
         self.swap(*args)
         if self.ended and self.errors:
             raise self.errors.pop(0)
-
-
-def slowly(*names: str) -> dict[str, Any]:
-    return {name: shell(f"echo '\"result of {name}\"'; touch {name}") for name in names}
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -647,9 +650,7 @@ def test_a_result_that_cannot_be_saved_after_a_signal_is_told(
 
     class Struck:
         def __enter__(self) -> None:
-            while not all((tmp_path / tool).exists() for tool in "ab"):
-                time.sleep(0.01)
-            time.sleep(0.5)
+            wait_until_over(tmp_path, "ab")
             raise Interrupted(2, RUN)
 
         def __exit__(self, *args: object) -> None:

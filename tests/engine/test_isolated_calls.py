@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from campaigns.chain import resolved_bytes, state_bytes
+from campaigns.judges.chain import resolved_bytes, state_bytes
 from scripted_model import Scripted, calls, says
 
 from stateline import Store

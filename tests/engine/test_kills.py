@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from campaigns import kills, saves
-from campaigns.chain import Violated
+from campaigns.judges.chain import Violated
+from campaigns.processes import kills, saves
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 

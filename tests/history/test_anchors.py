@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from campaigns import audits, forgeries
+from campaigns.damage import audits, forgeries
 
 from stateline.bundle.envelope import Link, Pointer
 from stateline.errors import UsageError

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from campaigns import audits
+from campaigns.damage import audits
 
 from stateline.history.log import scopes
 from stateline.store.store import Snapshot, Store

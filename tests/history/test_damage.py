@@ -9,9 +9,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from campaigns import audits, damage, generated, harms, tampering
-from campaigns.mends import Mender
-from campaigns.victim import ROLES, Victim, build
+from campaigns.damage import audits, generated, harmed, harms, tampering
+from campaigns.damage.mends import Mender
+from campaigns.damage.victim import ROLES, Victim, build
 
 
 @pytest.fixture(scope="module")
@@ -37,25 +37,25 @@ def test_the_store_that_is_harmed_has_everything_in_it(victim: Victim) -> None:
 
 
 def test_no_changed_byte_goes_unnoticed(victim: Victim) -> None:
-    judge = damage.Judge(victim)
+    judge = harmed.Judge(victim)
     flips = list(harms.every_flip(victim, Random("bytes"), small=0, most=64))
     chosen = sorted(sample(flips, 600, "bytes"), key=lambda harm: harm.done)
-    done = damage.flip_all(judge, iter(chosen), time.monotonic() + 600, 100, print)
+    done = harmed.flip_all(judge, iter(chosen), time.monotonic() + 600, 100, print)
     judge.demand()
     assert done == len(chosen) > 600
 
 
 def test_no_removed_added_swapped_truncated_or_replaced_file_goes_unnoticed(victim: Victim) -> None:
-    judge = damage.Judge(victim)
-    cases = list(damage.structural(victim, Random("files")))
-    damage.harm_all(judge, iter(sample(cases, 40, "files")), time.monotonic() + 600, print)
+    judge = harmed.Judge(victim)
+    cases = list(harmed.structural(victim, Random("files")))
+    harmed.harm_all(judge, iter(sample(cases, 40, "files")), time.monotonic() + 600, print)
     judge.demand()
     assert len(judge.counts) > 90
 
 
 def test_a_judge_that_is_lied_to_notices(victim: Victim) -> None:
     """The campaign itself can fail."""
-    judge = damage.Judge(victim)
+    judge = harmed.Judge(victim)
     place = victim.of("snapshot")[0]
     harm = harms.flipped(place, victim.read(place.path), 5, 0)
     judge.check(harm)
@@ -93,7 +93,7 @@ def test_what_is_repaired_is_whole_and_says_what_was_lost(victim: Victim) -> Non
 def test_drawn_stores_are_good_and_have_everything_between_them(tmp_path: Path) -> None:
     drawn = [generated.build(tmp_path / str(number), Random(f"drawn {number}")) for number in range(12)]
     for victim in drawn:
-        assert damage.Judge(victim).look("").ok
+        assert harmed.Judge(victim).look("").ok
     assert {place.role for victim in drawn for place in victim.places} == set(ROLES)
     kinds = {key.partition(":")[0] for victim in drawn for key in victim.keys.values()}
     assert kinds == {"notes", "context", "run", "machine"}

@@ -19,7 +19,7 @@ from stateline.engine.record import Run, keep_machine
 from stateline.errors import NewerVersion
 from stateline.machine import run as shapes
 from stateline.machine import spec
-from stateline.machine.check import load
+from stateline.machine.check import Outside, load
 from stateline.machine.run import (
     Answered,
     Asked,
@@ -106,7 +106,7 @@ def test_the_page_has_the_members_that_the_code_has() -> None:
     assert STATE.keys() == fields(shapes.RunState) | {"machine"}
     assert INSTANCE.keys() == fields(shapes.Instance)
     assert fields(runevent.RunEvent) <= EVENT.keys()
-    told = {"exchanges", "request", "answered_by", "finish"}
+    told = {"exchanges", "request", "answered_by", "finish", "estimated"}
     assert EVENT.keys() - fields(runevent.RunEvent) - told == {"durability", "seconds", "replaced"}
     assert members("member of a spec").keys() == fields(spec.Machine)
     assert members("member of a stage").keys() == fields(spec.Stage)
@@ -124,6 +124,7 @@ def test_the_page_has_the_members_that_the_code_has() -> None:
         (runevent.Way, "transitions", "member of a run's `event`"),
         (runevent.Effect, "effect", "member of a run's `event`"),
         (runevent.ToolsPlace, "tools", "member of a run's `event`"),
+        (runevent.ContextPlace, "context", "member of a run's `event`"),
         (runevent.Calls, "calls", "member of a run's `event`"),
         (runevent.CallAsked, "asked", "member of a run's `event`"),
         (runevent.CallTold, "call", "member of a run's `event`"),
@@ -204,7 +205,7 @@ def talk(memory: Store) -> list[Snapshot]:
     """The snapshots of a run that asked a model, oldest first: one lost call of a tool, one that ended, an answer."""
     tool = spec.Tool(name="once", description="", schema={"type": "object"}, argv=["/bin/true"])
     data = TALK.encode()
-    machine = load(data, "m.yaml", toolset=lambda _: spec.Toolset(sha256="0" * 64, tools={"once": tool}))
+    machine = load(data, "m.yaml", Outside(toolset=lambda _: spec.Toolset(sha256="0" * 64, tools={"once": tool})))
     origin = loop.Origin(machine_path="/m.yaml", tools={"path": "/tools.json", "sha256": "0" * 64})
     scope = memory.scope("run:t")
     with scope.locked(1.0):
@@ -412,7 +413,7 @@ def test_contexts_have_the_members_of_the_page_and_no_other(memory: Store) -> No
     assert (newest.event["type"], first.event["type"]) == ("refine", "derive")
     for snapshot in (newest, first):
         assert snapshot.state.keys() == members("member of a context's `state`").keys()
-        modelled = {"unset", "prompts", "usage", "request"}
+        modelled = {"unset", "prompts", "usage", "request", "run"}
         assert snapshot.event.keys() == members("member of a context's `event`").keys() - {"redactions"} - modelled
         assert snapshot.event["by"] == "literal"
         triple = [snapshot.state["model_id"], snapshot.state["base_url"], snapshot.state["toolset_hash"]]

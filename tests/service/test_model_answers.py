@@ -11,6 +11,7 @@ import pytest
 from scripted_model import Scripted, calls, says, shell, write_machine, write_tools
 
 from stateline import Store
+from stateline.bundle import canonical
 from stateline.bundle.redact import Redactor
 from stateline.errors import AnswerRefused, ConflictError, UsageError
 from stateline.prestage.context import Wishes
@@ -120,6 +121,74 @@ def test_the_same_answer_twice_is_one_answer_and_gives_the_same_document(
     assert store.scope(f"run:{RUN}").load().event["meters"]["llm_calls"] == 1
     with pytest.raises(AnswerRefused, match="answered before, and differently"):
         answer(store, {**said, "response": "something else"})
+
+
+def forms(text: str, request: str) -> list[Any]:
+    """One answer in each form that is accepted."""
+    block = {"type": "text", "text": text}
+    return [
+        {"type": "llm_response", "requestId": request, "response": {"content": [block], "stop_reason": "end_turn"}},
+        {"requestId": request, "response": {"content": text}},
+        {"requestId": request, "response": text},
+        {"requestId": request, "response": text, "tools": []},
+        {"requestId": request, "answer": text},
+        {"requestId": request, "answer": {"response": text}},
+    ]
+
+
+@pytest.mark.parametrize("first", range(6))
+def test_an_answer_is_the_same_in_whichever_form_it_is_given_again(store: Store, path: str, first: int) -> None:
+    request = begin(store, path).waiting["requestId"]
+    taken = answer(store, forms("done", request)[first])
+    head = store.scope(f"run:{RUN}").head()
+    for again in forms("done", request):
+        assert answer(store, again).document() == taken.document()
+    for other in forms("Done", request):
+        with pytest.raises(AnswerRefused, match="answered before, and differently"):
+            answer(store, other)
+    assert store.scope(f"run:{RUN}").head() == head
+
+
+def test_calls_of_tools_are_the_same_in_both_forms_and_not_with_other_arguments(
+    store: Store, path: str, tmp_path: Path
+) -> None:
+    request = begin(store, path).waiting["requestId"]
+    use = {"type": "tool_use", "id": "t1", "name": "search", "input": {"q": "x"}}
+    answer(store, {"requestId": request, "response": {"content": [use]}})
+    answer(store, {"requestId": request, "tools": [{"name": "search", "params": {"q": "x"}}]})
+    assert (tmp_path / "ran").read_text() == "x\n"
+    for params in ({"q": "y"}, {}):
+        with pytest.raises(AnswerRefused, match="differently"):
+            answer(store, {"requestId": request, "tools": [{"name": "search", "params": params}]})
+    for broken in ({"requestId": request, "tools": 5}, {"requestId": request, "response": 5}):
+        with pytest.raises(AnswerRefused, match="differently"):
+            answer(store, broken)
+
+
+def test_an_answer_that_was_taken_before_forms_were_compared_is_known_as_it_was_given(store: Store, path: str) -> None:
+    said = {"requestId": begin(store, path).waiting["requestId"], "response": "done"}
+    taken = answer(store, said)
+    scope = store.scope(f"run:{RUN}")
+    head = scope.load()
+    old = {"requestId": said["requestId"], "sha256": canonical.sha256(canonical.encode(said))}
+    assert head.event["answered"] != old
+    event = {name: value for name, value in head.event.items() if name not in ("durability", "store_id")}
+    scope.save(head.state, kind="run", event={**event, "answered": old}, parent=head)
+    assert answer(store, said).output == taken.output
+    with pytest.raises(AnswerRefused, match="differently"):
+        answer(store, {**said, "response": "Done"})
+
+
+def test_a_persons_words_are_never_read_as_a_form_of_something_else(store: Store, tmp_path: Path) -> None:
+    machine = tmp_path / "ask.json"
+    machine.write_text(json.dumps({"stateline": 1, "name": "ask", "stages": {"a": {"human": {"prompt": "?"}}}}))
+    waits = execute(store, Options(machine=str(machine), run=RUN))
+    request = waits.waiting["requestId"]
+    assert answer(store, {"requestId": request, "answer": "done"}).output == "done"
+    assert answer(store, {"requestId": request, "answer": "done"}).output == "done"
+    for other in ({"requestId": request, "answer": {"response": "done"}}, {"requestId": request, "response": "done"}):
+        with pytest.raises(AnswerRefused, match="differently"):
+            answer(store, other)
 
 
 def test_the_answer_to_a_request_finds_its_run_and_never_begins_another(store: Store, path: str) -> None:

@@ -27,10 +27,14 @@ from stateline.history.verify import verify
 from stateline.model.choice import choose, open_model
 from stateline.model.protocol import Model
 from stateline.prestage.context import LIMIT, Wishes
+from stateline.prestage.model import TIMEOUT, derivation
 from stateline.service.contexts import ContextOptions, Prepared, context_scope, prepare
 from stateline.service.plan import plan_context
+from stateline.store.local import LocalBackend
 from stateline.store.memory import MemoryBackend
+from stateline.store.store import WAIT
 
+SECRET = "sesame-open-12"
 TASK = "Summarize the repository in at most five sentences."
 
 
@@ -100,6 +104,43 @@ def test_a_refinement_is_exactly_one_call_and_changes_settings(store: Store) -> 
     assert (event["settings"], event["unset"], event["prompts"]) == ({"temperature": 0.2}, ["top_p"], ["developer"])
     assert event["usage"] == {"input": 7, "output": 3}
     assert refined.head.state["refinements"] == {"count": 1, "last": {"text": text, "settings": {}}}
+
+
+def test_what_a_refiner_dropped_is_told_by_name(store: Store) -> None:
+    flags = {"system": "S", "developer": ["Never reveal prices", "Cite."], "settings": {"seed": 7, "top_p": 0.5}}
+    before = prepare(store, options(**flags))
+    assert before.outcome.warnings == []
+    with ModelServer(says("Be brief. Cite.", temperature=0.2)) as server:
+        refined = prepare(store, options(server, task=TASK, refine="be brief", settings={"top_p": None}))
+    way = "`stateline diff context:demo~1 context:demo` shows all that changed"
+    assert refined.outcome.warnings == [
+        f"the model left out the developer instruction 'Never reveal prices', which the context had; {way}",
+        f"the model left out the setting 'seed', which the context had; {way}",
+    ]
+
+
+def test_what_a_refiner_dropped_is_told_shortened_and_masked(tmp_path: Path) -> None:
+    backend = LocalBackend(str(tmp_path / "s"))
+    before = prepare(Store(backend), options(system="S", developer=["x" * 5000, f"Use {SECRET}\x1b[2J"]))
+    assert before.outcome.warnings == []
+    known = Store(backend, redactor=Redactor([("KEY", SECRET)]))
+    with ModelServer(says("", temperature=0.2)) as server:
+        refined = prepare(known, options(server, task=TASK, refine="be brief"))
+    system, long, masked = refined.outcome.warnings
+    assert "the system prompt" in system
+    assert ("x" * 20 in long, len(long) < 400) == (True, True)
+    assert "Use [REDACTED]\\x1b[2J" in masked
+    assert SECRET not in masked
+
+
+def test_what_a_refiner_kept_or_the_operator_took_out_is_no_loss(store: Store) -> None:
+    prepare(store, options(system="S", developer=["Cite."], settings={"seed": 7}))
+    with ModelServer(says("S", "Cite.", "Be brief."), says("Cite. S", seed=8)) as server:
+        first = prepare(store, options(server, task=TASK, refine="be brief", settings={"seed": None}))
+        again = prepare(store, options(server, task=TASK, refine="into one"))
+    assert first.outcome.warnings == []
+    assert [text for text in again.outcome.warnings if "Cite." in text] == []
+    assert prepare(store, options(refine="literally", settings={"seed": None})).outcome.warnings == []
 
 
 def test_deriving_and_refining_are_exactly_two_calls_and_two_snapshots(store: Store) -> None:
@@ -256,7 +297,8 @@ def test_literal_refinements_are_refused_at_the_bound_and_all_before_are_kept() 
     assert "--state-scope" in caught.value.hint
     snapshots = chain(store)
     assert 40 < len(snapshots) < 100
-    assert all(len(canonical.encode(store.resolve(snapshot.state))) <= LIMIT for snapshot in snapshots[-1:])
+    state = store.resolve(snapshots[-1].state)
+    assert len(canonical.encode({name: value for name, value in state.items() if name != "refinements"})) <= LIMIT
 
 
 # -- several at once, and interruptions ------------------------------------------------------------------------------
@@ -310,6 +352,30 @@ def test_of_two_refiners_at_once_the_second_waits_and_refines_the_new_head(tmp_p
     assert [snapshot.event["text"] for snapshot in chain(store)] == [None, "One.", "Two."]
     assert chain(store)[-1].state["refinements"]["count"] == 2
     assert not verify(store).findings
+
+
+class Patient(MemoryBackend):
+    """Notes how long whoever wants the lock would wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    def lock(self, scope: str, wait: float) -> AbstractContextManager[None]:
+        self.waits.append(wait)
+        return super().lock(scope, wait)
+
+
+def test_a_contexts_lock_is_waited_for_as_long_as_a_model_may_take_unless_the_caller_says_otherwise() -> None:
+    backend = Patient()
+    store = Store(backend)
+    prepare(store, options(system="S"))
+    prepare(store, options(refine="R"))
+    prepare(store, options(refine="R", wait=3))
+    prepare(store, options(refine="R", wait=0))
+    waits = [wait for wait in backend.waits if wait != WAIT]  # each save takes the lock again
+    assert waits == [TIMEOUT + WAIT, TIMEOUT + WAIT, 3, 0]
+    assert derivation(Wishes()).timeout == TIMEOUT
 
 
 def test_whoever_may_not_wait_gets_a_conflict_while_a_model_is_asked(tmp_path: Path) -> None:
@@ -369,9 +435,8 @@ def test_a_kill_between_derivation_and_refinement_pays_for_the_refinement_only(t
         assert (second.wait(60), second.communicate()[1]) == (0, b"")
         assert server.count == 3
     assert [snapshot.state["prompts"]["system"] for snapshot in chain(store)] == ["One.", "Two."]
-    # The call that was cut off and the one that is made in its place have one key.
-    keys = [headers["idempotency-key"] for headers in server.headers]
-    assert (keys[0] != keys[1], keys[1]) == (True, keys[2])
+    # Nothing of the call that was cut off is known here: its successor is another call to a server that keeps keys.
+    assert len({headers["idempotency-key"] for headers in server.headers}) == 3
     assert verify(store).ok
 
 

@@ -18,22 +18,27 @@ from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.engine.means import Means
 from stateline.engine.record import Run, facts_of
-from stateline.engine.runevent import Cost, Tokens
+from stateline.engine.runevent import Cost, Tokens, reserves
 from stateline.engine.step import Happened, stage_of
 from stateline.errors import ValueRefused
 from stateline.machine import agents
-from stateline.machine.run import Facts, Failed, Replied
-from stateline.model.protocol import ModelFailed, Reply, Request, ToolSpec
+from stateline.machine.run import Facts, Failed, Lost, Replied
+from stateline.model.protocol import WHOLE, ModelFailed, Reply, Request, Spent, ToolSpec
 from stateline.process.interrupts import interruptible
 
 TICK = 0.1
 """The longest single wait [s]: see ``process.child``."""
+UNSAID = (
+    "the server does not say how many tokens a call used; for bounds.max_tokens each byte that was sent and that came "
+    "back was counted as one"
+)
+"""What is told, once a call of the program, where a bound of tokens goes by an estimate."""
 
 
 def request_of(run: Run, means: Means) -> Request:
     """What a model is asked at the stage where the run stands. Raises ``ValueRefused`` for settings or prompts of this
     call that format 1 cannot hold."""
-    stage, facts = stage_of(run), _overlaid(facts_of(run), means)
+    stage, facts, effect = stage_of(run), _overlaid(facts_of(run), means), run.event.get("effect") or {}
     agent = stage.agent
     asked: dict[str, Any] = {
         "messages": agents.messages(run.state, facts),
@@ -48,10 +53,19 @@ def request_of(run: Run, means: Means) -> Request:
         tools=tools_of(run),
         settings=asked["settings"],
         output_schema=asked["output_schema"],
-        key=str((run.event.get("effect") or {}).get("key", "")),
-        timeout=stage.timeout,
+        key=str(effect.get("key", "")),
+        mark=str(effect.get("refused") or ""),
+        timeout=_longest(run, facts),
         repeatable=stage.repeatable,
+        single=reserves(run),
     )
+
+
+def _longest(run: Run, facts: Facts) -> float:
+    """How long the call may take [s], 0 for as long as any: the run's bound ends it as well as the stage's own."""
+    own, bound = stage_of(run).timeout, run.machine.bounds.timeout
+    left = max(bound - facts.active, 0.001)
+    return left if bound and left < (own or WHOLE) else own
 
 
 def tools_of(run: Run) -> list[ToolSpec]:
@@ -66,8 +80,9 @@ def tools_of(run: Run) -> list[ToolSpec]:
     ]
 
 
-def ask(run: Run, means: Means) -> Happened:
-    """Call the model once, and say what came of it; how it is decided on is the caller's.
+def ask(run: Run, means: Means, *, again: bool = False) -> Happened:
+    """Call the model once, and say what came of it; how it is decided on is the caller's. ``again``: where calls are
+    counted before they are made, one whose answer was lost on its way is told as lost, and no failure yet.
 
     Raises ``Interrupted`` for a signal while the model is waited for: nothing is known then but that it was asked. With
     one that comes when the reply is there already, both are told. Raises ``StatelineError`` for what stopped the call
@@ -75,31 +90,47 @@ def ask(run: Run, means: Means) -> Happened:
     """
     began = time.monotonic()
     told: dict[str, Json] = {"model": _named(run, means)}
-    interrupted = None
+    interrupted, spent = None, Spent()
     try:
         request = request_of(run, means)
         told["request"] = request.digest()
         outcome, interrupted = _wait(means.model, request, means.on_text)
         if isinstance(outcome, BaseException):
             raise outcome
-        event, cost = _replied(outcome)
+        event, spent = _replied(outcome)
         told |= _said_of(run, outcome)
     except ModelFailed as failed:
-        event = Failed(kind=failed.kind, message=failed.message, hint=failed.hint)
-        cost = Cost(llm_calls=int(failed.sent))
+        lost = again and failed.again and reserves(run)
+        event = (
+            Lost(message=failed.message) if lost else Failed(kind=failed.kind, message=failed.message, hint=failed.hint)
+        )
+        spent = failed.spent
+        if spent.usage is not None:
+            told["usage"] = msgspec.to_builtins(spent.usage)
     except ValueRefused as refused:  # of the digest: nothing was sent
         event = Failed(kind="model", message=f"the request cannot be made: {refused.message}", hint=refused.hint)
-        cost = Cost()
     if means.exchanges is not None:
         told["exchanges"] = means.exchanges()
-    cost = replace(cost, seconds=time.monotonic() - began)
+    tokens = _tokens(spent)
+    if run.machine.bounds.max_tokens and (unsaid := spent.calls - (spent.usage is not None)) > 0:
+        more = Tokens(unsaid * len(canonical.encode(request.document(), depth=canonical.FILE_DEPTH)), spent.came)
+        tokens = Tokens(tokens.input + more.input, tokens.output + more.output)
+        told["estimated"] = msgspec.to_builtins(more)
+        if means.warn is not None:
+            means.warn(UNSAID)
+    calls = 0 if isinstance(event, Lost) else spent.calls  # a lost one stays counted as it is
+    cost = Cost(llm_calls=calls, tokens=tokens, seconds=time.monotonic() - began)
     return Happened(event=event, cost=cost, means=means, told=told, interrupted=interrupted)
 
 
-def _replied(reply: Reply) -> tuple[Replied | Failed, Cost]:
+def _replied(reply: Reply) -> tuple[Replied | Failed | Lost, Spent]:
     calls = [msgspec.to_builtins(call) for call in reply.tool_calls]
-    tokens = Tokens() if reply.usage is None else Tokens(reply.usage.input, reply.usage.output)
-    return Replied(content=reply.content, tool_calls=calls), Cost(llm_calls=1, tokens=tokens)
+    came = 0 if reply.usage is not None else len(canonical.encode([reply.content, calls], depth=canonical.FILE_DEPTH))
+    return Replied(content=reply.content, tool_calls=calls), Spent(calls=reply.calls, usage=reply.usage, came=came)
+
+
+def _tokens(spent: Spent) -> Tokens:
+    return Tokens() if spent.usage is None else Tokens(spent.usage.input, spent.usage.output)
 
 
 def _overlaid(facts: Facts, means: Means) -> Facts:

@@ -9,19 +9,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.engine.means import MANUAL, Means
-from stateline.engine.record import MachineRecord, Run, facts_in, facts_of, mask_state, write_run
-from stateline.engine.runevent import Cost, describe
-from stateline.engine.step import Happened, add_to, apply, give_up, is_in_doubt, stage_of, take
+from stateline.engine.record import Context, MachineRecord, Run, facts_of, mask_state, write_run
+from stateline.engine.runevent import Cost, describe, reserves
+from stateline.engine.step import Happened, add_to, apply, give_up, is_in_doubt, is_lost, stage_of, take
 from stateline.errors import IllegalEvent, StatelineError
 from stateline.machine.advance import advance
-from stateline.machine.run import Asked, Decision, Facts, Intended, Started, Unsent
+from stateline.machine.run import Asked, Decision, Facts, Intended, Lost, Started, Unsent
 from stateline.machine.settling import names
 from stateline.machine.spec import Machine
 from stateline.process.command import TaskCall, TaskOutcome, run_task
@@ -31,25 +30,30 @@ from stateline.store.store import Scope, Snapshot, Store, demand_known_version
 LONGEST_PAUSE = 3600.0
 """Longest wait before a retry [s]: doubling without a limit would soon wait for days."""
 
+LOST_TRIES = 2
+"""How often a model's call is made again whose answer was lost on its way, where the provider's library must not."""
+LOST_PAUSE = 0.5
+"""The pause before that [s], and twice that before the second time."""
+
 Watch = Callable[[Run, str], None]
 """Told about each step, for people: the run as it stands, and what is about to happen."""
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run comes from: the machine file's real path, the context snapshot's file name if there is one, and what
-    the event says under ``tools`` (None without a manifest) and ``exchanges`` (None for none)."""
+    """Where a run comes from: the machine file's real path, and what the event says under ``context`` (None without
+    one), ``tools`` (None without a manifest) and ``exchanges`` (None for none)."""
 
     machine_path: str
-    context_path: str | None = None
+    context: Json = None
     tools: Json = None
     exchanges: Json = None
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """What the first decision goes by besides the event: the context's snapshot that it names, if it names one, and
-    whether there is no model."""
+    """What the first decision goes by besides the event: the context that it names, if it names one, and whether there
+    is no model."""
 
-    context: Any = None  # store.Snapshot, which is no msgspec type
+    context: Context | None = None
     manual: bool = True
 
 
@@ -67,20 +71,28 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True):
     origin: Origin
     redactions: int
     means: Means = MANUAL
+    context: Context | None = None
 
 
 def begin(store: Store, machine: Machine, event: Started, origin: Origin, given: Given = NOTHING) -> Beginning:
     """Decide how a run begins, with what is ``given``; reads only.
 
-    Raises ``ValueRefused`` for an input that the machine's schema forbids, ``IntegrityError`` for a damaged context.
+    Raises ``ValueRefused`` for an input that the machine's schema forbids.
     """
     # Masked before anything is said about it: what a schema makes of it may be shown.
     value, count = store.redactor.redact(event.input)
     event = msgspec.structs.replace(event, input=value)
-    context = None if given.context is None else facts_in(store, given.context)
-    facts = Facts(context=context, manual=given.manual)
+    facts = Facts(context=None if given.context is None else given.context.facts, manual=given.manual)
     decision = advance(machine, None, event, facts)
-    return Beginning(machine=machine, event=event, facts=facts, decision=decision, origin=origin, redactions=count)
+    return Beginning(
+        machine=machine,
+        event=event,
+        facts=facts,
+        decision=decision,
+        origin=origin,
+        redactions=count,
+        context=given.context,
+    )
 
 
 def start(scope: Scope, head: Snapshot | None, record: MachineRecord, beginning: Beginning) -> Run:
@@ -90,14 +102,13 @@ def start(scope: Scope, head: Snapshot | None, record: MachineRecord, beginning:
     state, masked = mask_state(store.redactor, beginning.decision.state)
     masked += beginning.redactions
     decision = msgspec.structs.replace(beginning.decision, state=state)
-    context = beginning.facts.context
     run = Run(
         scope=scope,
         snapshot=head,
         record=record,
         machine=spec,
         state=decision.state,
-        context=lambda: None if context is None else dict(context),
+        began_with=lambda: beginning.context,
     )
     document: dict[str, Json] = {
         "run": run.id,
@@ -109,7 +120,7 @@ def start(scope: Scope, head: Snapshot | None, record: MachineRecord, beginning:
     }
     if masked:
         document["redactions"] = masked
-    more = {"context_path": origin.context_path, "tools": origin.tools, "exchanges": origin.exchanges}
+    more = {"context": origin.context, "tools": origin.tools, "exchanges": origin.exchanges}
     document |= {name: value for name, value in more.items() if value is not None}
     return write_run(run, decision, describe(run, event, decision, document))
 
@@ -126,6 +137,10 @@ def turn(run: Run, watch: Watch, means: Means = MANUAL) -> Run:
     with shield():
         if is_in_doubt(run):
             return give_up(run)
+        if is_lost(run):
+            run = apply(run, Lost(), means)
+            if not run.event.get("open"):  # a limit forbids the call
+                return asked(run, means)
         if run.state.tree.phase != "calling":
             run = _attempts(run, watch, means)
         if run.state.tree.phase == "calling":
@@ -144,14 +159,19 @@ def asked(run: Run, means: Means) -> Run:
 
 def _attempts(run: Run, watch: Watch, means: Means) -> Run:
     """Perform the stage's own effect, until it has ended well, or its failure is not to be tried again in this turn."""
+    lost = 0
     while True:
         if stage_of(run).kind == "agent" and not may_ask(run, means):
             return run
-        run = _attempt(run, watch, means)
+        run = _attempt(run, watch, means, again=lost < LOST_TRIES)
         # A failure that the retry policy covers leaves the stage ready; a stage routed to itself has a new visit.
         if run.state.tree.phase != "ready" or not run.event.get("open"):
             return run
-        _pause(run)
+        lost = lost + 1 if run.event["type"] == "lost" else 0
+        if lost:
+            _sleep(LOST_PAUSE * lost)
+        else:
+            _pause(run, watch)
 
 
 def may_ask(run: Run, means: Means) -> bool:
@@ -162,19 +182,21 @@ def may_ask(run: Run, means: Means) -> bool:
     return stage_of(run).repeatable or not (run.event.get("effect") or {}).get("doubtful")
 
 
-def _attempt(run: Run, watch: Watch, means: Means) -> Run:
-    """Perform the stage's effect once."""
+def _attempt(run: Run, watch: Watch, means: Means, *, again: bool) -> Run:
+    """Perform the stage's effect once. ``again``: a model's call whose answer was lost on its way may be made again."""
     stage = stage_of(run)
     if stage.kind not in ("task", "agent"):
         raise IllegalEvent(f"stage {stage.name!r} has no effect to perform; nothing changed")
+    if stage.kind == "agent" and means.ready is not None:
+        means.ready()  # what keeps the model from being called is said before anything is saved
     watch(run, "attempt")
-    if not stage.repeatable:
+    if not stage.repeatable or reserves(run):
         run = apply(run, Intended(), means)
     if stage.kind == "agent":
         from stateline.engine.agent import ask
 
         try:
-            happened = ask(run, means)
+            happened = ask(run, means, again=again)
         except StatelineError as error:
             _take_back(run, means, error)
             raise
@@ -230,12 +252,21 @@ def _directory(run: Run) -> str:
     return os.path.dirname(str(run.event["machine"]["path"]))
 
 
-def _pause(run: Run) -> None:
-    """Wait before the next attempt: ``backoff`` [s], doubling with each attempt of this retry budget."""
+def pause_before(run: Run) -> float:
+    """How long to wait before the next attempt [s]: ``backoff``, doubling with each attempt of this retry budget."""
     tree = run.state.tree
     backoff = run.machine.stages[tree.stage].retry.backoff
     doublings = min(tree.attempt - tree.first_attempt - 1, 30)  # by then any backoff has reached the longest pause
-    seconds = min(backoff * 2.0**doublings, LONGEST_PAUSE)
+    return min(backoff * 2.0**doublings, LONGEST_PAUSE)
+
+
+def _pause(run: Run, watch: Watch) -> None:
+    seconds = pause_before(run)
     if seconds > 0:
-        with interruptible():
-            time.sleep(seconds)
+        watch(run, "pause")
+        _sleep(seconds)
+
+
+def _sleep(seconds: float) -> None:
+    with interruptible():
+        time.sleep(seconds)

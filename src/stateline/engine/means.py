@@ -21,7 +21,8 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     stand in the place of the context's prompts where they are not None. ``on_text`` hears a reply while it arrives, in
     another thread than the caller's. ``jobs`` bounds the tool calls that run at the same time. ``exchanges`` gives what
     the next event is to say under that name, after the calls made so far; without it the event repeats what the last
-    one said. ``ready`` raises what is known beforehand to keep the model from being called.
+    one said. ``ready`` raises what is known beforehand to keep the model from being called. ``warn`` hears what the
+    caller of the verb should be told.
     """
 
     model: Any = None
@@ -33,6 +34,7 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int = JOBS
     exchanges: Callable[[], Json] | None = None
     ready: Callable[[], None] | None = None
+    warn: Callable[[str], None] | None = None
 
     @property
     def manual(self) -> bool:

@@ -18,7 +18,7 @@ from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import VERSION, Pointer, Ref
 from stateline.bundle.objects import Artifact, artifact_ref
 from stateline.bundle.redact import Redactor
-from stateline.engine.runevent import FREE, Cost, is_calling, read_event
+from stateline.engine.runevent import FREE, ContextPlace, Cost, is_calling, read_event
 from stateline.errors import IntegrityError, NotFound, UsageError
 from stateline.machine import spec
 from stateline.machine.run import Decision, Facts, Failure, Instance, RunState
@@ -52,23 +52,44 @@ class MachineRecord(msgspec.Struct, frozen=True):
 
 
 class ContextRef(msgspec.Struct, frozen=True):
-    """The context that a run began with: its scope's key and its snapshot's digest."""
+    """The context that a run began with: its scope's key, and the digest of its state, which hangs on no clock. The
+    event says which snapshot holds it."""
 
     scope: str
     sha256: str
 
 
+class Context(msgspec.Struct, frozen=True):
+    """What a context's snapshot holds: the SHA-256 of its state, the prompts and settings in it, and the model, the
+    endpoint and the toolset (its hash) that it was made for ("" for none, and for the provider's own)."""
+
+    sha256: str
+    facts: dict[str, Json]
+    model: str = ""
+    base_url: str = ""
+    toolset: str = ""
+
+
+def _without_context() -> Context | None:
+    return None
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A run at one snapshot. ``extra`` keeps fields of ``state`` that a newer minor version wrote. ``context`` gives
-    the prompts and settings that it began with (None without), and reads them when it is first called."""
+    """A run at one snapshot. ``extra`` keeps fields of ``state`` that a newer minor version wrote. ``began_with`` gives
+    the context that it began with (None without one), and reads it when it is first called."""
 
     scope: Any  # store.Scope, which is no msgspec type
     snapshot: Any  # store.Snapshot; None for a run that is about to begin
     record: MachineRecord
     machine: Machine
     state: RunState
-    context: Callable[[], dict[str, Json] | None]
+    began_with: Callable[[], Context | None] = _without_context
     extra: dict[str, Json] = {}
+
+    def context(self) -> dict[str, Json] | None:
+        """The prompts and settings of the context. Raises ``IntegrityError`` when that cannot be read."""
+        found = self.began_with()
+        return None if found is None else found.facts
 
     @property
     def id(self) -> str:
@@ -117,7 +138,7 @@ def _source(data: bytes, format: str) -> Artifact:
 def read_run(store: Store, scope: Scope, snapshot: Snapshot) -> Run:
     """The run at ``snapshot``. Raises ``IntegrityError`` when a state is not a run's or an object is damaged."""
     whole = snapshot.state
-    read_event(snapshot)
+    event = read_event(snapshot)
     try:
         record = msgspec.convert({name: whole["machine"][name] for name in ("format", "source", "spec")}, MachineRecord)
         machine = spec.from_json(canonical.decode(store.get(record.spec)))
@@ -130,8 +151,8 @@ def read_run(store: Store, scope: Scope, snapshot: Snapshot) -> Run:
         _demand_performable(machine, state, snapshot.event)
         if state.context is not None:
             naming.checked_key(msgspec.convert(state.context, ContextRef).scope)
-            if not naming.snapshot_parts(str(snapshot.event.get("context_path"))):
-                raise KeyError("context_path")
+            if event.context is None or not naming.snapshot_parts(event.context.path):
+                raise KeyError("event.context")
     except IntegrityError as error:
         raise scope.with_way_out(error) from None
     except (KeyError, TypeError, AttributeError, UsageError, msgspec.ValidationError) as error:
@@ -150,7 +171,7 @@ def read_run(store: Store, scope: Scope, snapshot: Snapshot) -> Run:
         machine=machine,
         state=state,
         # It stays the same for the whole chain, so it is read once in a call, however many turns that has.
-        context=cache(partial(context_facts, store, state.context, snapshot.event.get("context_path"))),
+        began_with=cache(partial(context_of, store, state.context, event.context)),
         extra={name: value for name, value in rest.items() if name not in known},
     )
 
@@ -191,20 +212,20 @@ def write_run(run: Run, decision: Decision, event: dict[str, Json]) -> Run:
     Raises as ``Scope.save``; ``ConflictError`` when the run is no longer the head.
     """
     state = {**run.extra, **msgspec.to_builtins(decision.state), "machine": run.record.document()}
-    _settle_context(run, decision.state.context, event.get("context_path"))
+    _settle_context(run, decision.state.context, event.get("context"))
     snapshot = run.scope.save(state, kind="run", event=event, parent=run.snapshot, masked=True)
     return replace(run, snapshot=snapshot, state=decision.state)
 
 
-def _settle_context(run: Run, context: Json, path: Json) -> None:
+def _settle_context(run: Run, context: Json, place: Json) -> None:
     """What survives a power loss must not name a context that does not. What the run's last full snapshot names was
     settled then."""
     store, before = run.scope.store, run.snapshot
     if not isinstance(context, dict) or store.backend.durability != FULL:
         return
-    if before is None or before.event.get("durability") != FULL or before.event.get("context_path") != path:
+    if before is None or before.event.get("durability") != FULL or before.event.get("context") != place:
         scope = store.scope(str(context["scope"]))
-        scope.settle(store.read_snapshot(scope.hash, Pointer(str(path), str(context["sha256"]))))
+        scope.settle(store.read_snapshot(scope.hash, Pointer(place["path"], place["sha256"])))
 
 
 def mask_state(redactor: Redactor, state: RunState, before: Instance | None = None) -> tuple[RunState, int]:
@@ -256,28 +277,44 @@ def mask_calls(mask: Callable[[Json], Json], calls: list[Json]) -> list[Json]:
     ]
 
 
-def context_facts(store: Store, context: Json, path: Json) -> dict[str, Json] | None:
-    """The prompts and settings of the context snapshot that a run began with; None without one.
+def context_of(store: Store, context: Json, place: ContextPlace | None) -> Context | None:
+    """The context that a run began with, from the snapshot at ``place``; None without one.
 
-    Raises ``IntegrityError`` when it is missing or damaged.
+    Raises ``IntegrityError`` when it is missing or damaged, or when its state is not the one that the run names.
     """
-    if not isinstance(context, dict):
+    if not isinstance(context, dict) or place is None:
         return None
     scope = store.scope(str(context["scope"]))
+    anew = (
+        "a run whose context is lost for good can only be begun anew: `stateline execute MACHINE --id RUN --force`, "
+        "or `stateline run -p TEXT --id RUN --force`"
+    )
     try:
-        return facts_in(store, store.read_snapshot(scope.hash, Pointer(str(path), str(context["sha256"]))))
+        found = read_context(store, store.read_snapshot(scope.hash, Pointer(place.path, place.sha256)))
     except IntegrityError as error:
         told = scope.with_way_out(error)
         # Once the scope is repaired, what was lost stays lost, and this run cannot do without it.
         raise IntegrityError(
             f"the run began with a context that cannot be read: {told.message}",
             finding=error.finding,
-            hint=f"{told.hint}; a run whose context is lost for good can only begin anew (--force, or another --id)",
+            hint=f"{told.hint}; {anew}",
         ) from None
+    if found.sha256 != context["sha256"]:
+        raise IntegrityError(
+            f"the snapshot {place.path} of {scope.key} is not the context that the run began with: the SHA-256 of its "
+            f"state is {found.sha256}, the run says {context['sha256']}; nothing was changed",
+            finding="altered",
+            hint=f"look for the snapshot with that state in a copy of the store; {anew}",
+        )
+    return found
 
 
-def facts_in(store: Store, context: Snapshot) -> dict[str, Json]:
-    """The prompts and settings in a context's snapshot. Raises ``IntegrityError`` when it holds none."""
+def read_context(store: Store, context: Snapshot) -> Context:
+    """What a context's snapshot holds; reads its objects. Raises ``IntegrityError`` when it holds no context.
+
+    The digest is that of the canonical form of the resolved state, so it hangs on nothing but what the context says:
+    the same one, derived in another store at another time, has the same. An artifact stands there as its entry.
+    """
     state = store.resolve(context.state)
     if not isinstance(state, dict) or not {"prompts", "settings"} <= state.keys():
         raise IntegrityError(
@@ -285,7 +322,11 @@ def facts_in(store: Store, context: Snapshot) -> dict[str, Json]:
             finding="malformed",
             hint="nothing was changed; `stateline verify` lists all damage",
         )
-    return {"prompts": state["prompts"], "settings": state["settings"]}
+    whole = canonical.walk(state, lambda leaf: leaf.document() if isinstance(leaf, Ref) else leaf)
+    digest = canonical.sha256(canonical.encode(whole, depth=canonical.FILE_DEPTH))
+    made_for = (state.get(name) for name in ("model_id", "base_url", "toolset_hash"))
+    model, base_url, toolset = (name if isinstance(name, str) else "" for name in made_for)
+    return Context(digest, {"prompts": state["prompts"], "settings": state["settings"]}, model, base_url, toolset)
 
 
 def facts_of(run: Run, cost: Cost = FREE, *, manual: bool = True) -> Facts:

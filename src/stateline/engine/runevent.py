@@ -42,7 +42,7 @@ _CARRIED = (
     "started_at",
     "machine",
     "tools",
-    "context_path",
+    "context",
     "answered",
     "output_of",
     "exchanges",
@@ -62,6 +62,13 @@ class MachinePlace(msgspec.Struct, frozen=True):
 
 class ToolsPlace(msgspec.Struct, frozen=True):
     """The tools manifest: real path, the SHA-256 of the file's bytes."""
+
+    path: str
+    sha256: str
+
+
+class ContextPlace(msgspec.Struct, frozen=True):
+    """The snapshot of the context that the run began with: file name and SHA-256."""
 
     path: str
     sha256: str
@@ -107,11 +114,14 @@ class Way(msgspec.Struct, frozen=True, rename={"source": "from", "target": "to"}
 
 class Effect(msgspec.Struct, frozen=True):
     """The pending effect: its idempotency key, and how often it has been attempted. ``doubtful``: it may have been
-    performed, in snapshots that are lost."""
+    performed, in snapshots that are lost. ``reserved``: a call of a model that has been counted before it was made.
+    ``refused``: how many of its replies were of no use."""
 
     key: str
     attempt: int
     doubtful: bool = False
+    reserved: bool = False
+    refused: int = 0
 
 
 class Calls(msgspec.Struct, frozen=True):
@@ -171,7 +181,7 @@ class RunEvent(msgspec.Struct, frozen=True, kw_only=True):
     meters: Meters
     transitions: list[Way]
     tools: ToolsPlace | None = None
-    context_path: str | None = None
+    context: ContextPlace | None = None
     effect: Effect | msgspec.UnsetType = msgspec.UNSET
     calls: Calls | None = None
     asked: list[CallAsked] = []
@@ -267,9 +277,16 @@ def describe(run: Run, event: Event, decision: Decision, document: dict[str, Jso
         document["waiting"] = {"requestId": own["key"] if own else _name(run, document, 0)}
         if isinstance(event, Replaced) and "waiting" in run.event:
             document["waiting"] = run.event["waiting"]
-    if isinstance(event, Intended | Lost | Unsent) or retrying or after.tree.phase == "calling":
+    lost = isinstance(event, Lost) and not decision.transitions and after.status != "error"
+    if isinstance(event, Intended | Unsent) or lost or retrying or after.tree.phase == "calling":
         document["open"] = True
     return document
+
+
+def reserves(run: Run) -> bool:
+    """Whether a call of the model at the stage where ``run`` stands is counted before it is made, so that a bound on
+    calls holds however often the process dies."""
+    return run.machine.stages[run.state.tree.stage].kind == "agent" and run.machine.bounds.max_llm_calls > 0
 
 
 def _enters(before: RunState | None, event: Event, decision: Decision) -> bool:
@@ -312,11 +329,23 @@ def _tell_effect(run: Run, event: Event, decision: Decision, document: dict[str,
         # Fixed here, before the first attempt, so that every attempt of this visit bears the same key.
         document["effect"] = {"key": _name(run, document, 0)}
     if "effect" in document:  # a person's stage that failed has none
-        document["effect"] = {**document["effect"], "attempt": tree.attempt}
+        document["effect"] = {**document["effect"], "attempt": tree.attempt} | _counted(run, event, document["effect"])
+        if not isinstance(event, Intended) and not (tree.phase == "unknown" or isinstance(event, Replaced)):
+            document["effect"].pop("reserved", None)
         asked = run.snapshot is not None and run.state.tree.phase == "unknown"
         if isinstance(event, Succeeded | Failed | Replied | Answered) or (isinstance(event, Retried) and asked):
             # Whoever performed it, or decided after being asked what became of it, has heeded the doubt.
             document["effect"].pop("doubtful", None)
+
+
+def _counted(run: Run, event: Event, effect: dict[str, Json]) -> dict[str, Json]:
+    """What the effect's members say of a model's call that is made now, or has brought nothing of use."""
+    if isinstance(event, Intended) and reserves(run):
+        return {"reserved": True}
+    useless = isinstance(event, Replied) or (isinstance(event, Failed) and event.kind in ("reply", "output"))
+    if useless and run.machine.stages[run.state.tree.stage].kind == "agent":
+        return {"refused": effect.get("refused", 0) + 1}
+    return {}
 
 
 def _asked(before: RunState | None, after: RunState) -> list[Json]:

@@ -16,7 +16,7 @@ from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.engine.means import MANUAL, Means
 from stateline.engine.record import MachineRecord, Run, facts_of, mask_calls, mask_state, write_run
-from stateline.engine.runevent import FREE, Cost, carried, describe, is_calling
+from stateline.engine.runevent import FREE, Cost, carried, describe, is_calling, reserves
 from stateline.errors import ConflictError, DurabilityUnknown, StatelineError, StorageError, ValueRefused
 from stateline.machine.advance import advance
 from stateline.machine.handlers import keep_unsettled
@@ -32,6 +32,7 @@ from stateline.machine.run import (
     Replaced,
     Replied,
     Succeeded,
+    Unsent,
 )
 from stateline.machine.spec import Machine, Stage
 from stateline.store.store import Store
@@ -110,7 +111,7 @@ def doubts(run: Run) -> list[Event]:
     """The events by which a run whose effect is in doubt comes to wait for word of it; none for one that is not."""
     tree = run.state.tree
     if tree.phase == "started":
-        return [Lost()]
+        return [] if is_lost(run) else [Lost()]
     if tree.phase == "calling":
         lost = once(run) if (run.event.get("calls") or {}).get("doubtful") is True else []
         if lost:
@@ -118,6 +119,13 @@ def doubts(run: Run) -> list[Event]:
         return [Lost()] if any(call["status"] == "started" for call in tree.pending) else []
     doubtful = tree.phase == "ready" and (run.event.get("effect") or {}).get("doubtful") is True
     return [Intended(), Lost()] if doubtful and not stage_of(run).repeatable else []
+
+
+def is_lost(run: Run) -> bool:
+    """Whether a model's call was counted and made, nothing is known of it, and it may be made again. The lock must be
+    held, so that whoever made it is gone."""
+    stage = stage_of(run)
+    return run.state.tree.phase == "started" and stage.kind == "agent" and stage.repeatable
 
 
 def give_up(run: Run) -> Run:
@@ -149,10 +157,16 @@ def replace_machine(run: Run, machine: Machine, record: MachineRecord, places: d
 
 
 def _full_cost(run: Run, event: Event, cost: Cost) -> Cost:
-    """An answer in a model's stead is a call of a model, whoever it was."""
+    """An answer in a model's stead is a call of a model, whoever it was. A call that was counted before it was made is
+    not counted again when it has ended, and not at all if it was not sent."""
+    calls = cost.llm_calls
     if isinstance(event, Answered) and stage_of(run).kind == "agent" and not is_calling(run.state.tree):
-        return replace(cost, llm_calls=1)
-    return cost
+        calls = 1
+    if isinstance(event, Intended) and reserves(run):
+        calls = 1
+    elif isinstance(event, Replied | Failed | Unsent | Answered):
+        calls -= (run.event.get("effect") or {}).get("reserved") is True
+    return replace(cost, llm_calls=calls)
 
 
 def _decide(run: Run, happened: Happened) -> Decision:

@@ -37,9 +37,9 @@ def parse_answer(data: bytes) -> Json | msgspec.UnsetType:
 
 def parse_reply_of(data: bytes) -> Json | msgspec.UnsetType:
     """An answer in a model's stead, as :func:`parse_answer`. Raises ``AnswerRefused`` for what begins like JSON and is
-    none: calls of tools with a brace missing must not end as the run's answer."""
+    none: calls of tools with a brace missing, or half a text, must not end as the run's answer."""
     said = parse_answer(data)
-    if isinstance(said, str) and data.lstrip()[:1] in (b"{", b"["):
+    if isinstance(said, str) and data.lstrip()[:1] in (b"{", b"[", b'"') and not reads_as_json(data):
         raise AnswerRefused(
             f"the answer begins with {said.lstrip()[0]!r} and is not JSON; nothing was lost, and the run still waits",
             hint="correct the JSON (a brace, a quote, a comma?), or take the text as it is by --input-format text",
@@ -128,7 +128,7 @@ def unwrap(run: Run, value: Json) -> Answer:
         return Answer(inner, named=True)
     answered = run.event.get("answered") or {}
     if named is not None and named == answered.get("requestId"):
-        if _digest(run, inner) != answered.get("sha256"):
+        if answered.get("sha256") not in _digests(run, inner):
             raise AnswerRefused(
                 f"the request {named!r} was answered before, and differently; nothing was changed",
                 hint=f"`stateline exec history {run.id}` shows the answer that was taken",
@@ -144,12 +144,19 @@ def unwrap(run: Run, value: Json) -> Answer:
 
 def fingerprint(run: Run, value: Json) -> dict[str, Json]:
     """What the event keeps of an answer to the open request, so that the same, given twice, counts once."""
-    return {"requestId": (run.event.get("waiting") or {}).get("requestId"), "sha256": _digest(run, value)}
+    own, meant = _digests(run, value)
+    sha256 = meant if expects_reply(run) else own
+    return {"requestId": (run.event.get("waiting") or {}).get("requestId"), "sha256": sha256}
 
 
-def _digest(run: Run, value: Json) -> str:
+def _digests(run: Run, value: Json) -> tuple[str, str]:
+    """The digest of an answer as it stands there, and of what it says as a reply in a model's stead, which can be given
+    in several forms. An event has the one or the other; older ones have the first of replies as well."""
+    from stateline.model.answer import meaning
+
     masked, _ = run.scope.store.redactor.redact(value)
-    return canonical.sha256(canonical.encode(masked))
+    own, meant = (canonical.sha256(canonical.encode(each)) for each in (masked, meaning(masked)))
+    return own, meant
 
 
 def expects_reply(run: Run) -> bool:
@@ -183,11 +190,16 @@ def is_built_in(run: Run) -> bool:
     return not path or path == (run.event.get("tools") or {}).get("path")
 
 
+def ways_out(run: Run) -> tuple[str, str]:
+    """Whole commands, whichever was called: the one that begins another such run, and the one that begins this anew."""
+    if is_built_in(run):
+        return "stateline run -p TEXT", f"stateline run --id {run.id} --force -p TEXT"
+    return "stateline execute MACHINE --id NEW", f"stateline execute MACHINE --id {run.id} --force"
+
+
 def not_waiting(run: Run) -> UsageError:
     """The error for input that nobody asked for."""
-    another, anew = "stateline execute MACHINE --id NEW", f"stateline execute MACHINE --id {run.id} --force"
-    if is_built_in(run):
-        another, anew = "stateline run -p TEXT", f"stateline run --id {run.id} --force -p TEXT"
+    another, anew = ways_out(run)
     hints = {
         "error": f"mend the cause and `stateline exec resume {run.id} --retry`, or begin anew: `{anew}`",
         "complete": f"`{another}` starts another run, `{anew}` begins this one anew",

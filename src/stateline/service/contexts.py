@@ -7,6 +7,7 @@ reply of a model is a snapshot before the next one is asked for, so nothing that
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Callable
 from typing import Literal
 
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json
 from stateline.errors import IntegrityError, NotFound, RequestError
+from stateline.machine.problems import quoted
 from stateline.model.protocol import Model, Reply, Request, ToolSpec
 from stateline.prestage.context import (
     Draft,
@@ -26,6 +28,7 @@ from stateline.prestage.context import (
     draft_of,
     drift,
     laid_over,
+    left_out,
     refine,
 )
 from stateline.process.interrupts import Signals, shield
@@ -42,15 +45,20 @@ _NAMELESS = "a model without a name"
 
 class ContextOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the caller asked for. ``name`` None: the default context of the model, base URL and toolset. ``parent``
-    demands a head by revision; ``wait`` [s]. ``model`` is asked where there is something to understand; without one
-    the flags are taken as they are. ``began`` is told the purpose of each call of it beforehand."""
+    demands a head by revision; ``wait`` bounds the wait for the lock [s], None: as long as a model may take. ``model``
+    is asked where there is something to understand; without one the flags are taken as they are. ``ready`` raises
+    what is known to keep the model from being called; ``began`` is told the purpose of each call of it beforehand.
+    ``run`` is the id that the caller gave to the run which is to begin with the context, so that a call by the same
+    words, after one that died, refines nothing twice."""
 
     name: str | None = None
     wishes: Wishes = Wishes()
     parent: str | None = None
-    wait: float = WAIT
+    wait: float | None = None
     model: Model | None = None
+    ready: Callable[[], None] | None = None
     began: Callable[[str], None] | None = None
+    run: str | None = None
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -140,11 +148,13 @@ def prepare(store: Store, options: ContextOptions) -> Prepared:
     is not there and is refined is derived first: two calls and two snapshots.
     """
     scope = context_scope(store, options)
+    told: list[str] = []
     with Signals():
         found = rehearse(store, scope, options)
         head, state = found.head, found.state
+        demand_ready(options, found)
         if found.steps:
-            with scope.locked(options.wait), shield():
+            with scope.locked(_patience(options)), shield():
                 # Somebody may have derived or refined it while we waited for the lock: go by what is there now.
                 found = rehearse(store, scope, options)
                 head, state, masked = found.head, found.state, found.masked
@@ -156,10 +166,40 @@ def prepare(store: Store, options: ContextOptions) -> Prepared:
                     event = {**change.event, **({"redactions": counted} if counted else {})}
                     event["started_at"] = store.now(None)
                     head = scope.save(change.state, kind="context", event=event, parent=head, masked=True)
+                    told += _left_out(scope, step, state, change.state)
                     state, masked = change.state, 0
     if head is None or state is None:  # without a head there is a step
         raise NotFound(f"there is no context {scope.key}; nothing was done", hint="repeat the call")
-    return _prepared(head, state, found, store.warnings)
+    return _prepared(head, state, found, [*store.warnings, *told])
+
+
+def _patience(options: ContextOptions) -> float:
+    """How long the context's lock is waited for [s]: whoever holds it may be waiting for a model."""
+    if options.wait is not None:
+        return options.wait
+    from stateline.prestage.model import TIMEOUT
+
+    return TIMEOUT + WAIT
+
+
+def _left_out(scope: Scope, step: Step, before: dict[str, Json] | None, after: dict[str, Json]) -> list[str]:
+    """What a model that refines took out of the context without being told to by a flag, one sentence each."""
+    if before is None or not step.modelled:
+        return []
+    way = f"`stateline diff {scope.key}~1 {scope.key}` shows all that changed"
+    redact = scope.store.redactor.redact
+    return [
+        f"the model left out the {kind} {quoted(redact(text)[0])}, which the context had; {way}"
+        for kind, text in left_out(draft_of(before), draft_of(after), step.wishes.settings)
+    ]
+
+
+def demand_ready(options: ContextOptions, found: Rehearsal) -> None:
+    """Raise ``RequestError`` for a model that is to be asked, by a step or by the run with the task that follows, and
+    cannot be called, as far as that is known here."""
+    asks = options.wishes.task is not None or any(step.modelled for step in found.steps)
+    if options.ready is not None and asks:
+        options.ready()
 
 
 def context_scope(store: Store, options: ContextOptions) -> Scope:
@@ -187,8 +227,11 @@ def rehearse(store: Store, scope: Scope, options: ContextOptions) -> Rehearsal:
     demand_head(scope, head, options.parent)
     state = None if head is None else _state(store, head)
     steps = _steps(state, wishes, options.model is not None)
-    _demand_room(state, steps)
     warnings = [] if state is None else _unheeded(state, wishes)
+    if head is not None and state is not None and _is_made(store, head, state, steps, options.run):
+        steps = []
+        warnings.append(f"the context was refined by these words for the run {options.run} before, and was not again")
+    _demand_room(state, steps)
     return Rehearsal(head=head, state=state, steps=steps, warnings=warnings, wishes=wishes, masked=masked)
 
 
@@ -208,6 +251,22 @@ def _steps(state: dict[str, Json] | None, wishes: Wishes, modelled: bool) -> lis
         # There are no words to understand.
         return [Step("refine", LITERAL, False, kept)]
     return []
+
+
+def _is_made(store: Store, head: Snapshot, state: dict[str, Json], steps: list[Step], run: str | None) -> bool:
+    """Whether the head is the very refinement that is asked for, by a call for the same run that died before it could
+    begin: its reply is paid, and the words would be there twice."""
+    if run is None or [step.type for step in steps] != ["refine"]:
+        return False
+    event, step = head.event, steps[0]
+    if (event.get("type"), event.get("run"), event.get("by")) != ("refine", run, step.by):
+        return False
+    asked = {"text": step.wishes.refine, "settings": step.wishes.settings}
+    if canonical.encode(state["refinements"].get("last")) != canonical.encode(asked):
+        return False
+    begun = store.scope(f"run:{run}").head()
+    place = None if begun is None else begun.event.get("context")
+    return not isinstance(place, dict) or place.get("sha256") != head.sha256
 
 
 def _demand_room(state: dict[str, Json] | None, steps: list[Step]) -> None:
@@ -236,39 +295,76 @@ def _change(
     head, state = before
     text = step.wishes.refine if step.type == "refine" else None
     event: dict[str, Json] = {"type": step.type, "by": step.by, "text": text}
+    if step.type == "refine" and options.run is not None:
+        event["run"] = options.run
     if options.model is None or not step.modelled:
         return Change({**event, "settings": step.wishes.settings}, _literally(step, state))
-    from stateline.prestage import model
-
     seq = 0 if head is None else head.seq + 1
     request = _request(step, state)
-    # A call that was cut off by a crash is made again with the same key.
-    request = replace(request, key=f"{scope.key}:{seq}:{request.digest()[:16]}")
+    # A recording tells by the key a call that was made again after a crash. But nothing of a reply outlives the
+    # process, and another store may have the same key, so no server must give what it gave to another call.
+    key = f"{scope.key}:{seq}:{request.digest()[:16]}"
+    request = replace(request, key=key, mark=secrets.token_hex(8))
     if options.began is not None:
         options.began(step.type)
-    draft, reply, masked = _proposal(scope.store, options.model, request)
-    after = model.derive(step.wishes, draft) if state is None else model.refine(state, step.wishes, draft)
+    reply, (after, masked) = _asked(scope.store, options.model, request, lambda draft: _taken(step, state, draft))
     event |= _told(None if state is None else draft_of(state), draft_of(after))
     event |= {"usage": msgspec.to_builtins(reply.usage), "request": request.digest()}
     return Change(event | ({"redactions": masked} if masked else {}), after)
 
 
-def _proposal(store: Store, asked: Model, request: Request) -> tuple[Draft, Reply, int]:
-    """What the model proposes, as it may be stored, its reply, and how often something was masked."""
+def _taken(step: Step, state: dict[str, Json] | None, draft: Draft) -> dict[str, Json]:
+    """The state that a proposal makes. Raises ``RequestError`` for one that is refused."""
+    from stateline.prestage import model
+
+    return model.derive(step.wishes, draft) if state is None else model.refine(state, step.wishes, draft)
+
+
+def _asked(
+    store: Store, asked: Model, request: Request, take: Callable[[Draft], dict[str, Json]]
+) -> tuple[Reply, tuple[dict[str, Json], int]]:
+    """The model's reply, the state that ``take`` makes of its proposal, and how often something was masked in it. A
+    recording keeps with the reply why it was refused."""
+    from stateline.prestage import model
+
+    def made(reply: Reply) -> tuple[dict[str, Json], int]:
+        draft, masked = _proposal(store, request, reply)
+        return take(draft), masked
+
+    def judge(reply: Reply) -> str:
+        try:
+            made(reply)
+        except RequestError as error:
+            return error.message
+        return ""
+
+    try:
+        reply = model.ask(asked, request, judge)
+    except RequestError as error:
+        raise _unread(store, error) from None
+    return reply, made(reply)
+
+
+def _proposal(store: Store, request: Request, reply: Reply) -> tuple[Draft, int]:
+    """What a reply proposes, as it may be stored, and how often something was masked."""
     from stateline.prestage import model
 
     try:
-        reply = model.ask(asked, request)
         draft = model.proposal(request, reply)
     except RequestError as error:
-        if type(error) is not RequestError:  # what a recording lacks, and the like, has words of its own
-            raise
-        # A provider and a broken reply are quoted, and both may hold what nobody should read.
-        message, hint = store.redactor.redact([error.message, error.hint])[0]
-        raise RequestError(message, hint=hint) from None
+        raise _unread(store, error) from None
     # Part by part: the names of the parts are ours, and no secret even where one is spelled like them.
     parts = [store.redactor.redact(part) for part in (draft.system, draft.developer, draft.settings)]
-    return Draft(*(part for part, _ in parts)), reply, sum(count for _, count in parts)
+    return Draft(*(part for part, _ in parts)), sum(count for _, count in parts)
+
+
+def _unread(store: Store, error: RequestError) -> RequestError:
+    """``error`` as it may be shown: a provider and a broken reply are quoted, and both may hold what nobody should
+    read. What a recording lacks, and the like, has words of its own."""
+    if type(error) is not RequestError:
+        return error
+    message, hint = store.redactor.redact([error.message, error.hint])[0]
+    return RequestError(message, hint=hint)
 
 
 def _told(old: Draft | None, new: Draft) -> dict[str, Json]:

@@ -11,10 +11,19 @@ from msgspec.structs import replace
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
 from stateline.engine.loop import Watch, asked, may_ask, turn
-from stateline.engine.means import MANUAL
-from stateline.engine.record import Run, keep_machine, load_run, read_run, run_scope
-from stateline.engine.step import Happened, apply, give_up, is_in_doubt, is_model_awaited, replace_machine, take
-from stateline.errors import ConflictError, IllegalEvent, MachineChanged, PlaybackMiss
+from stateline.engine.means import MANUAL, Means
+from stateline.engine.record import Run, facts_of, keep_machine, load_run, read_run, run_scope
+from stateline.engine.step import (
+    Happened,
+    apply,
+    doubts,
+    give_up,
+    is_in_doubt,
+    is_model_awaited,
+    replace_machine,
+    take,
+)
+from stateline.errors import ConflictError, IllegalEvent, MachineChanged, PlaybackMiss, StatelineError
 from stateline.machine.advance import advance
 from stateline.machine.run import Answered, Replaced, Retried
 from stateline.machine.spec import Machine
@@ -24,11 +33,13 @@ from stateline.service.answers import (
     answered_run,
     as_event,
     fingerprint,
+    is_built_in,
     not_waiting,
     parse_answer,
     parse_reply_of,
     parse_text,
     unwrap,
+    ways_out,
 )
 from stateline.service.demands import demand_head
 from stateline.service.launch import (
@@ -128,9 +139,10 @@ def execute(store: Store, options: Options) -> Outcome:
         elif (changed := change_of(run, machinery)) is not None:
             if not options.accept_change:
                 raise changed
-            _demand_wanted(run, call.input)
-            run = _accept(store, run, machinery, call)
-            call = replace(call, parent=None)
+            if run.state.status != "complete":
+                _demand_wanted(run, call.input)
+                run = _accept(store, run, machinery, call)
+                call = replace(call, parent=None)
         elif run.state.status != "complete" and run.event["machine"]["path"] != machinery.path:
             _demand_wanted(run, call.input)
             run = _move(store, run, machinery, call)
@@ -147,8 +159,7 @@ def resume(store: Store, run: str, call: Call, *, retry: bool = False) -> Outcom
         signals.run = run
         if not retry:
             return proceed(found, call, [])
-        if call.input is not msgspec.UNSET:
-            raise IllegalEvent("a retry takes no input; nothing was changed", hint="give --retry or --input, not both")
+        demand_no_input(call)
         with found.scope.locked(call.wait), shield():
             now = _demanded(current(found), call.parent)
             if now.sha256 != found.sha256:
@@ -159,18 +170,37 @@ def resume(store: Store, run: str, call: Call, *, retry: bool = False) -> Outcom
                 )
             # The lock is ours, so whoever performed a started effect is gone; nobody has called since.
             found = _retried(found, call)
-        call = replace(call, parent=None)
+        # Nothing was asked when the call began, so what stands on standard input answers nothing that it comes to.
+        call = replace(call, parent=None, stdin=None)
         if call.one_turn and found.event["transitions"]:
             # A kept output was routed again: that was the turn.
             return outcome(found, one_turn=True, warnings=call.closing(found))
         return proceed(found, call, [])
 
 
+def demand_no_input(call: Call) -> None:
+    """Raise ``IllegalEvent`` for a retry that brings an answer."""
+    if call.input is not msgspec.UNSET:
+        raise IllegalEvent("a retry takes no input; nothing was changed", hint="give --retry or --input, not both")
+
+
 def _retried(run: Run, call: Call) -> Run:
-    run = give_up(run)
     # What performs the effects of a failed run is not looked for, so that it can be reported without. This one goes on.
     means = call.means(replace(run, state=replace(run.state, status="running")))
-    return asked(apply(run, Retried(), means), means)
+    _demand_ready(run, call, means)
+    return asked(apply(give_up(run), Retried(), means), means)
+
+
+def _demand_ready(run: Run, call: Call, means: Means) -> None:
+    """Raise what keeps the model from being called, if a retry comes to that, before the retry is saved."""
+    state = run.state
+    for event in doubts(run):
+        state = advance(run.machine, state, event, facts_of(run)).state
+    retried = advance(run.machine, state, Retried(), facts_of(run, manual=means.manual))
+    tree = retried.state.tree
+    at_model = tree.phase == "ready" and run.machine.stages[tree.stage].kind == "agent"
+    if means.ready is not None and at_model and not (call.one_turn and retried.transitions):
+        means.ready()
 
 
 def check_names(options: Options) -> None:
@@ -224,27 +254,42 @@ def current(run: Run) -> Run:
 
 
 def change_of(run: Run, machinery: Machinery) -> MachineChanged | None:
-    """The error for a machine file that is not the one the run goes by, or None. A complete run never minds."""
-    if run.state.status == "complete":
-        return None
-    if run.record.source.sha256 == machinery.sha256:
+    """The error for a machine file that is not the one the run goes by, wherever either lies, or None. Of a complete
+    run too: what another machine gave is not to be taken for what this one gives."""
+    if run.machine_sha == machinery.sha256:
         return _tools_change_of(run, machinery)
-    return MachineChanged(
-        f"the machine file changed since the run {run.id} began: it was {run.record.source.sha256}, "
-        f"it is {machinery.sha256}; nothing was changed",
-        hint="--accept-change goes on with the new one, --force begins anew, --id NEW starts another run",
-    )
+    path, here = str(run.event["machine"]["path"]), machinery.path
+    said = f"the machine file changed since the run {run.id} began: it was {run.machine_sha}, it is {machinery.sha256}"
+    if is_built_in(run):
+        said = f"the run {run.id} was begun by a prompt: its machine is {run.machine_sha}, {here} is {machinery.sha256}"
+    elif path != here:
+        said = f"the run {run.id} began from another file: {path} was {run.machine_sha}, {here} is {machinery.sha256}"
+    return MachineChanged(f"{said}; nothing was changed", hint=_ways_with(run))
 
 
 def _tools_change_of(run: Run, machinery: Machinery) -> MachineChanged | None:
     """The same for the tools manifest of an unchanged machine file: its tools are a part of the machine."""
-    kept, now = (run.event.get("tools") or {}).get("sha256"), tools_now(run, machinery)
+    kept = (run.event.get("tools") or {}).get("sha256")
+    try:
+        now = tools_now(run, machinery)
+    except StatelineError:
+        if run.state.status != "complete":  # it needs its tools no more
+            raise
+        return None
     if kept == now:
         return None
     return MachineChanged(
         f"the tools manifest changed since the run {run.id} began: it was {kept}, it is {now}; nothing was changed",
-        hint="--accept-change goes on with the new one, --force begins anew, --id NEW starts another run",
+        hint=_ways_with(run),
     )
+
+
+def _ways_with(run: Run) -> str:
+    """What can be done where the machine is another."""
+    more = "--force begins it anew with this one, --id NEW starts another run"
+    if run.state.status == "complete":
+        return f"`stateline exec show {run.id}` shows what it gave (as does --accept-change); {more}"
+    return f"--accept-change goes on with the new one, {more}"
 
 
 def how_to_launch(options: Options) -> Launch:
@@ -276,7 +321,10 @@ def warnings_of(store: Store, machinery: Machinery, options: Options, name: str 
         what, change = "machine file", (run.machine_sha, machinery.sha256)
         if change[0] == change[1]:
             what, change = "tools manifest", (str(run.event["tools"]["sha256"]), str(tools_now(run, machinery)))
-        warnings.append(f"the {what}'s change is accepted ({change[0][:8]} -> {change[1][:8]})")
+        told = f"the {what}'s change is accepted ({change[0][:8]} -> {change[1][:8]})"
+        if run.state.status == "complete":
+            told += f", and nothing was run: the run {run.id} is complete, and was before"
+        warnings.append(told)
     if options.labels:
         warnings.append(f"the run {run.id} keeps the labels with which it began; --label counts for new runs")
     context = run.state.context
@@ -298,7 +346,7 @@ def _accept(store: Store, run: Run, machinery: Machinery, call: Call) -> Run:
     machine = parse_machine(store, machinery)
     with run.scope.locked(call.wait), shield():
         now = _demanded(current(run), call.parent)
-        if change_of(now, machinery) is None:
+        if now.state.status == "complete" or change_of(now, machinery) is None:
             return now
         advance(machine, now.state, Replaced())  # a machine that cannot be accepted is not stored either
         record = keep_machine(store, machinery.data, machinery.format, machine)
@@ -347,12 +395,12 @@ def proceed(run: Run, call: Call, warnings: list[str]) -> Outcome:
     try:
         run = _turns(run, call)
     except PlaybackMiss as miss:
-        raise miss.with_hint(f"{miss.hint}. {_begin_anew(run.id)}") from None
+        another, anew = ways_out(run)
+        way = f"`{anew}` begins it anew, `{another}` another run"
+        way = f"{miss.hint}. {way}" if miss.astray else f"{miss.hint}. The run {run.id} waits to go on; {way}"
+        told = dict.fromkeys([*warnings, *call.closing(run), *miss.warnings])
+        raise miss.telling(way, list(told)) from None
     return _stands(run, call, warnings)
-
-
-def _begin_anew(run: str) -> str:
-    return f"The run {run} waits to go on; --force with --id {run} begins it anew, another --id another run"
 
 
 def _stands(run: Run, call: Call, warnings: list[str]) -> Outcome:

@@ -18,7 +18,7 @@ from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json, sha256
 from stateline.engine.loop import Beginning, Given, Origin, begin, start
 from stateline.engine.means import MANUAL, Means
-from stateline.engine.record import Run, keep_machine, load_run, machine_record, read_run, run_scope
+from stateline.engine.record import Run, keep_machine, load_run, machine_record, read_context, read_run, run_scope
 from stateline.errors import AnswerRefused, IntegrityError, NotFound, RequestError, StatelineError, StorageError
 from stateline.machine.run import Started
 from stateline.machine.spec import Machine, Toolset, to_json
@@ -27,7 +27,9 @@ from stateline.service.demands import demand_head
 from stateline.store.store import WAIT, Scope, Snapshot, Store, demand_known_version
 
 if TYPE_CHECKING:
+    from stateline.bundle.redact import Sighting
     from stateline.machine.formats.python_text import Evaluated
+    from stateline.tools.manifest import FindSecret
 
 _LISTED = 8
 """How many other unfinished runs a record names."""
@@ -118,32 +120,30 @@ def read_machinery(path: str) -> Machinery:
 def parse_machine(store: Store, machinery: Machinery) -> Machine:
     """The checked machine, with its tools. Raises ``MachineInvalid`` with all its mistakes, those of the tools manifest
     included, ``RequestError`` if it holds a secret."""
-    from stateline.machine.check import load
+    from stateline.machine.check import Outside, load
 
-    if store.redactor.find(machinery.data):
-        raise RequestError(
-            f"{machinery.path} holds a secret that is also in the environment; nothing was stored",
-            hint="pass it by environment: name the variable in the stage's `env`",
-        )
-    machine = load(
-        machinery.data,
-        machinery.path,
+    demand_no_secret_in(machinery, store.redactor.find(machinery.data))
+    outside = Outside(
         evaluate=machinery.evaluate,
         toolset=lambda path: read_toolset(machinery, path, store.redactor.find),
     )
+    machine = load(machinery.data, machinery.path, outside)
     # Escapes and folded lines can hide in the file what its meaning holds. Only texts are asked about: the names of
     # the spec's fields are ours.
-    texts: list[str] = []
-    canonical.walk(to_json(machine), lambda leaf: texts.append(leaf) if isinstance(leaf, str) else None)
-    if store.redactor.find("\n".join(texts)):
-        raise RequestError(
-            f"{machinery.path} holds, in other spelling, a secret that is also in the environment; nothing was stored",
-            hint="pass it by environment: name the variable in the stage's `env`",
-        )
+    demand_no_secret_in(machinery, store.redactor.find(to_json(machine), keys=False))
     return machine
 
 
-def read_toolset(machinery: Machinery, path: str, find_secret: Callable[[bytes | str], bool]) -> Toolset:
+def demand_no_secret_in(machinery: Machinery, sighting: Sighting | None) -> None:
+    """Raise ``RequestError`` for a secret that was found in a machine file, or in what it means."""
+    if sighting:
+        raise RequestError(
+            f"{machinery.path} holds a secret ({sighting}); nothing was stored",
+            hint="take it out and pass it by environment: name a variable in the stage's `env`",
+        )
+
+
+def read_toolset(machinery: Machinery, path: str, find_secret: FindSecret) -> Toolset:
     """The checked tools of the manifest that the machine file names as ``path``. Raises as ``read_manifest``."""
     from stateline.tools.manifest import read_manifest
 
@@ -278,9 +278,9 @@ def demand_no_secret(store: Store, how: Launch, machinery: Machinery) -> None:
         "a label's name": "\n".join(how.labels),
     }
     for what, text in names.items():
-        if store.redactor.find(text):
+        if sighting := store.redactor.find(text):
             raise RequestError(
-                f"{what} holds a secret that is also in the environment; nothing was stored",
+                f"{what} holds a secret ({sighting}); nothing was stored",
                 hint="choose another name, or unset the variable if its value is no secret",
             )
 
@@ -312,11 +312,11 @@ def _meanwhile(store: Store, how: Launch, machinery: Machinery) -> Run | None:
 
 def beginning(store: Store, how: Launch, machine: Machine, machinery: Machinery) -> Beginning:
     """How the run begins. Raises ``NotFound`` for a context that does not exist, as ``engine.loop.begin``, and as
-    ``how.means``."""
+    ``how.means``; ``RequestError`` where its first stage asks a model that cannot be called."""
     name = how.context or machine.context
     given = Started(input=how.input, labels=how.labels)
     origin = Origin(machine_path=machinery.path, tools=tools_place(machine, machinery), exchanges=how.exchanges)
-    head = how.given
+    head, known = how.given, Given()
     if name is not None:
         key = f"context:{naming.checked_id(name, 'context name')}"
         head = head or store.scope(key).head()
@@ -325,31 +325,45 @@ def beginning(store: Store, how: Launch, machine: Machine, machinery: Machinery)
                 f"there is no context {name}; no run was started",
                 hint=f"derive it first: stateline run --state-scope {name} --system TEXT --set KEY=VALUE",
             )
-        given = replace(given, context={"scope": key, "sha256": head.sha256})
-        origin = replace(origin, context_path=head.path)
-    first = begin(store, machine, given, origin, Given(context=head))
+        context = read_context(store, head)
+        known = Given(context=context)
+        given = replace(given, context={"scope": key, "sha256": context.sha256})
+        origin = replace(origin, context={"path": head.path, "sha256": head.sha256})
+    first = begin(store, machine, given, origin, known)
     if any(stage.kind == "agent" for stage in machine.stages.values()):
-        return _with_means(store, how, machinery, first, Given(context=head))
+        first = _with_means(store, how, machinery, first, known)
+        if first.decision.state.tree.phase == "ready" and machine.stages[machine.start].kind == "agent":
+            _demand_callable(first.means)
     return first
+
+
+def _demand_callable(means: Means) -> None:
+    """Raise what keeps the model from being called, if there is one: a run that could not make its first step would
+    only have to be begun again."""
+    if means.ready is not None:
+        means.ready()
 
 
 def _with_means(store: Store, how: Launch, machinery: Machinery, first: Beginning, given: Given) -> Beginning:
     """``first``, or what it is with the model that the call has."""
-    record = machine_record(machinery.data, machinery.format, first.machine)
-    about_to_begin = Run(
-        scope=run_scope(store, how.run or "new"),
-        snapshot=None,
-        record=record,
-        machine=first.machine,
-        state=first.decision.state,
-        context=lambda: None if first.facts.context is None else dict(first.facts.context),
-    )
-    means = how.means(about_to_begin)
+    means = how.means(about_to_begin(store, how, machinery, first))
     if not means.manual:
         masks = first.redactions
         first = begin(store, first.machine, first.event, first.origin, replace(given, manual=False))
         first = replace(first, redactions=masks)
     return replace(first, means=means)
+
+
+def about_to_begin(store: Store, how: Launch, machinery: Machinery, first: Beginning) -> Run:
+    """The run as it would begin; nothing is stored."""
+    return Run(
+        scope=run_scope(store, how.run or "new"),
+        snapshot=None,
+        record=machine_record(machinery.data, machinery.format, first.machine),
+        machine=first.machine,
+        state=first.decision.state,
+        began_with=lambda: first.context,
+    )
 
 
 def new_id(store: Store) -> str:

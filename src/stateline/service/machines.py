@@ -10,10 +10,11 @@ from stateline.bundle import naming
 from stateline.bundle.canonical import Json
 from stateline.bundle.redact import Redactor
 from stateline.engine.record import load_run
-from stateline.errors import UsageError
+from stateline.errors import RequestError, UsageError
+from stateline.machine.problems import Problem
 from stateline.machine.run import RunState
 from stateline.machine.spec import Machine, to_json
-from stateline.service.launch import read_machinery, read_toolset
+from stateline.service.launch import Machinery, demand_no_secret_in, read_machinery, read_toolset
 from stateline.store.store import Store
 
 
@@ -30,20 +31,32 @@ def check_machine(path: str) -> Checked:
 
     Raises ``NotFound`` or ``RequestError`` if the file cannot be read; mistakes in it are the result, not an error.
     """
-    from stateline.machine.check import check
+    from stateline.machine.check import Outside, check
     from stateline.process.command import program_problem
 
     machinery, redactor = read_machinery(path), Redactor.from_environment(os.environ)
     directory = machinery.directory
-    machine, problems = check(
-        machinery.data,
-        machinery.path,
+    outside = Outside(
         exists=lambda argv: program_problem(argv, directory),
         evaluate=machinery.evaluate,
         toolset=lambda tools: read_toolset(machinery, tools, redactor.find),
         model=_choose,
     )
-    return Checked(machine is not None, [msgspec.to_builtins(problem) for problem in problems])
+    machine, problems = check(machinery.data, machinery.path, outside)
+    secret = _secret_in(machinery, machine, redactor)
+    rows = [msgspec.to_builtins(problem) for problem in (*secret, *problems)]
+    return Checked(machine is not None and not secret, rows)
+
+
+def _secret_in(machinery: Machinery, machine: Machine | None, redactor: Redactor) -> list[Problem]:
+    """The problem that the file holds a secret, if it does, in the words in which a run is refused for it."""
+    try:
+        demand_no_secret_in(machinery, redactor.find(machinery.data))
+        if machine is not None:
+            demand_no_secret_in(machinery, redactor.find(to_json(machine), keys=False))
+    except RequestError as error:
+        return [Problem(severity="error", code="secret", where="1:1", message=error.message, hint=error.hint)]
+    return []
 
 
 def _choose(name: str) -> object:
@@ -64,10 +77,10 @@ def machine_of(store: Store, path: str | None, run: str | None) -> tuple[Machine
     if run is not None:
         found = load_run(store, naming.checked_id(run, "run id"))
         return found.machine, found.state
-    from stateline.machine.check import load
+    from stateline.machine.check import Outside, load
 
     machinery = read_machinery(path or "")
-    return load(machinery.data, machinery.path, evaluate=machinery.evaluate), None
+    return load(machinery.data, machinery.path, Outside(evaluate=machinery.evaluate)), None
 
 
 def show_machine(store: Store, path: str | None, run: str | None) -> dict[str, Json]:

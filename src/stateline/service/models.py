@@ -15,9 +15,10 @@ import msgspec
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
-from stateline.bundle.envelope import Pointer
 from stateline.engine.means import Means
 from stateline.errors import IntegrityError, RequestError, StatelineError, UsageError
+from stateline.service.answers import ways_out
+from stateline.service.numbers import Numbers
 from stateline.store.store import Snapshot, Store
 
 if TYPE_CHECKING:
@@ -59,14 +60,27 @@ class Named(msgspec.Struct, frozen=True):
 
 class Exchanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether a run records or plays back: ``event.exchanges``. ``dir`` is a real path, ``playback`` the mode ("" while
-    recording). ``used`` are the numbers of the exchanges that the run has made or played, in order (of a recording the
-    newest), ``stale`` those of them that were recorded for other requests."""
+    recording). ``used`` are the numbers of the exchanges that the run has made or played (of a recording the newest),
+    ``stale`` those of them that were recorded for other requests; both as ranges."""
 
     mode: Literal["record", "playback"]
     dir: str
     playback: Literal["", "strict", "sequential", "hybrid"] = ""
-    used: list[int] = []
-    stale: list[int] = []
+    used: list[tuple[int, int]] = []
+    stale: list[tuple[int, int]] = []
+
+
+class _Tally:
+    """The numbers in a list that grows, as ranges: each is looked at once."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        self._numbers, self._seen, self._found = numbers, 0, Numbers()
+
+    def ranges(self) -> Json:
+        for number in self._numbers[self._seen :]:
+            self._found.add(number)
+        self._seen = len(self._numbers)
+        return self._found.ranges()
 
 
 class Models:
@@ -86,15 +100,23 @@ class Models:
         self._overlaid = Means()
         self._exchanges: Exchanges | None = None
         self._voice: Playback | Recorder | None = None
+        self._used = self._stale = _Tally([])
         self._late = _Late(self._environ)
-        self._contexts: dict[str, Named] = {}
         self._begun = False
         self._nobody = False
+        self._prepared = False
+        self._drifts: dict[str, None] = {}
+        self._told: list[str] = []
 
     def begin(self) -> Json:
         """The call begins a run, or is about no run: the flags say whether exchanges are recorded or played back. Gives
-        :meth:`exchanges`. Raises ``NotFound`` for a recording that is not there."""
+        :meth:`exchanges`. Raises ``NotFound`` for a recording that is not there, and as ``check_place`` for a place
+        that nothing can be recorded to."""
         wanted = self._wanted
+        if wanted is not None and wanted.mode == "record":
+            from stateline.model.recording import check_place
+
+            check_place(wanted.dir)
         if wanted is not None and wanted.mode == "playback" and not wanted.playback:
             wanted = msgspec.structs.replace(wanted, playback="hybrid")
         self._use(wanted)
@@ -111,18 +133,25 @@ class Models:
         return self._model(named)
 
     def ready(self, named: Named) -> Callable[[], None]:
-        """Raises ``RequestError`` for what is known here to keep that model from being called. Sends nothing."""
+        """Raises ``RequestError`` for what is known here to keep that model from being called, and as ``check_place``
+        for what keeps the call from being recorded. Sends nothing, changes nothing."""
 
         def demand() -> None:
-            if named.choice is not None:
-                from stateline.model.choice import demand_ready
+            if named.choice is None:
+                return
+            from stateline.model.choice import demand_ready
 
-                demand_ready(named.choice, environ=self._environ)
+            demand_ready(named.choice, environ=self._environ)
+            if self._exchanges is not None and self._exchanges.mode == "record":
+                from stateline.model.recording import check_place
+
+                check_place(self._exchanges.dir)
 
         return demand
 
     def settle(self, effective: Effective, context: Mapping[str, Json]) -> None:
         """From here on these prompts and settings hold, whole; ``context`` has those that are stored."""
+        self._prepared = True
         prompts, settings = context["prompts"], context["settings"]
         self._overlaid = Means(
             system=effective.system if effective.system != prompts["system"] else None,
@@ -154,11 +183,12 @@ class Models:
         now, voice = self._exchanges, self._voice
         if now is None or voice is None:
             return None
-        document: dict[str, Json] = {"mode": now.mode, "dir": now.dir, "used": list(voice.used)}
+        document: dict[str, Json] = {"mode": now.mode, "dir": now.dir}
         if now.mode == "record":
-            return document | {"used": voice.used[-_REMEMBERED:]}
-        stale = list(getattr(voice, "stale", ()))
-        return document | {"playback": now.playback} | ({"stale": stale} if stale else {})
+            return document | {"used": Numbers(voice.used[-_REMEMBERED:]).ranges()}
+        stale = self._stale.ranges()
+        document |= {"used": self._used.ranges(), "playback": now.playback}
+        return document | ({"stale": stale} if stale else {})
 
     def means(self, run: Run) -> Means:
         """By which means the effects of ``run`` are performed as it stands now.
@@ -176,6 +206,7 @@ class Models:
         named = self._named(wanted, lambda: self._made_for(run))
         model = self._model(named)
         self._nobody = self._nobody or model is None
+        self._compare(run, Named() if model is None else named)
         if model is None:
             return msgspec.structs.replace(self._overlaid, exchanges=self.exchanges)
         return msgspec.structs.replace(
@@ -185,12 +216,13 @@ class Models:
             ready=self.ready(named),
             on_text=self._options.on_text,
             exchanges=self.exchanges,
+            warn=self._tell,
         )
 
     def closing(self, run: Run) -> list[str]:
         """What is to be said of recordings when a call ends: what did not fit, and what a complete run left over."""
         voice = self._voice
-        unheeded = self._unheeded()
+        unheeded = [*self.unheeded(self._nobody), *self._drifts, *self._told]
         if voice is None:
             return unheeded
         from stateline.model.playback import Playback
@@ -204,9 +236,9 @@ class Models:
                 warnings.append(error.message)
         return [*unheeded, *voice.warnings, *warnings]
 
-    def _unheeded(self) -> list[str]:
-        """Flags that did nothing, since nobody was there to be asked."""
-        if not self._nobody:
+    def unheeded(self, nobody: bool) -> list[str]:
+        """Flags that do nothing where ``nobody`` is there to be asked."""
+        if not nobody:
             return []
         said = {
             "--base-url": (self._options.base_url, "was not used"),
@@ -214,6 +246,10 @@ class Models:
         }
         way = "there is no model to ask; name one with -m PROVIDER/NAME"
         return [f"{flag} {came}: {way}" for flag, (value, came) in said.items() if value is not None]
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.append(text)
 
     # -- names -----------------------------------------------------------------------------------------------------
 
@@ -248,24 +284,32 @@ class Models:
         flag: str | None = getattr(self._options, what)
         return (flag or "").strip() or self._environ.get(f"STATELINE_{what.upper()}", "").strip()
 
+    def _compare(self, run: Run, named: Named) -> None:
+        """Note how the model that is asked, and at the beginning of a run its tools, differ from what the context of
+        ``run`` was made for. A context that was prepared by this call was compared then."""
+        context = run.began_with()
+        if context is None or self._prepared or run.state.status not in ("running", "waiting"):
+            return
+        from stateline.prestage.context import Wishes, drift
+
+        toolset = context.toolset
+        if run.snapshot is None:
+            from stateline.tools.check import toolset_hash
+
+            toolset = toolset_hash(run.machine.toolset)
+        made_for = {"model_id": context.model, "base_url": context.base_url, "toolset_hash": context.toolset}
+        wishes = Wishes(model=named.name, base_url=named.base_url, toolset=toolset, task="")
+        self._drifts |= dict.fromkeys(drift(made_for, wishes))
+
     def _made_for(self, run: Run) -> Named:
         """The model that the context of ``run`` was made for."""
-        context = run.state.context
-        if not isinstance(context, dict):
-            return Named()
-        scope = self._store.scope(str(context["scope"]))
-        sha = str(context["sha256"])
-        if sha not in self._contexts:
-            path = run.event.get("context_path") if run.snapshot is not None else None
-            found = scope.head() if path is None else self._store.read_snapshot(scope.hash, Pointer(str(path), sha))
-            self._contexts[sha] = _made_for(self._store, found)
-        return self._contexts[sha]
+        context = run.began_with()
+        return Named() if context is None else Named(context.model, context.base_url)
 
     def _recorded_name(self) -> str:
-        from stateline.model.recording import Recordings
+        from stateline.model.playback import Playback
 
-        recordings = Recordings(self._exchanges.dir) if self._exchanges is not None else None
-        return str(recordings.read(recordings.numbers[0]).request["model"]) if recordings and recordings.numbers else ""
+        return self._voice.model() if isinstance(self._voice, Playback) else ""
 
     # -- models ----------------------------------------------------------------------------------------------------
 
@@ -291,16 +335,17 @@ class Models:
         self._exchanges, self._voice = wanted, None
         if wanted is None:
             return
-        mask = _mask(self._store)
+        mask, used = _mask(self._store), Numbers.read(wanted.used)
         if wanted.mode == "playback":
             from stateline.model.playback import Playback
 
             mode = wanted.playback or "hybrid"
-            self._voice = Playback(wanted.dir, mode, wanted.used, stale=wanted.stale, mask=mask)
+            self._voice = Playback(wanted.dir, mode, used, stale=Numbers.read(wanted.stale), mask=mask)
+            self._used, self._stale = _Tally(self._voice.used), _Tally(self._voice.stale)
         else:
             from stateline.model.recording import Recorder
 
-            self._voice = Recorder(self._late, wanted.dir, mask, wanted.used)
+            self._voice = Recorder(self._late, wanted.dir, mask, used)
         self._voice.warnings[:0] = before
 
 
@@ -373,8 +418,11 @@ def _kept(run: Run) -> Exchanges | None:
     if kept is None:
         return None
     try:
-        return msgspec.convert(kept, Exchanges)
-    except msgspec.ValidationError as error:
+        found = msgspec.convert(kept, Exchanges)
+        for ranges in (found.used, found.stale):
+            Numbers.read(ranges)
+        return found
+    except (msgspec.ValidationError, ValueError) as error:
         raise IntegrityError(
             f"the snapshot {run.snapshot.path} does not say how its run records or plays back: {error}",
             finding="malformed",
@@ -388,9 +436,11 @@ def _demand_same(run: Run, kept: Exchanges | None, wanted: Exchanges | None) -> 
     same = kept is not None and (kept.mode, kept.dir) == (wanted.mode, wanted.dir)
     same = same and wanted.playback in ("", kept.playback if kept is not None else "")
     if not same:
+        another, anew = ways_out(run)
         raise RequestError(
             f"the run {run.id} {_told(kept)}, and this call says otherwise; nothing was changed",
-            hint="leave --record and --playback out to go on with it, or begin another run (another --id, or --force)",
+            hint="leave --record and --playback out to go on with it; "
+            f"`{another}` begins another run, `{anew}` begins this one anew",
         )
 
 

@@ -11,9 +11,9 @@ from stateline.engine.loop import may_ask
 from stateline.engine.means import MANUAL, Means
 from stateline.engine.record import Run, facts_of, run_scope
 from stateline.engine.step import doubts, is_model_awaited
-from stateline.errors import StatelineError
+from stateline.errors import RequestError, StatelineError
 from stateline.machine.advance import advance
-from stateline.machine.run import Answered, Replaced, RunState
+from stateline.machine.run import Answered, Lost, Replaced, RunState
 from stateline.machine.spec import Machine
 from stateline.service.answers import as_event, not_waiting, unwrap
 from stateline.service.contexts import ContextOptions, context_scope, rehearse
@@ -32,6 +32,7 @@ from stateline.service.execute import (
 from stateline.service.exits import Ahead
 from stateline.service.launch import (
     Machinery,
+    about_to_begin,
     beginning,
     demand_beginning,
     demand_no_secret,
@@ -45,11 +46,12 @@ from stateline.store.store import Scope, Store, demand_known_version
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What would happen. ``action``: start, restart, advance, answer, wait, report, derive, refine, restore, refuse.
+    """What would happen. ``action``: start, restart, advance, answer, retry, wait, report, derive, refine, restore,
+    refuse.
 
     ``exit`` is how the real call would exit. Where that hangs on what an effect gives, it is the exit after effects
     that succeed and take the default way, and ``exits`` lists all that are possible. ``reason`` says why a call would
-    be refused."""
+    be refused; of another action, why the call would stop once that is saved."""
 
     action: str
     run: str | None = None
@@ -106,26 +108,31 @@ def refusal(store: Store, error: StatelineError, run: str | None) -> Plan:
         run=run,
         exit=error.exit_code,
         exits=[error.exit_code],
-        reason=f"{error.message} ({error.hint})" if error.hint else error.message,
+        reason=_reason(error),
         warnings=list(store.warnings),
     )
+
+
+def _reason(error: StatelineError) -> str:
+    return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
 def _plan_execute(store: Store, options: Options) -> Plan:
     machinery = read_machinery(options.machine)
     run = find(store, options, machinery)
     if run is not None and not options.force:
-        changed = change_of(run, machinery)
+        changed, over = change_of(run, machinery), run.state.status == "complete"
         machine = run.machine
         if changed is not None:
             if not options.accept_change:
                 raise changed
-            machine = parse_machine(store, machinery)
-        if run.state.status != "complete" and run.event["machine"]["path"] != machinery.path:
+            machine = machine if over else parse_machine(store, machinery)
+        moved = not over and run.event["machine"]["path"] != machinery.path
+        if moved:
             # The call records that the run goes by the file where it lies now.
             demand_writable(store, [run.scope, machine_scope(store, machinery)], objects=False)
-        warnings = warnings_of(store, machinery, options, run.id, run)
-        return plan_known(run, machine, options.call, [*store.warnings, *warnings], changed is not None)
+        warnings = [*store.warnings, *warnings_of(store, machinery, options, run.id, run)]
+        return plan_known(run, machine, options.call, Known(warnings, changed is not None and not over, moved))
     return _plan_launch(store, run, machinery, options)
 
 
@@ -137,26 +144,40 @@ def _plan_launch(store: Store, run: Run | None, machinery: Machinery, options: O
     demand_beginning(store, how)
     scope = run_scope(store, options.run) if options.run else None
     demand_writable(store, [machine_scope(store, machinery), *([scope] if scope else [])], objects=True)
+    told = [*warnings_of(store, machinery, options, options.run, None)]
+    told += options.call.closing(about_to_begin(store, how, machinery, first))
     base = Plan(
         action="restart" if run else "start",
         run=options.run,
         scope=scope.key if scope else None,
         head=run.sha256 if run else None,
         exit=0,
-        warnings=[*store.warnings, *warnings_of(store, machinery, options, options.run, None)],
+        warnings=[*store.warnings, *told],
     )
     return plan_turns(base, machine, first.decision.state, options.call.one_turn, first.means)
 
 
-def plan_known(run: Run, machine: Machine, call: Call, warnings: list[str], changed: bool) -> Plan:
-    """What a call would do that goes on with ``run``, by ``machine``, which ``changed`` or not. Raises as the call."""
-    store, state, means = run.scope.store, run.state, call.means(run)
+class Known(msgspec.Struct, frozen=True):
+    """What is known of a run that is there: what to warn of, and whether its machine ``changed``, or only ``moved``;
+    both are recorded first."""
+
+    warnings: list[str]
+    changed: bool = False
+    moved: bool = False
+
+
+def plan_known(run: Run, machine: Machine, call: Call, known: Known) -> Plan:
+    """What a call would do that goes on with ``run``, by ``machine``. Raises as the call, if that writes nothing."""
     demand_head(run.scope, run.snapshot, call.parent)
+    store, state, means = run.scope.store, run.state, call.means(run)
+    changed, warnings = known.changed, known.warnings
     if changed:
         state = advance(machine, state, Replaced()).state
     doubt = doubts(run)
     for event in doubt:
         state = advance(machine, state, event, facts_of(run)).state
+    if state.tree.phase == "started":  # a call that was counted, and will be made again
+        state = advance(machine, state, Lost(), facts_of(run, manual=means.manual)).state
     planned = replace(run, machine=machine, state=state)
     said = answer_of(run, call)
     if said == GO_ON and run.state.status == "running" and not doubt:
@@ -164,10 +185,11 @@ def plan_known(run: Run, machine: Machine, call: Call, warnings: list[str], chan
     answer = None if said is msgspec.UNSET else unwrap(planned, said)
     asks = is_model_awaited(planned) and may_ask(planned, means)
     action = "advance" if asks else {"running": "advance", "waiting": "wait"}.get(state.status, "report")
-    base = Plan(action=action, run=run.id, scope=run.scope.key, head=run.sha256, exit=0, warnings=warnings)
+    told = [*warnings, *call.closing(run)]
+    base = Plan(action=action, run=run.id, scope=run.scope.key, head=run.sha256, exit=0, warnings=told)
     if answer is not None and answer.again:
         if call.one_turn and state.tree.phase != "calling":
-            return _standing(replace(base, action="report"), state, True)
+            return standing(replace(base, action="report"), state, True)
     elif answer is not None:
         if state.status != "waiting":
             raise not_waiting(run)
@@ -177,8 +199,13 @@ def plan_known(run: Run, machine: Machine, call: Call, warnings: list[str], chan
     if changed or doubt or base.action in ("advance", "answer"):
         demand_writable(store, [run.scope], objects=changed)
     if base.action == "answer" and call.one_turn and state.tree.phase != "calling":
-        return _standing(base, state, True)
-    return plan_turns(base, machine, state, call.one_turn, means)
+        return standing(base, state, True)
+    try:
+        return plan_turns(base, machine, state, call.one_turn, means)
+    except RequestError as error:  # the model cannot be called, and what comes before that is saved all the same
+        if not (changed or known.moved or doubt or base.action == "answer"):
+            raise
+        return replace(base, exit=error.exit_code, exits=[error.exit_code], reason=_reason(error))
 
 
 def demand_writable(store: Store, scopes: list[Scope], *, objects: bool) -> None:
@@ -196,7 +223,7 @@ def demand_writable(store: Store, scopes: list[Scope], *, objects: bool) -> None
             demand_known_version(head)
 
 
-def _standing(base: Plan, state: RunState, one_turn: bool) -> Plan:
+def standing(base: Plan, state: RunState, one_turn: bool) -> Plan:
     """``base`` for a call that stops as the run stands."""
     exit = {"running": 0, "complete": 2 if one_turn else 0, "waiting": 3, "error": 1}[state.status]
     return replace(base, exit=exit, exits=[exit])
@@ -209,7 +236,7 @@ def plan_turns(base: Plan, machine: Machine, state: RunState, one_turn: bool, me
     if at_model and means.manual:
         return replace(base, exit=3, exits=[3])
     if state.status != "running" and not at_model:
-        return _standing(base, state, one_turn)
+        return standing(base, state, one_turn)
     ahead = Ahead(machine=machine, one_turn=one_turn, manual=means.manual)
     return replace(
         base,

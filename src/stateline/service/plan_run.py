@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 from msgspec.structs import replace
 
@@ -14,10 +12,10 @@ from stateline.engine.record import Run, run_scope
 from stateline.errors import StatelineError
 from stateline.machine.advance import advance
 from stateline.machine.run import Facts, Started
-from stateline.service.contexts import ContextOptions, Rehearsal, context_scope, rehearse
+from stateline.service.contexts import ContextOptions, Rehearsal, context_scope, demand_ready, rehearse
 from stateline.service.launch import Launch, demand_no_secret
 from stateline.service.models import Models
-from stateline.service.plan import Plan, by_way, demand_writable, plan_context, plan_known, plan_turns, refusal
+from stateline.service.plan import Known, Plan, by_way, demand_writable, plan_context, plan_known, plan_turns, refusal
 from stateline.service.run import (
     RunOptions,
     asked_of,
@@ -25,6 +23,7 @@ from stateline.service.run import (
     demand_same,
     existing,
     toolset_of,
+    unheeded,
     with_models,
 )
 from stateline.store.store import Store
@@ -42,14 +41,15 @@ def plan_run(store: Store, options: RunOptions) -> Plan:
         if options.prompt is None and options.run is None:
             models.begin()
             how = context_options(store, options, models, toolset_of(store, options.tools))
-            _demand_ready(store, how, models, rehearse(store, context_scope(store, how), how))
+            demand_ready(how, rehearse(store, context_scope(store, how), how))
             plan = plan_context(store, how)
             return replace(plan, effects=[by_way(effect, models.exchanges()) for effect in plan.effects])
         found = existing(store, options)
         if found is not None and not options.force:
             demand_same(store, found, options)
             models.overlay(options.wishes, found.context())
-            return plan_known(found, found.machine, with_models(options.call, models), list(store.warnings), False)
+            known = Known([*store.warnings, *unheeded(found, options.wishes)])
+            return plan_known(found, found.machine, with_models(options.call, models), known)
         return _plan_beginning(store, options, models, found)
     except StatelineError as error:
         return refusal(store, error, options.run)
@@ -61,6 +61,7 @@ def _plan_beginning(store: Store, options: RunOptions, models: Models, found: Ru
     models.begin()
     how = context_options(store, options, models, asked.machine.toolset)
     rehearsal = rehearse(store, context_scope(store, how), how)
+    demand_ready(how, rehearsal)
     scope = run_scope(store, options.run) if options.run is not None else None
     written = [context_scope(store, how)] if rehearsal.steps else []
     demand_writable(store, [*written, *([scope] if scope is not None else [])], objects=True)
@@ -73,23 +74,14 @@ def _plan_beginning(store: Store, options: RunOptions, models: Models, found: Ru
         scope=scope.key if scope is not None else None,
         head=found.sha256 if found is not None else None,
         exit=0,
-        warnings=[*store.warnings, *rehearsal.warnings],
+        warnings=[*store.warnings, *rehearsal.warnings, *models.unheeded(how.model is None)],
     )
-    ready = _demand_ready(store, how, models, rehearsal)
-    means = Means(model=how.model, name=how.wishes.model, exchanges=models.exchanges, ready=ready)
+    means = Means(model=how.model, name=how.wishes.model, exchanges=models.exchanges, ready=how.ready)
     plan = plan_turns(base, asked.machine, state, False, means)
     exits = {*plan.exits, *([1] if any(step.modelled for step in rehearsal.steps) else [])}
     before = [by_way(effect, models.exchanges()) for effect in rehearsal.effects()]
     effects = [_context(store, how, rehearsal), *before, *plan.effects]
     return replace(plan, effects=effects, exits=sorted(exits))
-
-
-def _demand_ready(store: Store, how: ContextOptions, models: Models, rehearsal: Rehearsal) -> Callable[[], None]:
-    """What raises for a model that cannot be called, as is known here; called if the pre-stage asks the model."""
-    ready = models.ready(models.asked(context_scope(store, how).head() if how.name is not None else None))
-    if any(step.modelled for step in rehearsal.steps):
-        ready()
-    return ready
 
 
 def _context(store: Store, how: ContextOptions, rehearsal: Rehearsal) -> dict[str, Json]:

@@ -12,11 +12,12 @@ from msgspec.structs import replace
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json, sha256
 from stateline.engine.loop import Beginning
-from stateline.engine.record import Run, facts_in, load_run, run_scope
+from stateline.engine.record import Run, load_run, read_context, run_scope
 from stateline.errors import ConflictError, NotFound, RequestError, UsageError
 from stateline.machine.spec import Agent, Bounds, Machine, Stage, Toolset
 from stateline.prestage.context import Wishes
 from stateline.process.interrupts import Signals
+from stateline.service.answers import ways_out
 from stateline.service.contexts import ContextOptions, Prepared, context_scope, prepare
 from stateline.service.execute import Call, proceed
 from stateline.service.launch import (
@@ -42,7 +43,8 @@ TOOL_ROUNDS = 100
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the caller asked for. ``prompt`` None: go on with ``run``, or only see to the context. ``tools`` is the path
     of a manifest; ``context`` names the context (None: the default one of model, base URL and toolset). ``began`` is
-    told the purpose of each call of the pre-stage beforehand."""
+    told the purpose of each call of the pre-stage beforehand; ``wait`` bounds the wait for the context's lock [s],
+    None: as long as a model may take."""
 
     prompt: str | None = None
     run: str | None = None
@@ -53,6 +55,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     models: ModelOptions = ModelOptions()
     call: Call = Call()
     began: Callable[[str], None] | None = None
+    wait: float | None = None
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -76,14 +79,13 @@ def run(store: Store, options: RunOptions) -> Outcome:
             signals.run = found.id
             demand_same(store, found, options)
             models.overlay(options.wishes, found.context())
-            return proceed(found, with_models(options.call, models), [])
+            return proceed(found, with_models(options.call, models), unheeded(found, options.wishes))
         asked = asked_of(store, options)
-        signals.run = options.run
+        demand_no_secret(store, Launch(run=options.run), asked.machinery)
         models.begin()
         prepared = prepare(store, context_options(store, options, models, asked.machine.toolset))
-        models.settle(prepared.effective, facts_in(store, prepared.head))
+        models.settle(prepared.effective, read_context(store, prepared.head).facts)
         how = how_to_launch(options, models, prepared)
-        demand_no_secret(store, how, asked.machinery)
         begun, began = begin_chain(store, how, asked.machinery, decided(store, how, asked))
         if not began:
             raise ConflictError(
@@ -136,6 +138,19 @@ def demand_same(store: Store, found: Run, options: RunOptions) -> None:
             f"the run {found.id} keeps the context with which it began; nothing was refined",
             hint="refine without --id, for the runs to come",
         )
+
+
+def unheeded(found: Run, wishes: Wishes) -> list[str]:
+    """A warning of flags for the model's call where the run ``found`` makes none: it has ended."""
+    said = {"--system": wishes.system is not None, "--developer": wishes.developer, "--set": wishes.settings}
+    names = [name for name, given in said.items() if given]
+    if not names or found.state.status not in ("complete", "error"):
+        return []
+    *before, last = names
+    flags = f"{', '.join(before)} and {last} were" if before else f"{last} was"
+    stands = "is complete" if found.state.status == "complete" else "has failed, and a retry keeps its settings"
+    anew = ways_out(found)[1]
+    return [f"{flags} not used: the run {found.id} {stands}; give them to a run that begins: `{anew}`"]
 
 
 def asked_of(store: Store, options: RunOptions) -> Asked:
@@ -195,11 +210,18 @@ def context_options(store: Store, options: RunOptions, models: Models, toolset: 
     said = models.asked()
     wishes = replace(wishes, model=said.name, base_url=said.base_url)
     call = options.call
-    how = ContextOptions(name=options.context, wishes=wishes, parent=call.parent, wait=call.wait, began=options.began)
+    how = ContextOptions(
+        name=options.context,
+        wishes=wishes,
+        parent=call.parent,
+        wait=options.wait,
+        began=options.began,
+        run=options.run if options.prompt is not None else None,
+    )
     # A context that has a name of its own knows its model; flags and environment count before that.
     named = models.asked(context_scope(store, how).head()) if options.context is not None else said
     wishes = replace(wishes, model=named.name, base_url=named.base_url)
-    return replace(how, wishes=wishes, model=models.asking(named))
+    return replace(how, wishes=wishes, model=models.asking(named), ready=models.ready(named))
 
 
 def _hash(toolset: Toolset | None) -> str:

@@ -10,9 +10,7 @@ import msgspec
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
-from stateline.bundle.envelope import Ref
 from stateline.engine.record import Run, load_run, read_run, run_scope
-from stateline.engine.runevent import RunEvent, read_event
 from stateline.errors import ConflictError, IntegrityError, NotFound, RequestError, StatelineError
 from stateline.history.heads import head as head_of
 from stateline.process.interrupts import Signals, shield
@@ -168,64 +166,10 @@ def show(store: Store, run: str | None) -> dict[str, Json]:
 
 
 def history(store: Store, run: str | None) -> list[dict[str, Json]]:
-    """The turns of a run, oldest first. Walks the chain once; reads one snapshot a step."""
-    found = chosen(store, run)
-    rows: list[dict[str, Json]] = []
-    ended: dict[str, str | None] = {}
-    for snapshot in found.scope.walk(found.snapshot):
-        event = read_event(snapshot)
-        if event.call is not None:  # it stands after the reply that asked for it, and is met before
-            ended[event.call.id] = event.call.error
-        # A retry that only settles what was kept performs no effect and still takes the run on.
-        if event.type in _TURNS or event.transitions:
-            rows.append(_turn(store, snapshot, event, ended))
-        if event.asked:
-            ended = {}
-    return rows[::-1]
+    """The turns of a run, oldest first. Raises as :func:`chosen`, and ``IntegrityError`` for damage on the way."""
+    from stateline.service.turns import turns
 
-
-_TURNS = ("started", "succeeded", "failed", "replied", "answered")
-"""Events that a row of the history is about."""
-
-
-def _turn(store: Store, snapshot: Snapshot, event: RunEvent, ended: dict[str, str | None]) -> dict[str, Json]:
-    return {
-        "turn": event.turn,
-        "at": snapshot.envelope.created_at,
-        "stage": event.stage,
-        "reason": event.transitions[-1].reason if event.transitions else event.type,
-        "tools": [
-            {
-                "id": call.id,
-                "name": call.name,
-                "status": "refused" if call.refused else "done" if call.id in ended else "open",
-                "error": call.refused or ended.get(call.id),
-            }
-            for call in event.asked
-        ],
-        "output": _output(store, snapshot, event),
-        "error": event.error,
-    }
-
-
-def _output(store: Store, snapshot: Snapshot, event: RunEvent) -> Json:
-    """What the turn put out; None for one that put out nothing."""
-    if event.output_of != event.stage or event.type not in ("succeeded", "replied", "answered"):
-        return None
-    unfit = event.type == "replied" and event.error is not None and event.error["kind"] in ("reply", "output")
-    if event.asked or event.call is not None or unfit:  # the stage's newest output is one of an earlier visit
-        return None
-    state = snapshot.state
-    outputs = state.get("outputs") if isinstance(state, dict) else None
-    # Outputs of all stages may be one object; only this one's content is wanted.
-    outputs = store.resolve(outputs) if isinstance(outputs, Ref) else outputs
-    if not isinstance(outputs, dict):
-        raise IntegrityError(
-            f"the snapshot {snapshot.path} does not hold a run's state: it has no outputs",
-            finding="malformed",
-            hint="nothing was changed; `stateline verify` lists all damage",
-        )
-    return store.resolve(outputs.get(event.output_of))
+    return turns(store, chosen(store, run))
 
 
 def remove(store: Store, runs: list[str], *, wait: float = WAIT) -> Removal:

@@ -1,0 +1,164 @@
+"""What the turns of a run were: what a model said, which tools it called and what they gave, and what came out.
+
+Each snapshot of the chain is read by itself, and of a long conversation no more than its end: what a row costs does not
+depend on how long the run was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from stateline.bundle.canonical import Json
+from stateline.bundle.envelope import Ref, read_chunk
+from stateline.bundle.objects import with_refs
+from stateline.engine.record import Run
+from stateline.engine.runevent import RunEvent, read_event
+from stateline.errors import IntegrityError
+from stateline.history.diff import is_long_list, opened
+from stateline.store.store import Snapshot, Store
+
+_TURNS = ("started", "succeeded", "failed", "replied", "answered")
+"""Events that a row is about."""
+
+
+class _Ended(msgspec.Struct, frozen=True):
+    """How a tool call ended: the kind of its failure, if it failed, and its result."""
+
+    error: str | None
+    result: Json
+
+
+class _Round(msgspec.Struct, frozen=True):
+    """The reply at a conversation's end: its text, the arguments of its calls by id, and the results that follow."""
+
+    text: str
+    arguments: dict[str, Json]
+    results: dict[str, Json]
+
+
+def turns(store: Store, run: Run) -> list[dict[str, Json]]:
+    """The rows of ``exec history``, oldest first. Walks the chain once.
+
+    Raises ``IntegrityError`` for a snapshot on the way that is damaged, or that does not hold a run's state.
+    """
+    rows: list[dict[str, Json]] = []
+    ended: dict[str, _Ended] = {}
+    for snapshot in run.scope.walk(run.snapshot):
+        event = read_event(snapshot)
+        if event.call is not None:  # it stands after the reply that asked for it, and is met before
+            ended[event.call.id] = _Ended(event.call.error, _result(store, snapshot, event.call.id))
+        # A retry that only settles what was kept performs no effect and still takes the run on.
+        if event.type in _TURNS or event.transitions:
+            rows.append(_row(store, snapshot, event, ended))
+        if event.asked:
+            ended = {}
+    return rows[::-1]
+
+
+def _row(store: Store, snapshot: Snapshot, event: RunEvent, ended: dict[str, _Ended]) -> dict[str, Json]:
+    said = _last_round(store, snapshot) if event.asked else _Round("", {}, {})
+    return {
+        "turn": event.turn,
+        "at": snapshot.envelope.created_at,
+        "stage": event.stage,
+        "reason": event.transitions[-1].reason if event.transitions else event.type,
+        "text": said.text or None,
+        "tools": [
+            {
+                "id": call.id,
+                "name": call.name,
+                "arguments": said.arguments.get(call.id),
+                "status": "refused" if call.refused else "done" if call.id in ended else "open",
+                "result": ended[call.id].result if call.id in ended else _refused(store, snapshot, said, call.id),
+                "error": call.refused or (ended[call.id].error if call.id in ended else None),
+            }
+            for call in event.asked
+        ],
+        "output": _output(store, snapshot, event),
+        "error": event.error,
+    }
+
+
+def _refused(store: Store, snapshot: Snapshot, said: _Round, call: str) -> Json:
+    """What the model is told instead of performing a call; None for one that is still to be performed."""
+    return said.results[call] if call in said.results else _pending_result(store, snapshot, call)
+
+
+def _result(store: Store, snapshot: Snapshot, call: str) -> Json:
+    """The result of a call that has just ended: beside those that have not, or with the last one in the conversation.
+    None where the run has left the stage with it: then it is kept in no state."""
+    found = _pending_result(store, snapshot, call)
+    return _last_round(store, snapshot).results.get(call) if found is None else found
+
+
+def _pending_result(store: Store, snapshot: Snapshot, call: str) -> Json:
+    pending = _part_of_tree(store, snapshot, "pending")
+    for effect in pending if isinstance(pending, list) else []:
+        effect = _opened(store, effect)
+        if isinstance(effect, dict) and effect.get("id") == call:
+            return store.resolve(effect.get("result"))
+    return None
+
+
+def _last_round(store: Store, snapshot: Snapshot) -> _Round:
+    results: dict[str, Json] = {}
+    for message in _backwards(store, _part_of_tree(store, snapshot, "conversation")):
+        message = store.resolve(message)
+        if not isinstance(message, dict):
+            raise _malformed(snapshot, "what stands in its conversation is no message")
+        if message.get("role") != "tool":
+            calls = message.get("tool_calls")
+            calls = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+            told = {str(call.get("id")): call.get("arguments") for call in calls}
+            content = message.get("content")
+            return _Round(content if isinstance(content, str) else "", told, results)
+        results[str(message.get("tool_call_id"))] = message.get("content")
+    return _Round("", {}, {})
+
+
+def _backwards(store: Store, conversation: Json) -> Iterator[Json]:
+    """The messages, with Refs, from the last to the first; a long list is read chunk by chunk."""
+    while is_long_list(conversation):
+        chunk = read_chunk(store.get(conversation), f"the object {conversation.sha256}")
+        yield from reversed(with_refs(chunk.items, chunk.objects))
+        conversation = chunk.before
+    yield from reversed(conversation if isinstance(conversation, list) else [])
+
+
+def _part_of_tree(store: Store, snapshot: Snapshot, name: str) -> Json:
+    """A part of the root instance, whose own parts are not read; None without it."""
+    state = _opened(store, snapshot.state)
+    tree = _opened(store, state.get("tree")) if isinstance(state, dict) else None
+    if not isinstance(tree, dict):
+        raise _malformed(snapshot, "it has no tree")
+    return _opened(store, tree.get(name))
+
+
+def _opened(store: Store, value: Json) -> Json:
+    return opened(store, value) if isinstance(value, Ref) and not is_long_list(value) else value
+
+
+def _output(store: Store, snapshot: Snapshot, event: RunEvent) -> Json:
+    """What the turn put out; None for one that put out nothing."""
+    if event.output_of != event.stage or event.type not in ("succeeded", "replied", "answered"):
+        return None
+    unfit = event.type == "replied" and event.error is not None and event.error["kind"] in ("reply", "output")
+    if event.asked or event.call is not None or unfit:  # the stage's newest output is one of an earlier visit
+        return None
+    state = snapshot.state
+    outputs = state.get("outputs") if isinstance(state, dict) else None
+    # Outputs of all stages may be one object; only this one's content is wanted.
+    outputs = store.resolve(outputs) if isinstance(outputs, Ref) else outputs
+    if not isinstance(outputs, dict):
+        raise _malformed(snapshot, "it has no outputs")
+    return store.resolve(outputs.get(event.output_of))
+
+
+def _malformed(snapshot: Snapshot, why: str) -> IntegrityError:
+    return IntegrityError(
+        f"the snapshot {snapshot.path} does not hold a run's state: {why}",
+        finding="malformed",
+        hint="nothing was changed; `stateline verify` lists all damage",
+    )

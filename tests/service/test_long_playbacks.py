@@ -1,0 +1,95 @@
+"""What a run keeps of its playback does not grow with its turns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateline import Store
+from stateline.bundle import canonical
+from stateline.engine.record import load_run
+from stateline.errors import IntegrityError
+from stateline.model.protocol import Reply, Request
+from stateline.model.recording import Recorder
+from stateline.service.execute import Call, Options, execute, resume
+from stateline.service.models import ModelOptions, Models
+
+TURNS = 300
+
+
+class Counting:
+    """A model that replies with how often it was asked."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def reply(self, request: Request, told: Any = None) -> Reply:
+        self.count += 1
+        return Reply(content=str(self.count))
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> str:
+    agent = {"agent": {"prompt": "Go."}, "routes": [{"when": f"visits.think < {TURNS}", "to": "think"}]}
+    (tmp_path / "m.json").write_text(json.dumps({"stateline": 1, "name": "m", "stages": {"think": agent}}))
+    return str(tmp_path / "m.json")
+
+
+def recorded(place: Path, text: str, count: int = 10) -> str:
+    recorder = Recorder(Counting(), place)
+    for _ in range(count):
+        recorder.reply(Request(model="m", messages=[{"role": "user", "content": text}]))
+    return str(place)
+
+
+def call(store: Store, one_turn: bool = False, **said: Any) -> Call:
+    models = Models(store, ModelOptions(**said))
+    return Call(one_turn=one_turn, means=models.means, exchanges=models.begin, closing=models.closing)
+
+
+@pytest.mark.parametrize(("text", "stale"), [("Go.", []), ("Go on.", [[1, TURNS]])])
+def test_three_hundred_turns_of_playback_take_no_more_room_in_an_event_than_ten(
+    tmp_path: Path, machine: str, text: str, stale: list[Any]
+) -> None:
+    store = Store.in_memory()
+    playback = recorded(tmp_path / "rec", text, TURNS)
+    how = call(store, playback=playback, playback_mode="sequential")
+    done = execute(store, Options(machine=machine, run="r", call=how))
+    assert (done.status, done.output, done.turn) == ("complete", str(TURNS), TURNS)
+    events = [snapshot.event for snapshot in store.scope("run:r").walk()][::-1]
+    assert events[-1]["exchanges"]["used"] == [[1, TURNS]]
+    assert events[-1]["exchanges"].get("stale", []) == stale
+    assert [event["exchanges"]["used"] for event in events[1:4]] == [[[1, 1]], [[1, 2]], [[1, 3]]]
+    sizes = [len(canonical.encode(event)) for event in events[10:-1]]
+    assert max(sizes) - min(sizes) < 32, "but for the digits of what is counted"
+
+
+def test_calls_of_one_turn_keep_the_same_numbers(tmp_path: Path, machine: str) -> None:
+    store = Store.in_memory()
+    playback = recorded(tmp_path / "rec", "Go.")
+    execute(store, Options(machine=machine, run="r", call=call(store, True, playback=playback)))
+    for turn in range(2, 8):
+        resume(store, "r", call(store, True))
+        assert store.scope("run:r").load().event["exchanges"]["used"] == [[1, turn]]
+    assert load_run(store, "r").state.outputs == {"think": "7"}
+
+
+@pytest.mark.parametrize(
+    "used", [[[1, 10**9]], [[1, 10**8]], [[2, 1]], [[1, 2], [2, 3]], [1, 2], [[1]], [[1, 2, 3]], "x"]
+)
+@pytest.mark.parametrize("name", ["used", "stale"])
+def test_an_event_whose_numbers_are_none_is_damage_and_is_not_counted_out(
+    tmp_path: Path, machine: str, used: Any, name: str
+) -> None:
+    store = Store.in_memory()
+    playback = recorded(tmp_path / "rec", "Go.")
+    execute(store, Options(machine=machine, run="r", call=call(store, True, playback=playback)))
+    head = store.scope("run:r").load()
+    event = head.event | {"exchanges": head.event["exchanges"] | {name: used}}
+    store.scope("run:r").save(head.state, event=event, parent=head, masked=True)
+    with pytest.raises(IntegrityError, match="how its run records or plays back"):
+        resume(store, "r", call(store, True))
+    assert store.scope("run:r").load().seq == head.seq + 1

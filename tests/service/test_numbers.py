@@ -1,0 +1,72 @@
+"""Numbers as ranges, against Python's own sets."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stateline.errors import RequestError
+from stateline.model import recording
+from stateline.service import numbers
+from stateline.service.numbers import HIGHEST, MOST, Numbers
+
+_some = st.lists(st.one_of(st.integers(1, 30), st.integers(1, HIGHEST)))
+
+
+@given(_some)
+def test_numbers_are_those_that_were_added_and_each_once(said: list[int]) -> None:
+    found = Numbers(said)
+    assert list(found) == sorted(set(said))
+    assert len(found) == len(set(said))
+
+
+@given(_some, _some)
+def test_ranges_say_all_of_it_and_nothing_twice(said: list[int], more: list[int]) -> None:
+    ranges = Numbers(said).ranges()
+    assert all(first <= last for first, last in ranges)
+    assert all(one[1] + 1 < other[0] for one, other in itertools.pairwise(ranges))
+    again = Numbers.read(ranges)
+    assert (again.ranges(), len(again)) == (ranges, len(set(said)))
+    for number in more:
+        again.add(number)
+    assert list(again) == sorted({*said, *more})
+    assert again.ranges() == Numbers(sorted({*said, *more})).ranges(), "the order of adding says nothing"
+
+
+@given(st.integers(1, 1000), st.integers(1, 300))
+def test_numbers_in_a_row_are_one_range_however_many(first: int, count: int) -> None:
+    assert Numbers(range(first, first + count)).ranges() == [[first, first + count - 1]]
+
+
+def test_what_is_given_out_is_no_part_of_the_numbers() -> None:
+    found = Numbers([1, 2])
+    found.ranges()[0][1] = 99
+    assert list(found) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        [[0, 1]], [[-5, -1]], [[2, 1]], [[1, 2], [2, 3]], [[1, 2], [3, 4]], [[5, 6], [1, 2]], [[1, HIGHEST + 1]],
+        [[1, HIGHEST]], [[1, MOST + 1]], [[1, MOST // 2], [MOST, MOST + MOST // 2]],
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_no_ranges_is_refused_and_never_counted_out(ranges: Any) -> None:
+    with pytest.raises(ValueError, match=r"range|numbers"):
+        Numbers.read(ranges)
+
+
+def test_the_bounds_are_those_of_recordings_and_hold_when_numbers_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert HIGHEST == recording.HIGHEST
+    assert len(Numbers.read([[1, MOST]])) == MOST
+    monkeypatch.setattr(numbers, "MOST", 3)
+    found = Numbers([1, 2, 3])
+    found.add(2)
+    with pytest.raises(RequestError, match="no run can use more"):
+        found.add(9)
+    assert found.ranges() == [[1, 3]]
