@@ -38,8 +38,8 @@ class Result(NamedTuple):
         document = self.document
         assert document.keys() == {"error"}, document
         error = document["error"]
-        more = {"machine_invalid": {"problems"}, "playback_miss": {"expected", "nearest"}}.get(error["code"], set())
-        assert error.keys() == {"code", "message", "hint"} | more
+        more = {"machine_invalid": {"problems"}, "playback_miss": {"expected", "nearest", "warnings"}}
+        assert error.keys() == {"code", "message", "hint"} | more.get(error["code"], set())
         assert error["message"]
         assert "Traceback" not in self.err
         return dict(error)

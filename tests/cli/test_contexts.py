@@ -7,10 +7,13 @@ import json
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from model_server import ModelServer, Say
+
+from stateline.bundle import canonical
 
 CONTEXT = json.dumps({"prompts": {"system": "Be brief.", "developer": ["Cite."]}, "settings": {"temperature": 0.3}})
 END: dict[str, Any] = {"end": {}}
@@ -190,7 +193,7 @@ def test_a_setting_is_json_else_a_string(cli: Any, word: str, value: Any) -> Non
 
 def test_a_context_of_256_kib_is_the_largest(cli: Any) -> None:
     text = cli.home / "text"
-    text.write_bytes(b"x" * 100_000)
+    text.write_bytes(b"x" * 200_000)  # which counts once, although it is the newest refinement's text as well
     cli.json("run", "--state-scope", "demo", "--refine-file", str(text))
     before = cli.tree()
     text.write_bytes(b"y" * 100_000)
@@ -293,8 +296,11 @@ def test_a_context_reaches_tasks_conditions_and_prompts(cli: Any, task: Any) -> 
         "settings": {"limit": 3},
     }
     assert document["waiting"]["prompt"] == "S 3?"
-    head = cli.json("log", "context:demo")["snapshots"][0]["sha"]
-    assert cli.json("exec", "show")["context"] == {"scope": "context:demo", "sha256": head}
+    head = cli.json("log", "context:demo")["snapshots"][0]
+    state = canonical.encode(cli.json("show", "context:demo", "--resolve")["state"])
+    assert cli.json("exec", "show")["context"] == {"scope": "context:demo", "sha256": canonical.sha256(state)}
+    run = "run:" + cli.json("exec", "status")["run"]
+    assert cli.json("show", run)["event"]["context"] == {"path": Path(head["path"]).name, "sha256": head["sha"]}
 
 
 def test_a_machine_may_name_its_context_and_the_flag_wins(cli: Any, task: Any) -> None:

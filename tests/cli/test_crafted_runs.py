@@ -121,7 +121,7 @@ EVENTS = [
     )),
     *((name, 5) for name in ("type", "run", "birth", "started_at", "stage", "machine", "meters", "transitions")),
     *((name, None) for name in ("type", "run", "birth", "turn", "started_at", "stage", "machine", "meters")),
-    *((name, 5) for name in ("machine.path", "machine.name", "machine.sha256", "context_path", "effect", "effect.key",
+    *((name, 5) for name in ("machine.path", "machine.name", "machine.sha256", "context", "effect", "effect.key",
                              "waiting", "waiting", "answered", "output_of", "open", "error")),
     *((name, "x") for name in ("turn", "meters.active", "meters.llm_calls", "effect.attempt", "redactions", "open")),
     ("turn", True),
@@ -153,7 +153,7 @@ def test_an_event_that_is_no_runs_is_an_integrity_error(cli: Any, task: Any, pat
 
 
 def outside(store: Any, event: Any, state: Any) -> None:
-    event["context_path"] = "../../outside"
+    event["context"] = {"path": "../../outside", "sha256": "0" * 64}
     state["context"] = {"scope": "context:x", "sha256": "0" * 64}
 
 

@@ -299,12 +299,27 @@ def test_a_changed_machine_with_mistakes_is_refused_with_all_of_them(cli: Any, t
     assert cli.tree() == tree
 
 
-def test_a_complete_run_does_not_mind_a_changed_machine(cli: Any, task: Any) -> None:
+def test_a_complete_run_of_a_machine_that_changed_since_is_not_taken_for_one_of_the_new_one(
+    cli: Any, task: Any
+) -> None:
     machine = two(cli, task)
     first = cli.json("execute", machine, "--id", "mine")
-    Path(machine).write_text(Path(machine).read_text() + "\n")
-    assert cli.json("execute", machine, "--id", "mine") == first
+    before = Path(machine).read_bytes()
+    Path(machine).write_bytes(before + b"\n")
+    tree = cli.tree()
+    error = cli.refused("execute", machine, "--id", "mine", exits=1)
+    assert error["code"] == "machine_changed"
+    assert hashlib.sha256(before).hexdigest() in error["message"]
+    assert hashlib.sha256(before + b"\n").hexdigest() in error["message"]
+    assert all(way in error["hint"] for way in ("exec show mine", "--accept-change", "--force", "--id NEW"))
+    accepted = cli.json("execute", machine, "--id", "mine", "--accept-change")
+    assert "nothing was run" in accepted.pop("warnings")[0]
+    assert accepted == {name: value for name, value in first.items() if name != "warnings"}
+    assert cli.json("execute", "-i", machine, "--id", "mine", "--accept-change", exits=2)["run"] == "mine"
+    assert cli.tree() == tree
+    assert cli.json("exec", "show", "mine")["output"] == first["output"]
     assert cli.json("execute", machine)["run"] != "mine"
+    assert cli.json("execute", machine, "--id", "mine", "--force")["head"] != first["head"]
 
 
 def test_a_demanded_head_that_is_right_is_met(cli: Any, task: Any) -> None:

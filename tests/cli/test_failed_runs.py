@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from process.waiting import number_in, wait_for
 
 END: dict[str, Any] = {"end": {}}
 
@@ -166,9 +170,7 @@ def crash(cli: Any, machine: str, *words: str) -> None:
     """Start a turn and end it with SIGKILL once its task has begun."""
     before = len(cli.ran())
     process = cli.start("execute", machine, *words)
-    deadline = time.monotonic() + 30
-    while len(cli.ran()) == before and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: len(cli.ran()) > before)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=30)
     assert len(cli.ran()) == before + 1
@@ -251,15 +253,11 @@ def test_a_signal_ends_the_group_saves_what_is_finished_and_the_next_call_goes_o
     script = "echo b >> ran; test -e ok || { (sleep 30; echo late >> ran) & echo $! > child; sleep 30; }; echo 2"
     machine = cli.machine(a=task("echo a >> ran; echo 1", default_next="b"), b=task(script, repeatable=repeatable))
     process = cli.start("execute", machine, "--id", "r1", "--format", "json")
-    deadline = time.monotonic() + 30
-    while not (cli.home / "child").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    time.sleep(0.05)
+    wait_for(lambda: number_in(cli.home / "child"))
     process.send_signal(signum)
     out, _ = process.communicate(timeout=30)
     assert (process.returncode, json.loads(out)["error"]["code"]) == (code, "interrupted")
-    child = int((cli.home / "child").read_text())
-    assert not alive(child)
+    assert not alive(number_in(cli.home / "child"))
     (cli.home / "ok").touch()
     assert cli.json("exec", "show", "r1")["outputs"] == {"a": 1}
     if repeatable:
@@ -269,6 +267,14 @@ def test_a_signal_ends_the_group_saves_what_is_finished_and_the_next_call_goes_o
         assert cli.json("execute", machine, exits=3)["waiting"]["kind"] == "unknown_outcome"
         assert cli.ran() == ["a", "b"]
     assert cli.json("verify")["findings"] == []
+
+
+def has_open(pid: int, name: str) -> bool:
+    """Whether a process has a file of that name open."""
+    try:
+        return any(os.readlink(link).endswith(f"/{name}") for link in Path(f"/proc/{pid}/fd").iterdir())
+    except FileNotFoundError:  # closed while this looked
+        return False
 
 
 def alive(pid: int) -> bool:
@@ -288,12 +294,12 @@ def test_a_signal_during_a_backoff_keeps_the_failed_attempt(cli: Any, task: Any)
     stage = task("echo a >> ran; test -e ok && echo 1", retry={"max_attempts": 2, "backoff": 30})
     machine = cli.machine(a=stage)
     process = cli.start("execute", machine, "--id", "r1")
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+
+    def has_failed() -> bool:
         done = cli("log", "run:r1", "--format", "json")
-        if done.code == 0 and done.document["snapshots"][0]["event"]["type"] == "failed":
-            break
-        time.sleep(0.02)
+        return done.code == 0 and done.document["snapshots"][0]["event"]["type"] == "failed"
+
+    wait_for(has_failed)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
     assert process.returncode == 143
@@ -302,6 +308,7 @@ def test_a_signal_during_a_backoff_keeps_the_failed_attempt(cli: Any, task: Any)
     assert cli.ran() == ["a", "a"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process waits for is looked up in /proc")
 def test_a_signal_while_a_lock_or_an_answer_is_awaited_changes_nothing(cli: Any) -> None:
     from stateline import Store
 
@@ -309,19 +316,20 @@ def test_a_signal_while_a_lock_or_an_answer_is_awaited_changes_nothing(cli: Any)
     cli.json("execute", machine, "--id", "r1", exits=3)
     before = cli.tree()
 
-    def struck(*words: str, stdin: int) -> None:
+    def struck(*words: str, stdin: int, at: Callable[[int], bool]) -> None:
         process = cli.start("exec", "resume", "r1", *words, "--format", "json", stdin=stdin)
-        time.sleep(0.7)
+        wait_for(lambda: at(process.pid))
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=30)
         assert (process.returncode, json.loads(out)["error"]["code"]) == (130, "interrupted")
 
     read, write = os.pipe()
-    struck(stdin=read)
+    os.write(write, b"1")
+    struck(stdin=read, at=lambda pid: not select.select([read], [], [], 0)[0])  # it has read what was there
     assert cli.tree() == before
     with Store.open(cli.state).scope("run:r1").locked():
-        struck("--input", "1", stdin=read)
+        struck("--input", "1", stdin=read, at=lambda pid: has_open(pid, "scope.lock"))
     os.close(read)
     os.close(write)
     assert cli.json("exec", "status", "r1")["status"] == "waiting"

@@ -70,6 +70,28 @@ def test_a_log_with_patches_tells_each_step(refined: Any) -> None:
     assert "    ~ settings.temperature  0.7 -> 0.2\n    - settings.top_p  0.9\n" in said
     assert "the last asked: “Tighten temperature to 0.2”" in said
     assert '    + model_id  "openai/m"' in said
+    assert f'    + prompts.system  "{SYSTEM}"\n    + prompts.developer[0]  "Name files."\n' in said
+    assert '    + prompts.developer[1]  "Cite."\n' in said
+    assert "the last asked: “Cite.”" not in said
+
+
+def test_tools_are_told_by_name_and_a_long_system_prompt_by_its_lines(cli: Any) -> None:
+    path = cli.home / "tools.json"
+    written = [
+        {"name": name, "description": "d", "schema": {"type": "object"}, "argv": ["true"]}
+        for name in ("search", "fetch")
+    ]
+    path.write_text(json.dumps({"tools": written}))
+    prompt = "Line one of the prompt.\nLine two of it."
+    with ModelServer(says(prompt, "One."), Say("Done.")) as server:
+        words = ["-m", "openai/m", "--base-url", server.url, "--tools", str(path)]
+        cli.json("run", "--state-scope", "c", "-p", "x", *words)
+    said = "\n".join(lines(cli, "log", "-p", "context:c"))
+    assert '    + tool_caps  "2 tools: search, fetch"\n' in said
+    _, *rest = said.split("    + prompts.system  (2 lines, 39 B)\n")
+    assert rest[0].startswith(
+        "        + Line one of the prompt.\n        + Line two of it.\n    + prompts.developer[0]"
+    )
 
 
 def test_a_call_says_how_the_context_stands(cli: Any) -> None:

@@ -386,7 +386,9 @@ def test_json_that_is_broken_is_refused_where_a_model_is_asked_and_never_taken_f
 ) -> None:
     first = cli.json("run", "-p", "Add.", "--tools", tools, "--id", "r1", exits=3)
     before = files(cli)
-    for broken in (b'{"tools": [{"name": "add", "params": {"a": 1, "b": 2}}]', b' \n["x"', b"[x]", b"{", b'{"a": 1} x'):
+    quotes = (b'"Yes.', b'"Yes," he said.', b' "a\nb"', b'"a"]')
+    braces = (b'{"tools": [{"name": "add", "params": {"a": 1, "b": 2}}]', b' \n["x"', b"[x]", b"{", b'{"a": 1} x')
+    for broken in (*braces, *quotes):
         for words in (["exec", "resume", "r1"], ["run", "--id", "r1"]):
             error = cli.refused(*words, stdin=broken, exits=1)
             assert error["code"] == "answer_refused"
@@ -395,6 +397,12 @@ def test_json_that_is_broken_is_refused_where_a_model_is_asked_and_never_taken_f
     assert files(cli) == before
     assert cli.json("run", "--id", "r1", exits=3)["waiting"] == first["waiting"]
     assert cli.json("exec", "resume", "r1", "--input-format", "text", stdin=b"[x]")["output"] == "[x]"
+
+
+def test_a_json_text_that_begins_like_broken_json_is_an_answer(cli: Any) -> None:
+    for run, answer in (("r1", b'"{x"'), ("r2", b'"\\"no"'), ("r3", b'"[1"')):
+        cli.json("run", "-p", "x", "--id", run, exits=3)
+        assert cli.json("exec", "resume", run, stdin=answer)["output"] == json.loads(answer)
 
 
 def test_a_person_may_still_be_answered_with_text_that_begins_like_json(cli: Any) -> None:

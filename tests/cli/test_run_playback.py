@@ -101,7 +101,7 @@ def test_row_2_isolated_calls_play_on_where_the_last_one_stood_and_end_in_the_sa
     assert exits == [0] * TURNS + [2]  # the task of the second stage is a turn as well
     assert final(cli, "steps") == final(cli, "whole") == final(cli, "recorded")
     for run in ("whole", "steps"):
-        assert model_events(cli, run)[-1]["exchanges"]["used"] == list(range(1, TURNS + 1))
+        assert model_events(cli, run)[-1]["exchanges"]["used"] == [[1, TURNS]]
     assert len(cli.ran()) == 2 * 12
 
 
@@ -263,7 +263,7 @@ def test_after_a_miss_the_way_that_is_named_leads_on(cli: Any, machine: str, rec
     error = cli.refused(*words, "strict", exits=1)
     run = cli.json("exec", "status")["run"]
     assert (cli.json("exec", "status")["turn"], cli.json("exec", "status")["status"]) == (0, "running")
-    assert f"--force with --id {run}" in error["hint"]
+    assert f"`stateline execute MACHINE --id {run} --force`" in error["hint"]
     assert cli.refused(*words, "hybrid", exits=1)["code"] == "refused"
     assert cli.json(*words, "hybrid", "--force", "--id", run)["status"] == "complete"
     assert cli.json(*words, "hybrid", "--id", "another")["status"] == "complete"
@@ -275,7 +275,7 @@ def test_a_playback_that_is_over_goes_on_with_what_is_put_there(cli: Any, machin
     error = cli.refused("execute", machine, "--id", "r1", "--playback", str(recording), exits=1)
     assert str(recording) in error["message"]
     assert "put a recording" in error["hint"]
-    assert "--force with --id r1" in error["hint"]
+    assert "`stateline execute MACHINE --id r1 --force`" in error["hint"]
     # The run still goes by its recording: no model takes its place.
     assert cli.refused("exec", "resume", "r1", "-m", "openai/model-1", exits=1)["code"] == "playback_miss"
     waits = cli.refused("exec", "resume", "r1", "-m", "manual", "--input", '"x"', exits=64)
@@ -301,3 +301,43 @@ def test_a_plan_says_what_will_be_recorded(cli: Any) -> None:
     words = ["run", "-p", "x", "-m", "openai/model-1", "--record", str(cli.home / "rec"), "--dry-run"]
     assert cli(*words).out.decode().count("a recorded call of openai/model-1") == 2
     assert not (cli.home / "rec").exists()
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "sequential"])
+@pytest.mark.parametrize("isolated", [False, True])
+def test_a_miss_tells_what_was_played_for_other_requests_before_and_does_not_send_on(
+    cli: Any, machine: str, recording: Path, mode: str, isolated: bool
+) -> None:
+    for number in (3, 14):
+        (recording / f"{number:04d}.json").unlink()
+    words = ["execute", machine, "--id", "r", "--playback", str(recording), "--playback-mode", mode]
+    if isolated:
+        while (result := cli("execute", "-i", *words[1:], "--format", "json")).code == 0:
+            pass
+    else:
+        result = cli(*words, "--format", "json")
+    assert result.code == 1
+    error = result.error
+    assert error["code"] == "playback_miss"
+    (summary,) = [text for text in error["warnings"] if "played for requests that differ" in text]
+    assert "10 of 12 recordings" in summary
+    assert all(f"warning: {text}\n" in result.err for text in error["warnings"])
+    assert "call again" not in error["hint"]
+    assert "waits to go on" not in error["hint"]
+    assert "stateline execute MACHINE --id r --force" in error["hint"]
+    assert "record" in error["hint"]
+    assert "warning:" not in cli(*words, "-q").err
+    plain = cli(*words)
+    assert (plain.code, plain.err.count("warning:") >= 1, plain.err.count("error:")) == (1, True, 1)
+
+
+def test_a_miss_of_what_fitted_so_far_warns_of_nothing_and_lets_the_operator_go_on(
+    cli: Any, machine: str, recording: Path
+) -> None:
+    kept = (recording / "0014.json").read_bytes()
+    (recording / "0014.json").unlink()
+    error = cli.refused("execute", machine, "--id", "r", "--playback", str(recording), exits=1)
+    assert (error["code"], error["warnings"]) == ("playback_miss", [])
+    assert "call again" in error["hint"]
+    (recording / "0014.json").write_bytes(kept)
+    assert cli.json("execute", machine, "--id", "r")["output"] == "All is well."

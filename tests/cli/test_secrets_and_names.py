@@ -14,7 +14,7 @@ WORDS = ["state", "event", "developer", "settings", "prompts", "started_at", "tr
     "iterations", "outputs", "machine",
          "meters", "status", "running", "complete", "idempotency_key", "requestId", "run_started", "default",
          "refinements", "base_url", "active", "attempt", "succeeded", "answered",
-         "context_path", "transition"]  # fmt: skip
+         "context", "transition"]  # fmt: skip
 
 
 def held(cli: Any) -> bytes:

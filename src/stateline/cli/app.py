@@ -92,8 +92,9 @@ def _app(help: str, name: str | None = None) -> typer.Typer:
 def _tell_version(asked: bool) -> None:
     if asked:
         from stateline._version import __version__
+        from stateline.cli.output import tell
 
-        print(f"stateline {__version__}")
+        tell(f"stateline {__version__}")
         raise typer.Exit(0)
 
 
@@ -116,7 +117,7 @@ def application() -> click.Command:
         "ls": _command("runs.list_runs", read_exits, hidden=True),
         "status": _command("runs.status", read_exits),
         "show": _command("runs.show", read_exits),
-        "history": _command("runs.history", read_exits),
+        "history": _command("history.history", read_exits),
         "resume": _command("execute.resume", run_exits),
         "clean": _command("runs.clean", write_exits),
         "rm": _command("runs.rm", write_exits),

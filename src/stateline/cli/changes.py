@@ -40,7 +40,7 @@ def _is_bookkeeping(kind: str, path: Path) -> bool:
     if kind == "run":
         spoken = path[1:2] in (("state",), ("error",), ("cause",), ("conversation",))
         return path[:1] in (("visits",), ("edges",), ("iteration",)) or (path[:1] == ("tree",) and not spoken)
-    return kind == "context" and path[:1] in (("refinements",), ("source_hash",))
+    return kind == "context" and path[:1] in (("refinements",), ("source_hash",), ("toolset_hash",))
 
 
 def _is_told(kind: str, path: Path) -> bool:
@@ -48,10 +48,30 @@ def _is_told(kind: str, path: Path) -> bool:
     return kind == "context" and path[:2] == ("refinements", "last")
 
 
-def _asked(snapshot: Snapshot) -> list[str]:
-    """The words that asked for a context as it is."""
+def _asked(snapshot: Snapshot, told: list[Change]) -> list[str]:
+    """The words that asked for a context as it is, unless they are told as the instruction that they became."""
     text = snapshot.event.get("text") if snapshot.envelope.kind == "context" else None
-    return [f"the last asked: “{one_line(text, WIDTH)}”"] if isinstance(text, str) and text else []
+    if not isinstance(text, str) or not text or any(change.op == "add" and change.new == text for change in told):
+        return []
+    return [f"the last asked: “{one_line(text, WIDTH)}”"]
+
+
+def _spread(store: Store, kind: str, change: Change) -> list[Change]:
+    """All prompts that a context is given, or loses, at once, as a step each: they are what is read in it."""
+    if kind != "context" or change.path != ("prompts",) or change.op not in ("add", "remove"):
+        return [change]
+    value = _opened(store, change.new if change.op == "add" else change.old)
+    if not isinstance(value, dict):
+        return [change]
+    parts: list[tuple[Path, Any]] = []
+    for name in sorted(value, reverse=True):  # the system prompt before those of developers
+        member = _opened(store, value[name])
+        below = enumerate(member) if isinstance(member, list) else [(None, member)]
+        parts += [(("prompts", name) if index is None else ("prompts", name, index), part) for index, part in below]
+    told = [(path, part) for path, part in parts if part not in (None, "")]
+    if change.op == "add":
+        return [Change(op="add", path=path, new=part) for path, part in told]
+    return [Change(op="remove", path=path, old=part) for path, part in told]
 
 
 def lines(store: Store, changes: list[Change], snapshot: Snapshot) -> Iterator[str]:
@@ -65,12 +85,12 @@ def lines(store: Store, changes: list[Change], snapshot: Snapshot) -> Iterator[s
     kind = snapshot.envelope.kind
     kept = [change for change in changes if _is_bookkeeping(kind, change.path) and not _is_told(kind, change.path)]
     told = [change for change in changes if not _is_bookkeeping(kind, change.path)]
-    told = [change for change in told if not _says_nothing(change)]
+    told = [part for change in told if not _says_nothing(change) for part in _spread(store, kind, change)]
     # Sorting is stable: within a part the order, on which the indices rest, stays.
     for _, group in groupby(sorted(told, key=_rank), _kind):
         yield from _group(store, [*group])
     if kept:
-        words = "; ".join([*(_few_words(change) for change in kept), *_asked(snapshot)])
+        words = "; ".join([*(_few_words(change) for change in kept), *_asked(snapshot, told)])
         yield coloured(_cut(plain(f"  bookkeeping: {words}"), WIDTH + 40), "dim")
 
 
@@ -117,7 +137,7 @@ def _change(store: Store, change: Change) -> Iterator[str]:
         old, new = _spoken(change.path, _opened(store, change.old)), _spoken(change.path, _opened(store, change.new))
         yield from _replaced(path, old, new)
     else:
-        value = _opened(store, change.new if change.op == "add" else change.old)
+        value = _spoken(change.path, _opened(store, change.new if change.op == "add" else change.old))
         if isinstance(value, str) and ("\n" in value.rstrip("\n") or len(value) > WIDTH):
             yield f"{path}  ({counted(len(value.split(chr(10))), 'line')}, {size(len(value.encode()))})"
             yield from _block(unified("", value) if sign == "+" else unified(value, ""))
@@ -171,7 +191,10 @@ def _opened(store: Store, value: Any) -> Any:
 
 
 def _spoken(path: Path, value: Any) -> Any:
-    """A failure as its kind and message; any other value as it is."""
+    """A failure as its kind and message, tools as their names; any other value as it is."""
+    if path == ("tool_caps",) and isinstance(value, dict) and isinstance(value.get("tools"), list):
+        names = [str(tool.get("name")) for tool in value["tools"] if isinstance(tool, dict)]
+        return f"{counted(len(value['tools']), 'tool')}: {', '.join(names)}"
     if path[:1] == ("tree",) and path[1:] in (("error",), ("cause",)) and isinstance(value, dict):
         return f"{value.get('kind')}: {value.get('message')}"
     return value

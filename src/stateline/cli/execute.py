@@ -19,11 +19,12 @@ from stateline.cli.models import (
     model_options,
 )
 from stateline.cli.options import Settings, pairs, read_input, settings, stdin_reader
-from stateline.cli.output import coloured, emit, is_terminal, one_line, plain, pretty, say, warn
+from stateline.cli.output import coloured, emit, is_terminal, just_typed, one_line, plain, pretty, say, warn
 
 if TYPE_CHECKING:
     from stateline.engine.loop import Watch
     from stateline.engine.record import Run
+    from stateline.machine.run import Failure
     from stateline.service.outcome import Outcome
 
 Interactive = Annotated[bool, typer.Option("-i", "--interactive", help="Do exactly one turn, then stop.")]
@@ -32,6 +33,7 @@ Input = Annotated[
     typer.Option("--input", metavar="JSON|@FILE", help="The run's input when it starts, the answer when it waits."),
 ]
 NoInput = Annotated[bool, typer.Option("--no-input", help="Never read standard input.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen; touch nothing.")]
 Parent = Annotated[
     str | None, typer.Option("--parent", metavar="REV", help="Do it only if this is the run's head (else exit 4).")
 ]
@@ -62,7 +64,7 @@ def execute(
     record: Record = None,
     playback: Playback = None,
     playback_mode: PlaybackMode = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen; touch nothing.")] = False,
+    dry_run: DryRun = False,
     no_input: NoInput = False,
     parent: Parent = None,
 ) -> int:
@@ -90,7 +92,7 @@ def execute(
             input=read_input(input),
             stdin=stdin_reader(no_input),
             parent=parent,
-            wait=said.wait,
+            wait=said.patience,
             watch=watcher(said),
             input_format=input_format(input_format_word),
             means=models.means,
@@ -126,6 +128,7 @@ def resume(
     record: Record = None,
     playback: Playback = None,
     playback_mode: PlaybackMode = None,
+    dry_run: DryRun = False,
     no_input: NoInput = False,
     parent: Parent = None,
 ) -> int:
@@ -142,13 +145,18 @@ def resume(
         input=read_input(input),
         stdin=stdin_reader(no_input),
         parent=parent,
-        wait=said.wait,
+        wait=said.patience,
         watch=watcher(said),
         input_format=input_format(input_format_word),
         means=models.means,
         exchanges=models.begin,
         closing=models.closing,
     )
+    if dry_run:
+        from stateline.cli.plans import show_plan
+        from stateline.service.plan_resume import plan_resume
+
+        return show_plan(said, plan_resume(store, run, call, retry=retry))
     return finish(said, verb(store, run, call, retry=retry), flags=again(model, base_url))
 
 
@@ -165,9 +173,21 @@ def watcher(said: Settings) -> Watch:
             if what == "calls":
                 calls = [call["name"] for call in tree.pending if call["status"] != "done"]
                 again = f", tools {one_line(', '.join(calls), 80)}"
+            elif what == "pause":
+                again = f" failed{_briefly(tree.error)}; tried again in {_seconds(run):.3g} s"
             say(said, f"{run.id}: turn {turn}: {tree.stage}{again} ...")
 
     return watch
+
+
+def _briefly(error: Failure | None) -> str:
+    return "" if error is None else f" ({error.kind}: {one_line(error.message, 80)})"
+
+
+def _seconds(run: Run) -> float:
+    from stateline.engine.loop import pause_before
+
+    return pause_before(run)
 
 
 def finish(said: Settings, outcome: Outcome, *, flags: str) -> int:
@@ -188,7 +208,11 @@ def _lines(said: Settings, outcome: Outcome, kept: bool, flags: str) -> list[str
     if not outcome.built_in or outcome.status != "complete" or outcome.output is None:
         return outcome_lines(outcome, kept=kept, flags=flags)
     answer = plain(outcome.output).split("\n") if isinstance(outcome.output, str) else pretty(outcome.output)
-    return answer if said.quiet else [*outcome_lines(outcome, output=False), "", *answer]
+    if said.quiet:
+        return answer
+    lines = outcome_lines(outcome, output=False)
+    # Whoever has just read it on this very terminal need not read it twice.
+    return lines if just_typed("\n".join(answer)) else [*lines, "", *answer]
 
 
 _COLOUR = {"advanced": "bold", "complete": "green", "waiting": "yellow", "error": "red"}

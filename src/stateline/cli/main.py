@@ -10,10 +10,11 @@ from typing import Any
 _INTERNAL = "this is a bug in stateline; run again with --debug and report what it prints"
 _CTRL_C = 130
 """Also what typer makes of a Ctrl-C outside a turn; in a turn it is ``Interrupted``."""
+_CUT = "an effect that was cut and is not repeatable waits as unknown_outcome"
 _STOPPED = {
     "code": "interrupted",
     "message": "stopped by a signal; what was finished is saved",
-    "hint": "call again to go on; an effect that was cut and is not repeatable waits as unknown_outcome",
+    "hint": f"call again to go on; {_CUT}",
 }
 _LOADED_LATER = {
     errno.EMFILE: "raise the limit of open files (ulimit -n), then call again",
@@ -45,15 +46,14 @@ def main() -> None:
 def run(argv: list[str]) -> int:
     """Run one command; its exit code. Never raises."""
     try:
-        code = _version() if argv == ["--version"] else _run(argv)
-        return code or _flushed()
+        return _version(argv) if argv == ["--version"] else _run(argv)
     except KeyboardInterrupt:
         # Ctrl-C while modules are loaded.
         _last_words(argv, _STOPPED)
         return _CTRL_C
     except (OSError, ImportError) as error:
-        # Not even what every command needs can be loaded, or the version cannot be told.
-        _last_words(argv, _not_printed(error) if _while_printing(error) else _not_loaded(error))
+        # Not even what every command needs can be loaded.
+        _last_words(argv, _not_loaded(error))
         return 1
 
 
@@ -76,23 +76,26 @@ def debug_wanted(argv: list[str]) -> bool:
     return "--debug" in words or os.environ.get("STATELINE_DEBUG", "").lower() in ("1", "true")
 
 
-def _version() -> int:
+def quiet_wanted(argv: list[str]) -> bool:
+    """Whether the caller wants no warnings, told from the bare words."""
+    words = argv[: argv.index("--")] if "--" in argv else argv
+    said = os.environ.get("STATELINE_QUIET", "").lower() in ("1", "true")
+    return said or "-q" in words or "--quiet" in words
+
+
+def _version(argv: list[str]) -> int:
+    """As ``--version`` beside other words does, without loading what commands need."""
     from stateline._version import __version__
 
     try:
-        print(f"stateline {__version__}")
+        print(f"stateline {__version__}", flush=True)
     except BrokenPipeError:
         pass
-    return 0
+    except (OSError, ValueError) as error:
+        from stateline.cli.output import not_printed
 
-
-def _flushed() -> int:
-    """0, when all that was printed is written. Raises OSError if it cannot be; that nobody reads it is no error."""
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except (BrokenPipeError, ValueError):
-        pass
+        _last_words(argv, {"code": "storage", **not_printed(error)})
+        return 1
     return 0
 
 
@@ -124,7 +127,7 @@ def _run(argv: list[str]) -> int:
             talk(error.format_message())
             return 64
         document, code = _explain(error)
-        fail(json, _masked(document))
+        fail(json, _masked(document), quiet=quiet_wanted(argv))
         return code
 
 
@@ -138,17 +141,24 @@ def _explain(error: BaseException) -> tuple[dict[str, Any], int]:
     if isinstance(error, StatelineError):
         return error.document(), error.exit_code
     if isinstance(error, Interrupted):
-        return {**_STOPPED, "run": error.run} if error.run else _STOPPED, error.exit_code
+        return _stopped(error.run), error.exit_code
     if isinstance(error, click.ClickException):
         context = error.ctx if isinstance(error, click.UsageError) else None
         message = "no command was given" if isinstance(error, click.NoArgsIsHelpError) else error.format_message()
         path = context.command_path if context else "stateline"
-        return {"code": "usage", "message": message, "hint": f"see `{path} --help`"}, 64
+        elsewhere = getattr(error, "hint", "")
+        hint = f"{elsewhere} Else see `{path} --help`" if elsewhere else f"see `{path} --help`"
+        return {"code": "usage", "message": message, "hint": hint}, 64
     if _while_loading(error):
         return _not_loaded(error), 1
-    if _while_printing(error):
-        return _not_printed(error), 1
     return {"code": "internal", "message": f"{type(error).__name__}: {error}", "hint": _INTERNAL}, 1
+
+
+def _stopped(run: str | None) -> dict[str, Any]:
+    """What is said after a signal. To call ``run`` again would begin another run: the way on names the one there is."""
+    if not run:
+        return _STOPPED
+    return {**_STOPPED, "hint": f"`stateline exec resume {run}` goes on (repeat -m if you gave it); {_CUT}", "run": run}
 
 
 def _masked(document: dict[str, Any]) -> dict[str, Any]:
@@ -170,22 +180,6 @@ def _while_loading(error: BaseException) -> bool:
             return True
         trace = trace.tb_next
     return False
-
-
-def _while_printing(error: BaseException) -> bool:
-    """Whether standard output refused help or version, which are printed here, in ``app`` or by typer."""
-    trace = error.__traceback__ if isinstance(error, OSError) and error.filename is None else None
-    printing = ""
-    while trace is not None:
-        printing, trace = trace.tb_frame.f_globals.get("__name__", ""), trace.tb_next
-    return printing in (__name__, "stateline.cli.app", "typer._click.utils")
-
-
-def _not_printed(error: BaseException) -> dict[str, Any]:
-    """What is said where help or version could not be printed."""
-    reason = getattr(error, "strerror", None) or error
-    message = f"cannot write to standard output: {reason}; nothing was changed"
-    return {"code": "storage", "message": message, "hint": "give it a place to write to, then call again"}
 
 
 def _not_loaded(error: BaseException) -> dict[str, Any]:

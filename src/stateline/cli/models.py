@@ -40,7 +40,10 @@ PlaybackMode = Annotated[
 InputFormat = Annotated[
     str,
     typer.Option(
-        "--input-format", metavar="json|text", help="How an answer is read: as JSON, or as it is [default: json]."
+        "--input-format",
+        metavar="json|text",
+        help="How an answer is read: as JSON, or as it is [default: json].",
+        show_default=False,
     ),
 ]
 

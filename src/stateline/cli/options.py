@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from typer import _click as click  # typer >= 0.26 brings its own click; the pin in pyproject.toml keeps it there
+from typer._click.exceptions import UsageError as UsageMistake
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from stateline.errors import UsageError
@@ -25,8 +26,8 @@ _PATIENCE = 1.0
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The common options. ``wait`` [s] bounds the wait for a lock. ``state_scope`` names a context. With ``ephemeral``
-    everything is in memory, for this call."""
+    """The common options. ``wait`` [s] bounds the wait for a lock; None: nothing is said, see :attr:`patience`.
+    ``state_scope`` names a context. With ``ephemeral`` everything is in memory, for this call."""
 
     state_dir: str | None = None
     ephemeral: bool = False
@@ -34,7 +35,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     durability: Literal["full", "fast"] = "full"
     state_scope: str | None = None
     format: Literal["text", "json"] = "text"
-    wait: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 10.0
+    wait: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None = None
     verbose: bool = False
     quiet: bool = False
     debug: bool = False
@@ -43,6 +44,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def json(self) -> bool:
         """Whether stdout gets one JSON document."""
         return self.format == "json"
+
+    @property
+    def patience(self) -> float:
+        """How long to wait for a lock [s]."""
+        from stateline.store.store import WAIT
+
+        return WAIT if self.wait is None else self.wait
 
     def store(self) -> Store:
         """The store of the state dir: the option, ``STATELINE_STATE_DIR``, or the user's state directory. An empty one
@@ -97,7 +105,7 @@ def _common() -> list[click.Parameter]:
         TyperOption(
             param_decls=["--wait"],
             metavar="SECONDS",
-            help="How long to wait for a lock [env: STATELINE_WAIT; default: 10].",
+            help="How long to wait for a lock [env: STATELINE_WAIT; default: 10; for a context's: 130].",
         ),
         TyperOption(param_decls=["-v", "--verbose"], help="Say more, on stderr.", **flag),
         TyperOption(param_decls=["-q", "--quiet"], help="Say nothing but errors on stderr.", **flag),
@@ -118,6 +126,12 @@ class _Common:
             self._own = _common()
         return [*super().get_params(ctx), *self._own]  # type: ignore[misc]  # a mixin of click.Command
 
+    def get_help_option(self, ctx: click.Context) -> Any:
+        option = super().get_help_option(ctx)  # type: ignore[misc]  # a mixin of click.Command
+        if option is not None:
+            option.callback = _show_help
+        return option
+
     def invoke(self, ctx: click.Context) -> Any:
         said = ctx.meta.setdefault(_META, {})
         for name in _NAMES:
@@ -127,12 +141,57 @@ class _Common:
         return super().invoke(ctx)  # type: ignore[misc]  # a mixin of click.Command
 
 
+def _show_help(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+    """As click's, but that a standard output which takes nothing is told from what else goes wrong."""
+    if asked and not ctx.resilient_parsing:
+        from stateline.cli.output import tell
+
+        tell(ctx.get_help())
+        ctx.exit()
+
+
 class Command(_Common, TyperCommand):
     """A command with the common options."""
 
 
+class NoSuchCommand(UsageMistake):
+    """A word that is no command here. ``hint`` says where one is that may be meant."""
+
+    def __init__(self, error: UsageMistake, hint: str) -> None:
+        super().__init__(error.message, error.ctx)
+        self.hint = hint
+
+
 class Group(_Common, TyperGroup):
     """A group of commands with the common options."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """As typer's; a word that is no command here is looked for among all others."""
+        try:
+            return super().resolve_command(ctx, args)
+        except UsageMistake as error:
+            hint = "" if "Did you mean" in error.message else _elsewhere(ctx, args[0])
+            if not hint:
+                raise
+            raise NoSuchCommand(error, hint) from None
+
+
+GROUPS = ("exec", "machine")
+"""Commands that have commands."""
+_HIDDEN = ("complete", "e")
+
+
+def _elsewhere(ctx: click.Context, word: str) -> str:
+    """Where there is a command by that name, or by one that is like it; "" for one that there is nowhere."""
+    from stateline.machine.problems import nearest
+
+    top = getattr(ctx.find_root().command, "commands", {})
+    places = {name: f"stateline {name}" for name in top if name not in _HIDDEN}
+    for group in GROUPS:
+        for name in getattr(top.get(group), "commands", ()):
+            places.setdefault(name, f"stateline {group} {name}")
+    near = word if word in places else nearest(word, list(places)).removeprefix("did you mean '").removesuffix("'?")
+    return f"did you mean `{places[near]}`?" if near else ""
 
 
 def read_file(path: str, limit: int) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -48,12 +48,21 @@ def is_terminal(stream: Any) -> bool:
     return stream is not None and bool(stream.isatty())
 
 
+def columns() -> int | None:
+    """How many characters a line of the terminal holds that stdout is; what COLUMNS says goes before. None where it is
+    no terminal: what reads it there is no pair of eyes, whatever terminal the environment is of."""
+    import shutil
+
+    return shutil.get_terminal_size((0, 0)).columns or None if is_terminal(sys.stdout) else None
+
+
 class _Typed:
-    """Whether a text that is written piece by piece to stderr stands in the middle of a line; and what is called where
-    it ends, before anything else is written."""
+    """A text that is written piece by piece to stderr: whether it stands in the middle of a line, its pieces since
+    anything else was written, and what is called where it ends, before anything else is written."""
 
     midline = False
     ending: Callable[[], None] | None = None
+    pieces: ClassVar[list[str]] = []
 
 
 def type_out(text: str) -> None:
@@ -61,6 +70,7 @@ def type_out(text: str) -> None:
     text = plain(text)
     if text and _put(text, end=""):
         _Typed.midline = not text.endswith("\n")
+        _Typed.pieces.append(text)
 
 
 def at_the_end_of_typing(ending: Callable[[], None]) -> None:
@@ -68,9 +78,24 @@ def at_the_end_of_typing(ending: Callable[[], None]) -> None:
     _Typed.ending = ending
 
 
+def just_typed(text: str) -> bool:
+    """Whether ``text`` is what was typed out last, with nothing written since, on the terminal that stdout is."""
+    if _Typed.ending is not None:
+        _Typed.ending()
+    typed = "".join(_Typed.pieces).strip()
+    return bool(typed) and typed == text.strip() and _is_one_terminal()
+
+
+def _is_one_terminal() -> bool:
+    if not (is_terminal(sys.stdout) and is_terminal(sys.stderr)):
+        return False
+    return os.path.samestat(os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno()))
+
+
 def _end_line() -> None:
     if _Typed.ending is not None:
         _Typed.ending()
+    _Typed.pieces.clear()
     if _Typed.midline:
         _Typed.midline = False
         _put("")
@@ -144,6 +169,24 @@ def write(data: bytes) -> bool:
         ) from None
 
 
+def tell(text: str) -> None:
+    """What was asked about the program itself, help or version: a text for stdout. That nobody reads it is no error.
+    Raises ``StorageError`` if stdout takes nothing."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        pass
+    except (OSError, ValueError) as error:
+        raise StorageError(**not_printed(error)) from None
+
+
+def not_printed(error: Exception) -> dict[str, str]:
+    """What is said where help or version could not be printed."""
+    reason = getattr(error, "strerror", None) or error
+    message = f"cannot write to standard output: {reason}; nothing was changed"
+    return {"message": message, "hint": "give it a place to write to, then call again"}
+
+
 def talk(text: str) -> None:
     """A line on stderr. That nobody listens stops no work."""
     _end_line()
@@ -163,8 +206,11 @@ def warn(settings: Settings, warnings: list[str]) -> None:
             talk(f"{coloured('warning:', 'yellow', talk=True)} {plain(warning)}")
 
 
-def fail(json: bool, document: dict[str, Any]) -> None:
-    """An error that is not a run's outcome: on stdout as JSON, else (or where stdout takes nothing) on stderr."""
+def fail(json: bool, document: dict[str, Any], *, quiet: bool = False) -> None:
+    """An error that is not a run's outcome: on stdout as JSON, else (or where stdout takes nothing) on stderr. What it
+    warns of comes first, on stderr, unless ``quiet``."""
+    for warning in [] if quiet else document.get("warnings", []):
+        talk(f"{coloured('warning:', 'yellow', talk=True)} {plain(warning)}")
     if json:
         try:
             write(_encoded({"error": document}) + b"\n")

@@ -11,6 +11,7 @@ _WORDS = {
     "restart": "begin the run {run} anew",
     "advance": "go on with the run {run}",
     "answer": "answer the run {run}",
+    "retry": "try the run {run} again",
     "wait": "leave the run {run} waiting",
     "report": "only report how the run {run} stands",
     "derive": "derive {scope}",
@@ -40,6 +41,8 @@ def _effect(effect: dict[str, object]) -> str:
     if effect["type"] == "task":
         argv = effect["argv"]
         return f"task of stage {effect['stage']}: {plain(' '.join(argv) if isinstance(argv, list) else '')}"
+    if effect["type"] == "tool":
+        return f"tool {plain(str(effect['tool']))} of stage {effect['stage']}"
     if effect["type"] == "context":
         return f"{effect['action']} {plain(str(effect['scope']))}"
     call = {"playback": "a reply, played back, of", "record": "a recorded call of"}

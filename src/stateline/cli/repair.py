@@ -42,7 +42,7 @@ def repair(
 
     said = settings(ctx)
     store = said.store()
-    result = apply_repair(store, key, wait=said.wait) if apply else plan_repair(store, key)
+    result = apply_repair(store, key, wait=said.patience) if apply else plan_repair(store, key)
     warn(said, [*store.warnings, *result.warnings])
     document = result.document()
     document["warnings"] = [*store.warnings, *result.warnings]

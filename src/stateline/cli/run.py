@@ -97,13 +97,14 @@ def run(
         ),
         models=model_options(said, (model, base_url), record, playback, playback_mode),
         began=progress(said, played=playback is not None),
+        wait=said.wait,
         call=Call(
             input=read_input(input),
             # What stood there was the prompt.
             stdin=None if dash is not None else stdin_reader(no_input),
             input_format=input_format(input_format_word),
             parent=parent,
-            wait=said.wait,
+            wait=said.patience,
             watch=watcher(said),
         ),
     )

@@ -1,4 +1,4 @@
-"""``stateline exec list``, ``status``, ``show``, ``history``, ``clean`` and ``rm``."""
+"""``stateline exec list``, ``status``, ``show``, ``clean`` and ``rm``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from stateline.cli.execute import waiting_lines
 from stateline.cli.options import settings
-from stateline.cli.output import emit, one_line, plain, pretty, table, warn
+from stateline.cli.output import emit, plain, pretty, table, warn
 from stateline.errors import UsageError
 
 RunId = Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run's id (default: the one used last).")]
@@ -68,34 +68,6 @@ def show(ctx: typer.Context, run: RunId = None) -> int:
     return 0
 
 
-def history(ctx: typer.Context, run: RunId = None) -> int:
-    """Show the turns of a run, oldest first."""
-    from stateline.service.runs import history as verb
-
-    said = settings(ctx)
-    store = said.store()
-    rows = verb(store, run)
-    warn(said, store.warnings)
-    lines = []
-    for row in rows:
-        lines.append(f"{row['turn']:>4}  {row['at']}  {row['stage']}  ({row['reason']})")
-        if row["tools"]:
-            lines.append(f"      calls: {one_line(', '.join(_call(call) for call in row['tools']), 110)}")
-        if row["output"] is not None:
-            lines.append(f"      {one_line(row['output'], 110)}")
-        if row["error"]:
-            lines.append(f"      {one_line(row['error']['message'], 110)}")
-    emit(said, {"history": rows}, lines)
-    return 0
-
-
-def _call(call: dict[str, str | None]) -> str:
-    """A tool call in a row of the history."""
-    if call["error"]:
-        return f"{call['name']} (failed: {call['error']})"
-    return f"{call['name']} (open)" if call["status"] == "open" else str(call["name"])
-
-
 def clean(
     ctx: typer.Context,
     all: Annotated[bool, typer.Option("--all", help="Unfinished and failed runs too.")] = False,
@@ -130,7 +102,7 @@ def rm(ctx: typer.Context, runs: Annotated[list[str], typer.Argument(metavar="RU
     from stateline.service.runs import remove
 
     said = settings(ctx)
-    result = remove(said.store(), list(dict.fromkeys(runs)), wait=said.wait)
+    result = remove(said.store(), list(dict.fromkeys(runs)), wait=said.patience)
     warn(said, result.warnings)
     emit(said, result.document(), [f"removed {run}" for run in result.removed])
     return 0

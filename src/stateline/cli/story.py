@@ -9,12 +9,15 @@ from typing import Any
 
 from stateline.bundle.envelope import LIST_TYPE, Ref
 from stateline.bundle.repairs import MEMBER
-from stateline.cli.output import coloured, counted, one_line, plain
+from stateline.cli.output import coloured, columns, counted, one_line, plain
 from stateline.store.store import Snapshot
 
 WIDTH = 104
 """Most characters of a story, its colours not counted."""
 
+_ANY = 1 << 30
+_LEAST = 24
+"""So many characters of a story are shown on however narrow a terminal."""
 _QUOTED = 16
 """So many characters of a text are quoted in any case."""
 
@@ -29,6 +32,14 @@ _PROMPTS = {
 """Which prompts a model has changed."""
 _QUIET = ("default", "start", "complete")
 """Reasons of a transition that say nothing which the stages do not say."""
+_TOLD: dict[str, Part] = {
+    "intended": (" is about to run; it must not run twice", ""),
+    "calls_intended": (": tools are about to run; not all may run twice", ""),
+    "unsent": (" was not asked", "yellow"),
+    "retried": (" is tried again", ""),
+    "replaced": (": the machine was replaced", "yellow"),
+}
+"""Events whose words are always the same."""
 _PHASES = {
     "waiting": "waits for an answer",
     "unknown": "waits: nobody knows whether it was done",
@@ -37,8 +48,10 @@ _PHASES = {
 
 
 def line(snapshot: Snapshot) -> str:
-    """The line of a log: sha, number, time [UTC], story."""
-    return f"{coloured(snapshot.sha256[:8], 'yellow')} {snapshot.seq:>4}  {moment(snapshot)}  {story(snapshot)}"
+    """The line of a log: sha, number, time [UTC], story. On a terminal it is no longer than a line there."""
+    sha, rest = snapshot.sha256[:8], f"{snapshot.seq:>4}  {moment(snapshot)}"
+    left = (columns() or _ANY) - len(f"{sha} {rest}  ")
+    return f"{coloured(sha, 'yellow')} {rest}  {story(snapshot, min(max(left, _LEAST), WIDTH))}"
 
 
 def moment(snapshot: Snapshot) -> str:
@@ -46,8 +59,8 @@ def moment(snapshot: Snapshot) -> str:
     return snapshot.envelope.created_at[:19].replace("T", " ")
 
 
-def story(snapshot: Snapshot) -> str:
-    """What a snapshot's event says, in at most ``WIDTH`` characters. An event that is not as this version writes it is
+def story(snapshot: Snapshot, room: int = WIDTH) -> str:
+    """What a snapshot's event says, in at most ``room`` characters. An event that is not as this version writes it is
     shown bare."""
     event = snapshot.event
     try:
@@ -56,19 +69,19 @@ def story(snapshot: Snapshot) -> str:
         elif "transitions" in event:
             parts = _turn(event, snapshot.state)
         elif event.get("type") in ("derive", "refine"):
-            parts = _refinement(event, snapshot.state)
+            parts = _refinement(event, snapshot.state, room)
         elif event.get("type") == "run_started":
             parts = [("run ", ""), (str(event["run"]), "bold"), (" started", "")]
         else:
             parts = _bare(event)
     except (AttributeError, KeyError, TypeError):
         parts = _bare(event)
-    return _painted(parts)
+    return _painted(parts, room)
 
 
-def _painted(parts: list[Part]) -> str:
+def _painted(parts: list[Part], room: int) -> str:
     """The parts on one line, cut where they are too long."""
-    said, room = "", WIDTH
+    said = ""
     for text, colour in parts:
         shown = plain(text).replace("\n", " ").replace("\t", " ")
         if len(shown) > room:
@@ -87,7 +100,7 @@ def _bare(event: dict[str, Any]) -> list[Part]:
     return [*words, (one_line(rest, WIDTH) if rest else "", "")]
 
 
-def _refinement(event: dict[str, Any], state: Any) -> list[Part]:
+def _refinement(event: dict[str, Any], state: Any, room: int) -> list[Part]:
     """A context's event: by whom it was done if a model did it, what that changed, and in the room that is left the
     words that asked for it, or of a new context its system prompt."""
     kind, author = str(event["type"]), event.get("by", "literal")
@@ -101,8 +114,8 @@ def _refinement(event: dict[str, Any], state: Any) -> list[Part]:
     said += [(f"  {'; '.join(changed)}", "")] if changed else []
     text = _part(_part(state, "prompts"), "system") if kind == "derive" else event.get("text")
     if isinstance(text, str) and text:
-        room = WIDTH - sum(len(part) for part, _ in said) - len("  “”")
-        said.append((f"  “{one_line(text, max(room, _QUOTED))}”", ""))
+        left = room - sum(len(part) for part, _ in said) - len("  “”")
+        said.append((f"  “{one_line(text, max(left, _QUOTED))}”", ""))
     return said
 
 
@@ -127,16 +140,13 @@ def _turn(event: dict[str, Any], state: Any) -> list[Part]:
         return [*said, ("run started", "bold"), *_ways(ways)]
     said.append((stage, "bold"))
     error = event.get("error")
-    told = {
-        "intended": [(" is about to run; it must not run twice", "")],
-        "lost": [(_cut_off(event), "yellow")],
-        "unsent": [("was not asked", "yellow")],
-        "retried": [(" is tried again", "")],
-        "replaced": [(": the machine was replaced", "yellow")],
-    }
-    if kind in told:
-        said += told[kind]
-    elif event.get("call") or event.get("asked") or kind == "calls_intended":
+    if kind == "lost":
+        said.append((_cut_off(event), "yellow"))
+    elif kind == "intended" and _part(event.get("effect"), "reserved") is True:
+        said.append((" is about to be asked; the call is counted", ""))
+    elif kind in _TOLD:
+        said.append(_TOLD[kind])
+    elif event.get("call") or event.get("asked"):
         said += _talk(event)
     elif error:
         said.append((f" {kind}" if kind == "failed" else " failed", "red"))
@@ -153,8 +163,6 @@ def _talk(event: dict[str, Any]) -> list[Part]:
         failed = call.get("error")
         how = (f" failed ({failed})", "red") if failed else (" was told" if kind == "answered" else " ended", "")
         return [(f": {call['name']}", ""), how]
-    if kind == "calls_intended":
-        return [(": tools are about to run; not all may run twice", "")]
     names = [call["name"] + (f" ({call['refused']})" if call.get("refused") else "") for call in event["asked"]]
     return [(f" {kind}", ""), (f"; it asks for {', '.join(names)}", "")]
 

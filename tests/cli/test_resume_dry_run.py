@@ -1,0 +1,293 @@
+"""``exec resume --dry-run``: what the real call then does and how it exits; it touches nothing. And what every dry run
+says of flags that do nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+END: dict[str, Any] = {"end": {}}
+EXAMPLE = Path(__file__).parents[2] / "examples" / "conversation"
+Setup = Callable[[Any, Any], None]
+
+
+def write(cli: Any, task: Any, **more: Any) -> str:
+    """a -> ask -> b -> done; ``a`` fails while there is no file ``ok``."""
+    return str(
+        cli.machine(
+            a=task("test -e ok && echo 1", default_next="ask"),
+            ask={"human": {"prompt": "?", "schema": {"type": "boolean"}}, "default_next": "b"},
+            b=task("echo 3", default_next="done"),
+            done=END,
+            **more,
+        )
+    )
+
+
+def failed(cli: Any, task: Any) -> None:
+    cli.json("execute", write(cli, task), "--id", "r1", exits=1)
+
+
+def mended(cli: Any, task: Any) -> None:
+    failed(cli, task)
+    (cli.home / "ok").touch()
+
+
+def waiting(cli: Any, task: Any) -> None:
+    (cli.home / "ok").touch()
+    cli.json("execute", write(cli, task), "--id", "r1", exits=3)
+
+
+def running(cli: Any, task: Any) -> None:
+    waiting(cli, task)
+    cli.json("execute", "-i", str(cli.home / "m.json"), "--input", "true")
+
+
+def complete(cli: Any, task: Any) -> None:
+    running(cli, task)
+    cli.json("execute", str(cli.home / "m.json"))
+
+
+def lost(cli: Any, task: Any) -> None:
+    from stateline import Store
+    from stateline.engine.record import load_run
+    from stateline.engine.step import apply
+    from stateline.machine.run import Intended
+
+    machine = cli.machine(a=task("echo 1", default_next="b"), b=task("echo 2", repeatable=False))
+    cli.json("execute", "-i", machine, "--id", "r1")
+    apply(load_run(Store.open(cli.state), "r1"), Intended())
+
+
+def limited(cli: Any, task: Any) -> None:
+    """The way on was refused by a limit; the output is kept, and every retry meets the limit again."""
+    machine = cli.machine(a=task("echo 1", routes=[{"when": "output == 1", "to": "a"}]), _bounds={"max_iterations": 2})
+    cli.json("execute", machine, "--id", "r1", exits=1)
+
+
+def unsettled(cli: Any, task: Any) -> None:
+    """A route failed; the output is kept, and a retry with the changed machine only settles it."""
+    cli.json("execute", cli.machine(a=task("echo 1", routes=[{"when": "output.x", "to": "b"}]), b=END), "--id", "r1",
+             exits=1)  # fmt: skip
+    machine = cli.machine(
+        a=task("echo 1", routes=[{"when": "output == 1", "to": "ask"}]),
+        ask={"human": {"prompt": "?"}, "default_next": "b"},
+        b=END,
+    )
+    cli.json("execute", machine, "--accept-change", exits=1)
+
+
+def unsettled_before_a_task(cli: Any, task: Any) -> None:
+    """As ``unsettled``, and what comes next is a task: with -i the way there is the turn."""
+    route = {"when": "output == state.one", "to": "b"}
+    machine = cli.machine(a=task("echo 1", routes=[route]), b=task("echo 2"))
+    cli.json("execute", machine, "--id", "r1", exits=1)
+    changed = cli.machine(a=task("echo 1", routes=[{**route, "when": "output == 1"}]), b=task("echo 2"))
+    cli.json("execute", changed, "--accept-change", exits=1)
+
+
+def asking(cli: Any, task: Any) -> None:
+    """A model is asked, and nobody is there."""
+    cli.json("run", "-p", "x", "--id", "r1", exits=3)
+
+
+def failed_at_a_model(cli: Any, task: Any) -> None:
+    """No such server: the call of the model failed."""
+    cli.json("run", "--state-scope", "c", "--system", "S")
+    cli.monkeypatch.setenv("OPENAI_API_KEY", "sk-not-a-real-key-0123456789abcdef")
+    words = ["-m", "openai/x", "--base-url", "http://127.0.0.1:9/v1"]
+    cli.json("run", "-p", "x", "--id", "r1", "--state-scope", "c", *words, exits=1)
+    cli.monkeypatch.delenv("OPENAI_API_KEY")
+
+
+def calling(cli: Any, task: Any) -> None:
+    """A model's reply calls tools, and a bound allowed none."""
+    (cli.home / "tools.json").write_bytes((EXAMPLE / "tools.json").read_bytes())
+    (cli.home / "bin").symlink_to(EXAMPLE / "bin")
+    agent = {"agent": {"prompt": "x", "tools": ["pantry"]}}
+    machine = cli.machine(think=agent, _tools="tools.json", _bounds={"max_tool_rounds": 1})
+    call = json.dumps({"tools": [{"name": "pantry", "params": {"ingredient": "salt"}}]})
+    cli.json("execute", machine, "--id", "r1", exits=3)
+    cli.json("exec", "resume", "r1", "--input", call, exits=3)
+    cli.json("exec", "resume", "r1", "--input", call, exits=1)
+
+
+def lost_call(cli: Any, task: Any) -> None:
+    """A tool that must not run twice was started, and nothing followed."""
+    from stateline import Store
+
+    once = {"name": "once", "description": "d", "schema": {"type": "object"}, "argv": ["echo", "1"]}
+    (cli.home / "tools.json").write_text(json.dumps({"tools": [once]}))
+    cli.json("run", "-p", "x", "--id", "r1", "--tools", str(cli.home / "tools.json"), exits=3)
+    cli.json("exec", "resume", "r1", "--input", json.dumps({"tools": [{"name": "once", "params": {}}]}), exits=3)
+    scope = Store.open(cli.state).scope("run:r1")
+    intent = next(past for past in scope.walk() if past.event["type"] == "calls_intended")
+    with scope.locked():
+        scope.store.backend.swap(scope.hash, scope.load().pointer, intent.pointer)
+    for newer in scope.store.backend.list(scope.hash):  # as if they had never been
+        if newer.startswith("state-") and newer > intent.path:
+            (cli.state / scope.hash / newer).unlink()
+
+
+def damaged(cli: Any, task: Any) -> None:
+    waiting(cli, task)
+    (cli.state / hashlib.sha256(b"run:r1").hexdigest() / "latest.json").write_bytes(b"{}")
+
+
+def unsafe(cli: Any, task: Any) -> None:
+    running(cli, task)
+    cli.state.chmod(0o750)
+
+
+def unsafe_failed(cli: Any, task: Any) -> None:
+    failed(cli, task)
+    cli.state.chmod(0o750)
+
+
+def nobody(cli: Any, task: Any) -> None:
+    pass
+
+
+RETRY = ["--retry"]
+TABLE: list[tuple[Setup, list[str], bytes, str, int]] = [
+    (nobody, [], b"", "refuse", 1),
+    (nobody, RETRY, b"", "refuse", 1),
+    (running, [], b"", "advance", 0),
+    (running, ["-i"], b"", "advance", 2),
+    (running, RETRY, b"", "refuse", 1),
+    (running, ["--input", "1"], b"", "refuse", 64),
+    (running, ["--parent", "run:r1~1"], b"", "refuse", 4),
+    (waiting, [], b"", "wait", 3),
+    (waiting, ["-i"], b"", "wait", 3),
+    (waiting, [], b"true", "answer", 0),
+    (waiting, ["-i"], b"true", "answer", 0),
+    (waiting, ["--input", "true"], b"", "answer", 0),
+    (waiting, [], b"maybe", "refuse", 1),
+    (waiting, ["--no-input"], b"true", "wait", 3),
+    (waiting, RETRY, b"", "refuse", 1),
+    (waiting, [*RETRY, "--input", "true"], b"", "refuse", 1),
+    (failed, [], b"", "report", 1),
+    (failed, ["-i"], b"", "report", 1),
+    (failed, ["--input", "true"], b"", "refuse", 64),
+    (mended, RETRY, b"", "retry", 3),
+    (mended, [*RETRY, "-i"], b"", "retry", 3),
+    (mended, [*RETRY, "--parent", "run:r1"], b"", "retry", 3),
+    (mended, [*RETRY, "--parent", "run:r1~1"], b"", "refuse", 4),
+    (mended, RETRY, b"true", "retry", 3),
+    (complete, [], b"", "report", 0),
+    (complete, ["-i"], b"", "report", 2),
+    (complete, RETRY, b"", "refuse", 1),
+    (complete, ["--input", "1"], b"", "refuse", 64),
+    (lost, [], b"", "wait", 3),
+    (lost, ["--input", "7"], b"", "answer", 0),
+    (lost, ["-i", "--input", "7"], b"", "answer", 2),
+    (lost, RETRY, b"", "retry", 0),
+    (lost, [*RETRY, "-i"], b"", "retry", 2),
+    (limited, [], b"", "report", 1),
+    (limited, RETRY, b"", "retry", 1),
+    (limited, [*RETRY, "-i"], b"", "retry", 1),
+    (unsettled, [], b"", "report", 1),
+    (unsettled, RETRY, b"", "retry", 3),
+    (unsettled, [*RETRY, "-i"], b"", "retry", 3),
+    (unsettled, RETRY, b'"an answer to nothing"', "retry", 3),
+    (unsettled_before_a_task, RETRY, b"", "retry", 0),
+    (unsettled_before_a_task, [*RETRY, "-i"], b"", "retry", 0),
+    (asking, [], b"", "wait", 3),
+    (asking, [], b"Done.", "answer", 0),
+    (asking, ["--input", '"Done."'], b"", "answer", 0),
+    (asking, [], b'{"response": "Done."', "refuse", 1),
+    (asking, ["-m", "openai/x"], b"", "refuse", 1),
+    (asking, RETRY, b"", "refuse", 1),
+    (asking, ["--record", "kept"], b"", "refuse", 1),
+    (failed_at_a_model, [], b"", "report", 1),
+    (failed_at_a_model, RETRY, b"", "retry", 3),
+    (failed_at_a_model, RETRY, b"an answer to nothing", "retry", 3),
+    (failed_at_a_model, [*RETRY, "--base-url", "http://127.0.0.1:9/v1"], b"", "retry", 3),
+    (failed_at_a_model, [*RETRY, "-m", "openai/x"], b"", "refuse", 1),
+    (failed_at_a_model, [*RETRY, "-m", "nobody/x"], b"", "refuse", 1),
+    (calling, [], b"", "report", 1),
+    (calling, RETRY, b"", "retry", 1),
+    (lost_call, [], b"", "wait", 3),
+    (lost_call, ["--input", "7"], b"", "answer", 3),
+    (lost_call, RETRY, b"", "retry", 3),
+    (lost_call, [*RETRY, "-i"], b"", "retry", 3),
+    (damaged, [], b"", "refuse", 5),
+    (damaged, RETRY, b"", "refuse", 5),
+    (unsafe, [], b"", "refuse", 6),
+    (unsafe_failed, RETRY, b"", "refuse", 6),
+]
+
+
+@pytest.mark.parametrize(
+    ("setup", "words", "stdin", "action", "exits"),
+    TABLE,
+    ids=[f"{row[0].__name__} {' '.join(row[1])[:40]} {row[2].decode()[:20]}" for row in TABLE],
+)
+def test_the_plan_is_what_the_real_call_then_does(
+    cli: Any, task: Any, setup: Setup, words: list[str], stdin: bytes, action: str, exits: int
+) -> None:
+    cli.monkeypatch.chdir(cli.home)
+    cli.monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    setup(cli, task)
+    words = ["exec", "resume", "r1", *words]
+    before = cli.tree()
+    planned = cli(*words, "--dry-run", "--format", "json", stdin=stdin)
+    assert cli(*words, "--dry-run", stdin=stdin).out.startswith(b"would ")
+    assert cli.tree() == before
+    assert planned.code == 0
+    document, plan = planned.document, planned.document["plan"]
+    assert (plan["action"], document["exit"]) == (action, exits), plan
+    assert exits in plan["exits"]
+    assert plan["run"] == "r1"
+    real = cli(*words, "--format", "json", stdin=stdin)
+    assert real.code == exits, (real.out, real.err)
+    if action == "refuse":
+        assert real.document["error"]["message"] in plan["reason"]
+        assert plan["effects"] == []
+        assert {path: row[4] for path, row in cli.tree().items()} == {path: row[4] for path, row in before.items()}
+    else:
+        assert document["warnings"] == real.document["warnings"]
+        assert (real.document["head"] == plan["head"]) == (
+            action in ("report", "wait") and setup not in (lost, lost_call)
+        )
+
+
+def test_the_first_effect_of_a_retry_is_named(cli: Any, task: Any) -> None:
+    mended(cli, task)
+    plan = cli.json("exec", "resume", "r1", "--retry", "--dry-run")["plan"]
+    assert [(effect["type"], effect["stage"]) for effect in plan["effects"]] == [("task", "a")]
+    assert plan["exits"] == [1, 3]
+    assert cli("exec", "resume", "r1", "--retry", "--dry-run").out.startswith(b"would try the run r1 again and exit 3")
+
+
+def test_tool_calls_of_a_retry_are_named(cli: Any, task: Any) -> None:
+    lost_call(cli, task)
+    plan = cli.json("exec", "resume", "r1", "--retry", "--dry-run")["plan"]
+    assert plan["effects"] == [{"type": "tool", "stage": "agent", "tool": "once", "repeatable": False}]
+    assert "  effect: tool once of stage agent\n" in cli("exec", "resume", "r1", "--retry", "--dry-run").out.decode()
+
+
+def test_a_malformed_id_is_no_plan(cli: Any) -> None:
+    assert cli.refused("exec", "resume", "../r1", "--dry-run", exits=64)["code"] == "usage"
+
+
+@pytest.mark.parametrize("flags", [["--base-url", "http://127.0.0.1:9/v1"], ["--record", "kept"]])
+def test_flags_that_do_nothing_without_a_model_are_told_by_a_dry_run_too(cli: Any, flags: list[str]) -> None:
+    cli.monkeypatch.chdir(cli.home)
+    machine = cli.machine(think={"agent": {"prompt": "x"}})
+    cli.json("execute", machine, "--id", "old", *flags, exits=3)
+    for words in (
+        ["run", "-p", "x", *flags],
+        ["execute", machine, "--force", *flags],
+        ["execute", machine, "--id", "old", *flags],
+        ["exec", "resume", "old", *flags],
+    ):
+        planned = cli.json(*words, "--dry-run")
+        assert any(flags[0] in warning for warning in planned["warnings"])
+        assert planned["warnings"] == cli.json(*words, exits=3)["warnings"]
+        assert flags[0] in cli(*words, "--dry-run").err

@@ -1,0 +1,86 @@
+"""A hint names flags that the command in question has, or a whole command that has them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+AGENT: dict[str, Any] = {"think": {"agent": {"prompt": "x"}}}
+
+
+def flags(cli: Any, command: list[str]) -> set[str]:
+    return set(re.findall(r"--[a-z-]+", cli(*command, "--help").out.decode()))
+
+
+def demand_possible(cli: Any, command: list[str], hint: str) -> None:
+    """Each flag in ``hint`` is one of ``command``, or of the whole command that it stands in."""
+    for whole in re.findall(r"`stateline ([^`]*)`", hint):
+        words = whole.split()
+        named = words[:2] if words[0] in ("exec", "machine") else words[:1]
+        assert set(re.findall(r"--[a-z-]+", whole)) <= flags(cli, named), whole
+    bare = re.sub(r"`[^`]*`", "", hint)
+    assert set(re.findall(r"--[a-z-]+", bare)) <= flags(cli, command), bare
+
+
+def recorded(cli: Any, name: str) -> str:
+    """A recording of nothing that this run asks."""
+    example = Path(__file__).parents[2] / "examples" / "conversation" / "recording"
+    place = cli.home / name
+    place.mkdir(mode=0o700)
+    for path in sorted(example.glob("*.json"))[:1]:
+        (place / path.name).write_bytes(path.read_bytes())
+    return str(place)
+
+
+def waiting(cli: Any, verb: str) -> list[str]:
+    begin = ["run", "-p", "x"] if verb == "run" else ["execute", cli.machine("m", **AGENT)]
+    cli.json("run", "--state-scope", "demo", "--system", "S")
+    cli.json(*begin, "--id", "r1", "--state-scope", "demo", exits=3)
+    return begin
+
+
+@pytest.mark.parametrize("verb", ["run", "execute"])
+@pytest.mark.parametrize("command", ["exec resume", "own"])
+def test_ways_out_of_another_recording_are_there(cli: Any, verb: str, command: str) -> None:
+    begin = waiting(cli, verb)
+    words = ["exec", "resume", "r1"] if command == "exec resume" else [*begin, "--id", "r1"]
+    error = cli.refused(*words, "--playback", recorded(cli, "rec"), exits=1)
+    assert "--record" in error["hint"]
+    demand_possible(cli, words[:2] if words[0] == "exec" else words[:1], error["hint"])
+    assert f"stateline {verb}" in error["hint"]
+
+
+@pytest.mark.parametrize("verb", ["run", "execute"])
+@pytest.mark.parametrize("command", ["exec resume", "own"])
+def test_ways_out_of_a_lost_context_are_there(cli: Any, verb: str, command: str) -> None:
+    begin = waiting(cli, verb)
+    place = cli.state / hashlib.sha256(b"context:demo").hexdigest()
+    next(place.glob("state-*")).unlink()
+    words = ["exec", "resume", "r1"] if command == "exec resume" else [*begin, "--id", "r1"]
+    error = cli.refused(*words, "--input", '"x"', exits=5)
+    demand_possible(cli, words[:2] if words[0] == "exec" else words[:1], error["hint"])
+    assert "stateline repair context:demo" in error["hint"]
+
+
+def test_ways_out_of_a_recording_that_is_over_are_there(cli: Any) -> None:
+    machine = cli.machine("m", **AGENT)
+    playback = recorded(cli, "rec")
+    for path in Path(playback).glob("*.json"):
+        document = json.loads(path.read_text())
+        path.write_text(json.dumps(document))
+    first = cli.refused("execute", machine, "--id", "r1", "--playback", playback, exits=1)
+    assert first["code"] == "playback_miss"
+    demand_possible(cli, ["execute"], first["hint"])
+    again = cli.refused("exec", "resume", "r1", exits=1)
+    demand_possible(cli, ["exec", "resume"], again["hint"])
+
+
+def test_the_check_is_not_blind(cli: Any) -> None:
+    for hint in ("try another --id", "`stateline exec resume r1 --force`", "give --nothing"):
+        with pytest.raises(AssertionError):
+            demand_possible(cli, ["exec", "resume"], hint)
