@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from typing import Any
 
 import pytest
 from bundle.corpus import CARRIERS, KINDS, ORDINARY, documents
@@ -11,7 +12,10 @@ from bundle.test_redact_tokens import made
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stateline.bundle import canonical, redact
+from stateline.bundle.canonical import DEPTH
 from stateline.bundle.redact import Redactor
+from stateline.errors import ValueRefused
 
 FIND = Redactor().find
 
@@ -99,3 +103,43 @@ def test_names_of_keys_are_no_reason_to_refuse() -> None:
 @given(st.binary(max_size=200))
 def test_any_bytes_are_looked_at_without_an_error(data: bytes) -> None:
     FIND(data)
+
+
+def test_each_key_of_a_pointer_is_masked_before_it_is_escaped() -> None:
+    token, _ = made("npm")
+    secret = "wJalrXUtn/K7MDENG/bPxRfiCYzz"
+    redactor = Redactor([("AWS", secret)])
+    assert str(redactor.find({"a": {secret: {"b/~": token}}}, keys=False)) == "/a/[REDACTED]/b~1~0: npm token"
+    assert str(FIND({"https://u:hunter22@h": [token]}, keys=False)) == "/https:~1~1u:[REDACTED]@h/0: npm token"
+    assert str(FIND({"https://u:hunter22@h": {"x": {token: 1}}}, keys=False)) == "None"
+
+
+def test_what_json_hides_in_escapes_is_found_in_a_file_even_in_a_key() -> None:
+    token, _ = made("npm")
+    hidden = "\\u006e" + token[1:]
+    assert str(FIND(f'{{"env": {{"{hidden}": "x"}}}}'.encode())) == "a key of /env: npm token"
+    assert str(FIND(f' \n{{"env": ["{hidden}"]}}'.encode())) == "/env/0: npm token"
+    assert FIND(f'{{"env": ["{hidden}"'.encode()) is None  # no JSON
+
+
+@pytest.mark.parametrize("depth", [2 * DEPTH, 2_000, 20_000])
+@pytest.mark.parametrize("value", [[], {"k": []}])
+def test_a_value_that_is_nested_too_deep_is_refused_with_a_type(depth: int, value: Any) -> None:
+    for _ in range(depth):
+        value = [value]
+    with pytest.raises(ValueRefused, match="nested deeper"):
+        FIND([value, made("npm")[0]])
+
+
+def test_a_value_as_deep_as_a_store_takes_is_looked_at_to_its_ground() -> None:
+    value: Any = made("npm")[0]
+    for _ in range(DEPTH - 1):
+        value = [value]
+    assert str(FIND(value)) == "/0" * (DEPTH - 1) + ": npm token"
+
+
+def test_only_the_pointer_that_is_said_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+    monkeypatch.setattr(redact, "escape", lambda key: built.append(key) or canonical.escape(key))
+    assert str(FIND({"a/b": [0, "x"] * 2_000 + [made("npm")[0]]})) == "/a~1b/4000: npm token"
+    assert built == ["4000", "a/b"]

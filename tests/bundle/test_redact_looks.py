@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -39,7 +42,7 @@ PIECES = [
     "access", "private ", "PRIVATE%20", "hooks", ".slack", "web", "/", "\\/", "\\", "%2F", "0", "1", "://", ":\\\\/",
     "12345678", ":", "AA", "AKIA", "ASIA", "AIza", "ATATT3", "A", "eyJ", "J", "sk-", "g", "hf_", "-", "_", ".", "=",
     "%3D", "token", "sig", "@", "%40", "user:pass12@", "dapi", "0123456789abcdef", "aB3aB3aB3aB3", "-----", '"', "'",
-    "`", "(", "[", "b'", " ", "\t", "\n", "é", "\u2028", "\x00", "\x7f",
+    "`", "(", "[", "b'", " ", "\t", "\n", "é", "\u2028", "\x00", "\x7f", "\u017f", "\u0131", "\u212a", '"' * 20, "\\t",
 ]  # fmt: skip
 
 
@@ -118,3 +121,60 @@ def test_a_secrets_name_is_seen_however_it_is_written(names: list[tuple[str, Any
         value[before + name] = "x"
         value[(before + name).upper()] = ["x"]
     assert PLAIN.redact({"deep": [value]}) == everywhere({"deep": [value]}, PLAIN)
+
+
+@pytest.mark.parametrize("name", ["Cookie\u017f", "Author\u0131zation", "Authori\u017fation", "secret_\u212aey"])
+def test_a_letter_that_only_unicode_folds_to_that_of_a_name_is_none_of_it(name: str) -> None:
+    value = f"{name}: sid=a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0u1"
+    assert PLAIN.redact(value) == everywhere(value, PLAIN) == (value, 0)
+
+
+@pytest.mark.parametrize(
+    "between", ['"' * 20 + ":", "\\" * 20 + ":", '"' * 20 + ",", '"' + "\\" * 20 + "t:", ": \t" + "\\" * 20 + '"']
+)
+@pytest.mark.parametrize("name", ["Authorization", "aws_secret_access_key", "Cookie"])
+def test_how_much_is_escaped_between_a_name_and_its_value_does_not_count(name: str, between: str) -> None:
+    """So a mask does not depend on what else is in the value."""
+    secret = "a1B2c3D4" * 6
+    text = f"{name}{between}{'sid=' if name == 'Cookie' else ''}{secret}"
+    masked, count = PLAIN.redact(text)
+    assert count == 1
+    assert secret not in str(masked)
+    assert PLAIN.redact([text, made("npm")[0]]) == ([masked, PLACEHOLDER], 2)
+
+
+@pytest.mark.parametrize("repeated", ["sk-", "AKIA", "eyJ", "%2F0", "xoxb-", "ghp_"])
+def test_looking_at_a_text_of_heads_takes_no_memory_for_each(repeated: str) -> None:
+    encoded = canonical.encode(repeated * (1 << 18))
+    shown(b'"sk-AKIAeyJ%2F0//0xoxb-ghp_."')
+    tracemalloc.start()
+    try:
+        shown(encoded)
+        # In small letters it stands there once more.
+        assert tracemalloc.get_traced_memory()[1] < 2 * len(encoded) + (1 << 20)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_short_texts_of_a_process_are_masked_as_by_looking_everywhere(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for look in (*PLACES, *SIGNED):
+        monkeypatch.setattr(look, "_spared", 1 << 30)
+    text, _ = made(kind)
+    for carrier, carry in CARRIERS.items():
+        value = {"text": carry(text)}
+        assert PLAIN.redact(value) == everywhere(value, PLAIN), carrier
+
+
+def test_a_small_event_compiles_next_to_no_look() -> None:
+    program = (
+        "from stateline.bundle.looks import PLACES, SIGNED\n"
+        "from stateline.bundle.redact import Redactor\n"
+        "event = {'type': 'task', 'argv': ['python', '-m', 'pip', '--book=1'], 'cwd': '/work/my_dir-1/x.y'}\n"
+        "Redactor().redact({'files': ['src/a_b-c.py', 'SIZE', 'JSON'], 'event': event})\n"
+        "print(sum('_pattern' in vars(look) for look in PLACES + SIGNED))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(run.stdout) <= 1

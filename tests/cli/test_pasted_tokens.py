@@ -83,3 +83,43 @@ def test_a_token_as_the_id_of_a_run_is_refused(cli: Any) -> None:
 )
 def test_digests_base64_and_examples_are_no_tokens(cli: Any, word: str) -> None:
     assert cli.json("execute", wrote(cli, "machine.yaml", MACHINE % word))["status"] == "complete"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"'{TOKEN}_EXAMPLE'",
+        f"'AKIAIOSFODNN7EXAMPLE{TOKEN}'",
+        f"'Cookie: session={SECRET}; site=example.com'",
+        f"'Authorization: Bearer {SECRET}/example'",
+        f"'https://h/?token={SECRET}#example'",
+    ],
+)
+def test_a_secret_is_refused_whatever_example_is_glued_to_it(cli: Any, words: str) -> None:
+    error = cli.refused("execute", wrote(cli, "machine.yaml", MACHINE % words), exits=1)
+    assert "holds a secret (line 5: " in error["message"]
+    assert SECRET.encode() not in bytes_kept(cli)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "'DATABASE_URL=postgres://postgres:postgres@localhost:5432/test'",
+        "'authorization,x-amz-content-sha256,x-amz-date'",
+        "'Authorization: https://tools.ietf.org/html/rfc6749#section-7'",
+    ],
+    # pytest puts a test's name into the environment, and passwords of URLs there are known values.
+    ids=["default", "headers", "link"],
+)
+def test_what_opens_nothing_is_run_as_it_was_written(cli: Any, words: str) -> None:
+    assert cli.json("machine", "check", wrote(cli, "machine.yaml", MACHINE % words))["ok"]
+
+
+def test_a_token_that_json_hides_in_the_name_of_a_value_is_refused(cli: Any) -> None:
+    machine = {"stateline": 1, "name": "pasted", "stages": {"a": {"task": ["true"]}}, "state": {TOKEN: 1}}
+    path = wrote(cli, "machine.json", json.dumps(machine).replace("ghp_", "\\u0067hp_"))
+    error = cli.refused("execute", path, exits=1)
+    assert "holds a secret (" in error["message"]
+    assert "GitHub token" in error["message"]
+    assert SECRET not in json.dumps(error)
+    assert SECRET.encode() not in bytes_kept(cli)

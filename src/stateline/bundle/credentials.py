@@ -13,16 +13,17 @@ import re
 from stateline.bundle.tokens import Format
 
 # Between a name and its value, in JSON, JSON inside JSON, YAML, code, shell and URL-quoted forms.
-_CLOSING = r"""["'`\\\])]{0,32}"""
+# Nothing that JSON text writes longer is counted, or what is found would depend on where it is looked for.
+_CLOSING = r"""["'`\\\])]*+"""
 _OPENING = r"""["'`\\\[(]*+(?:b\\*["'])?"""
-_BLANKS = r"(?:[ \t+]|%20|\\{1,16}t)*+"
+_BLANKS = r"(?:[ \t+]|%20|\\++t|(?<=\\)t)*+"
 # A comma only behind a quote: `("Authorization", "...")`.
-_GAP = rf"(?:{_CLOSING}{_BLANKS}(?:=>|[:=>]|%3[ADad])|[\"'`\\]{{1,32}}{_BLANKS},){_BLANKS}{_OPENING}"
+_GAP = rf"(?:{_CLOSING}{_BLANKS}(?:=>|[:=>]|%3[ADad])|[\"'`\\]++{_BLANKS},){_BLANKS}{_OPENING}"
 _VALUE = r"""[^\s\x00-\x20\x7f"'`\\<>{}()\[\]$,;&]"""
 _SLASHED = r"\\++/"  # JSON of PHP
 
 _LONG_VALUE = rf"(?:{_VALUE}++|{_SLASHED})++"
-_SCHEMES = r"(?i:bearer|basic|token|api-?key|key|oauth|bot|jwt|negotiate|ntlm|splunk)"
+_SCHEMES = r"(?ai:bearer|basic|token|api-?key|key|oauth|bot|jwt|negotiate|ntlm|splunk)"
 
 # Words apart by anything but letters and digits: lower case, Capitalized, camelCase or CAPITALS. A longer row of
 # letters is no word.
@@ -31,8 +32,8 @@ _WORDS = rf"{_PIECE}(?:[^A-Za-z0-9]{_PIECE})*"
 _HARMLESS_TOKENS = ("PAGE", "NEXT", "CONTINUATION", "BOS", "EOS", "PAD", "UNK", "SEP", "CLS", "MASK", "STOP", "SPECIAL")
 
 
-def _is_plain(value: str) -> bool:
-    """Words, or what was shortened or masked by somebody else so that next to nothing is left."""
+def is_plain(value: str) -> bool:
+    """Whether ``value`` is words, or what was shortened or masked by somebody else so that next to nothing is left."""
     head = re.split(r"\.\.\.|\*\*\*|xxxx|XXXX", value, maxsplit=1)[0]
     return len(head) < min(8, len(value)) or re.fullmatch(_WORDS, head) is not None
 
@@ -44,7 +45,7 @@ def _is_mixed(value: str) -> bool:
 def _is_credential(found: re.Match[str]) -> bool:
     """Whether what stands behind a scheme (group 1), or without one that would tell (group 2), may be a credential."""
     value = found[found.lastindex or 0]
-    if _is_plain(value) or len(value) < (8 if found.lastindex == 1 else 20):
+    if is_plain(value) or len(value) < (8 if found.lastindex == 1 else 20):
         return False
     return found.lastindex == 1 or (_is_mixed(value) and not found.string.startswith(("(", "["), found.end()))
 
@@ -63,7 +64,7 @@ def _is_user_and_password(found: re.Match[str]) -> bool:
 def _has_a_long_cookie(found: re.Match[str]) -> bool:
     """Whether one of the cookies may be a session. Short values and words are flags: a theme, a language."""
     values = [re.split("=|%3[Dd]", pair, maxsplit=1)[-1] for pair in found[1].split(";")]
-    return any(len(value) >= 8 and not _is_plain(value) for value in values)
+    return any(len(value) >= 8 and not is_plain(value) for value in values)
 
 
 def _is_password(found: re.Match[str]) -> bool:
@@ -83,11 +84,12 @@ def _is_assigned(found: re.Match[str]) -> bool:
     before = found.string[max(0, found.start() - 64) : found.start()]
     if before.endswith(("AccountKey", "SharedAccessKey")):
         return len(value) >= 40
-    if not _is_mixed(value) or _is_plain(value):
+    if not _is_mixed(value) or is_plain(value):
         return False
     if name := re.search(_QUERY_NAME, before):
         squeezed = re.sub("[_.-]", "", name[1]).lower()
-        return squeezed in _QUERY and len(value) >= (16 if squeezed in ("sig", "signature") else 8)
+        if squeezed in _QUERY:
+            return len(value) >= (16 if squeezed in ("sig", "signature") else 8)
     name = re.search(_VARIABLE, before)
     if not name or value.startswith(("/", "./", "../", "~", "0x", "arn:")) or "://" in value:
         return False
@@ -127,8 +129,8 @@ HEADERS = (
     Format(
         "Authorization header",
         ("uthorization", "UTHORIZATION"),
-        rf"(?i:uthorization){_GAP}"
-        rf"(?:{_SCHEMES}(?:[ \t+]|%20|\\{{1,16}}t)++(?:(?i:token)={_OPENING})?({_LONG_VALUE})|({_LONG_VALUE}))",
+        rf"(?ai:uthorization){_GAP}"
+        rf"(?:{_SCHEMES}(?:[ \t+]|%20|\\++t)++(?:(?ai:token)={_OPENING})?({_LONG_VALUE})|({_LONG_VALUE}))",
         holds=_is_credential,
     ),
     Format(
@@ -147,7 +149,7 @@ HEADERS = (
     Format(
         "cookie",
         ("ookie", "OOKIE"),
-        rf"(?i:ookies?){_GAP}({_PAIR}{_COOKIE_VALUE}++(?:;(?: |%20)?(?:{_PAIR}{_COOKIE_VALUE}*+|[A-Za-z]{{1,32}}))*+)",
+        rf"(?ai:ookies?){_GAP}({_PAIR}{_COOKIE_VALUE}++(?:;(?: |%20)?(?:{_PAIR}{_COOKIE_VALUE}*+|[A-Za-z]{{1,32}}))*+)",
         holds=_has_a_long_cookie,
     ),
     Format(

@@ -10,7 +10,7 @@ least, in small letters. A look may show what no pattern finds, and never the ot
 from __future__ import annotations
 
 import re
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from functools import cached_property
 
 from stateline.bundle.credentials import ASSIGNED, HEADERS, HOOKS, KEY_NAMES, NAMES, PASSWORD, QUOTED, URLS, USER
@@ -18,9 +18,27 @@ from stateline.bundle.private_keys import PRIVATE_KEYS
 from stateline.bundle.tokens import RUN, SIGNS, TOKENS, Format, Spotter
 
 _NONE: Set[Format] = frozenset()
+_SHORT = 2048
+_SPARED = 64
 
 
-class Place:
+class _Sparing:
+    """Spares a short-lived process patterns that take longer to compile than a few short texts to look through: for
+    the first :data:`_SPARED` texts up to :data:`_SHORT` [bytes], each of ``needles`` is looked for by itself."""
+
+    def __init__(self, needles: Iterable[bytes]) -> None:
+        self._needles = tuple(needles)
+        self._spared = _SPARED
+
+    def _has_a_needle(self, text: bytes) -> bool:
+        """False if the pattern need not be tried; true, without a look, where it is the faster way."""
+        if self._spared <= 0 or len(text) > _SHORT:
+            return True
+        self._spared -= 1
+        return any(needle in text for needle in self._needles)
+
+
+class Place(_Sparing):
     """Something that stands in every JSON text, in small letters, in which one of ``formats`` finds anything.
 
     The pattern begins with a literal, and ``sign`` is in every text that it is in. If there are several formats, the
@@ -28,13 +46,14 @@ class Place:
     """
 
     def __init__(self, sign: bytes, pattern: str, *formats: Spotter) -> None:
+        super().__init__(needle.lower().encode() for format in formats for needle in format.needles)
         self.sign = sign
         self._formats = formats
         self._source = pattern
 
     def shown(self, lowered: bytes) -> Set[Spotter]:
         """Those formats that may find something."""
-        if self._pattern.search(lowered) is None:
+        if not self._has_a_needle(lowered) or self._pattern.search(lowered) is None:
             return _NONE
         return {self._formats[(found.lastindex or 1) - 1] for found in self._pattern.finditer(lowered)}
 
@@ -82,10 +101,11 @@ _WIDTH = 4
 """So much of a needle is compared up to its sign; of one that begins with its sign, all is."""
 
 
-class Signed:
+class Signed(_Sparing):
     """The tokens whose needles have the same sign."""
 
     def __init__(self, sign: str, needles: list[tuple[str, Format]]) -> None:
+        super().__init__(needle.encode() for needle, _ in needles)
         self.sign = sign.encode()
         self._behind: dict[str, list[tuple[bytes, Format]]] = {}
         self._ahead: dict[str, list[tuple[bytes, Format]]] = {}
@@ -96,12 +116,13 @@ class Signed:
 
     def shown(self, encoded: bytes) -> Set[Format]:
         """Those tokens that may be in JSON text."""
-        hits = self._pattern.findall(encoded)
-        if not hits:
+        if not self._has_a_needle(encoded):
             return _NONE
+        # One hit at a time: hostile texts have millions, of a few kinds.
+        hits = set(map(re.Match.groups, self._pattern.finditer(encoded)))
         found: set[Format] = set()
-        for groups in set(hits):
-            ahead, behind = (group.decode("latin-1") for group in groups)
+        for groups in hits:
+            ahead, behind = ((group or b"").decode("latin-1") for group in groups)
             pairs = list(self._ahead.get(ahead, ()))
             # Before what is narrower than was compared, anything stands.
             pairs += [pair for first in range(_WIDTH) for pair in self._behind.get(behind[first:], ())]

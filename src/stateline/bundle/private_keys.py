@@ -35,6 +35,7 @@ class PrivateKeys:
     """Like :class:`~stateline.bundle.tokens.Format`, for what has no bound and two ends."""
 
     name = "private key"
+    needles: tuple[str, ...] = ("PRIVATE",)
 
     def __init__(self) -> None:
         self._patterns: tuple[re.Pattern[str], ...] = ()

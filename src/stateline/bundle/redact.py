@@ -31,10 +31,12 @@ import binascii
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import msgspec
 
-from stateline.bundle.canonical import DEPTH, Json
+from stateline.bundle.canonical import DEPTH, Json, escape
+from stateline.bundle.examples import is_harmless
 from stateline.bundle.formats import ALL, present
 from stateline.bundle.tokens import Spotter
 from stateline.errors import ValueRefused
@@ -44,8 +46,8 @@ PLACEHOLDER = "[REDACTED]"
 SHORTEST = 8
 """Known values shorter than this [characters] would be found in ordinary text by chance."""
 
-# Longer ones may be keys with such a row in them.
-_LONGEST_EXAMPLE = 120
+# More than canonical accepts, so that what a caller puts around a value does not count.
+_DEEPEST = 2 * DEPTH
 # Six digits at most: no known value is short enough to hide in a number.
 _MASK = r"\[REDACTED(?:#\d{1,6})?\]"
 
@@ -105,6 +107,10 @@ _HARMLESS_VARIABLES = ("_FILE", "_PATH", "_DIR", "_PUBLIC_KEY", "GOOGLE_APPLICAT
 
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~")
 
+# The place of what a key stands in, and that key; nothing for the whole.
+_Place = tuple[Any, ...]
+_WHOLE: _Place = ()
+
 
 class Sighting(msgspec.Struct, frozen=True):
     """A secret that was found, without anything of it. ``where`` is a line (``line 3``) or a JSON Pointer (``""`` for
@@ -161,7 +167,9 @@ class Redactor:
     def find(self, data: bytes | Json, *, keys: bool = True) -> Sighting | None:
         """Where the first known value, in any of its forms, or the first format of a secret stands in ``data``: a
         file's bytes in any syntax, or a value, with its keys or without. Unlike :meth:`redact` it goes by no key's
-        name, and leaves examples alone (``AKIA...EXAMPLE``, ``ghp_xxxx...``): what it finds is refused, not masked."""
+        name, and leaves alone what :mod:`~stateline.bundle.examples` says: what it finds is refused, not masked.
+
+        Raises :class:`ValueRefused` for nesting far beyond what ``canonical`` accepts, where something may be found."""
         if not isinstance(data, bytes):
             return self._find(data, self._masking(_encode(data)), keys)
         text = data.decode("utf-8", "surrogateescape")
@@ -169,17 +177,25 @@ class Redactor:
         # A file may be JSON: then a form is written as JSON writes it.
         written = [(form, escaped.decode()) for form, (escaped, _) in self._forms.items()]
         masking.forms = list(dict.fromkeys(form for pair in written for form in pair if form in text))
-        found = self._find(text, masking, keys)
-        return found and Sighting(f"line {text.count(chr(10), 0, found.at) + 1}", found.what, found.at)
+        if found := self._find(text, masking, keys):
+            return Sighting(f"line {text.count(chr(10), 0, found.at) + 1}", found.what, found.at)
+        return self._find_escaped(data, keys) if b"\\u" in data else None
+
+    def _find_escaped(self, data: bytes, keys: bool) -> Sighting | None:
+        """What the escapes of JSON text hide; nothing if it is none, or too deep for anybody to read it."""
+        try:
+            return self.find(msgspec.json.decode(data), keys=keys)
+        except (ValueError, RecursionError, msgspec.MsgspecError, ValueRefused):
+            return None
 
     def _find(self, value: Json, masking: _Masking, keys: bool) -> Sighting | None:
         if masking.forms or masking.formats:
-            for where, text in _texts(value, keys):
-                for start, end in masking.spans(text):
+            for place, is_key, text in _texts(value, keys):
+                for start, end, kind in masking.spans(text):
                     what = self._known(text, start)
-                    if what or not _is_example(text[start:end]):
-                        # A key that is part of the pointer may hold one as well.
-                        return Sighting(masking.text(where), what or masking.format_at(text, start), start)
+                    if what or not is_harmless(kind, text, start, end):
+                        where = masking.pointer(place)
+                        return Sighting(f"a key of {where or 'the whole'}" if is_key else where, what or kind, start)
         return None
 
     def _known(self, text: str, start: int) -> str:
@@ -286,10 +302,18 @@ class _Masking:
             text = self.mask(text, spans)
         return text
 
-    def mask(self, text: str, spans: list[tuple[int, int]]) -> str:
+    def pointer(self, place: _Place) -> str:
+        """The JSON Pointer of a place, with what its keys hold masked: escaped, it would not be found any more."""
+        tokens = []
+        while place:
+            place, key = place
+            tokens.append("/" + escape(self.text(str(key))))
+        return "".join(reversed(tokens))
+
+    def mask(self, text: str, spans: list[tuple[int, int, str]]) -> str:
         pieces = []
         covered = 0
-        for start, end in spans:
+        for start, end, _ in spans:
             if start >= covered:
                 pieces += [text[covered:start], PLACEHOLDER]
                 self.count += 1
@@ -297,24 +321,19 @@ class _Masking:
         pieces.append(text[covered:])
         return "".join(pieces)
 
-    def format_at(self, text: str, start: int) -> str:
-        """The name of the format that is found at ``start``."""
-        spans = ((format.name, span) for format in self.formats for span in format.spans(text, start, len(text)))
-        return next((name for name, (first, _) in spans if first == start), "a secret")
-
-    def spans(self, text: str) -> list[tuple[int, int]]:
-        """Where secrets stand in ``text``, sorted. Masks are stepped over: what reaches into one is part of it, or
-        looks like a secret only because of the mask beside it."""
+    def spans(self, text: str) -> list[tuple[int, int, str]]:
+        """Where secrets stand in ``text``, sorted, each with its format's name, "" for a known value. Masks are stepped
+        over: what reaches into one is part of it, or looks like a secret only because of the mask beside it."""
         spans = []
         for first, last in _between_masks(text):
             for form in self.forms:
                 start = text.find(form, first, last)
                 while start >= 0:
                     end = start + len(form)
-                    spans.append((start, end))
+                    spans.append((start, end, ""))
                     start = text.find(form, end, last)
             for format in self.formats:
-                spans += format.spans(text, first, last)
+                spans += [(*span, format.name) for span in format.spans(text, first, last)]
         return sorted(spans)
 
 
@@ -327,23 +346,27 @@ def _between_masks(text: str) -> Iterable[tuple[int, int]]:
     yield first, len(text)
 
 
-def _texts(value: Json, keys: bool, where: str = "") -> Iterator[tuple[str, str]]:
-    """The strings in ``value`` with their JSON Pointers; ``keys`` with that of their object."""
-    if isinstance(value, str):
-        yield where, value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            if keys:
-                yield f"a key of {where or 'the whole'}", str(key)
-            yield from _texts(item, keys, f"{where}/{str(key).replace('~', '~0').replace('/', '~1')}")
-    elif isinstance(value, list):
-        for place, item in enumerate(value):
-            yield from _texts(item, keys, f"{where}/{place}")
+def _texts(value: Json, keys: bool) -> Iterator[tuple[_Place, bool, str]]:
+    """The strings in ``value`` with their places; ``keys``, which are told by the bool, with that of their object."""
+    levels = [iter([(_WHOLE, value)])]
+    while levels:
+        for place, item in levels[-1]:
+            if isinstance(item, str):
+                yield place, False, item
+            elif isinstance(item, dict | list):
+                if len(levels) > _DEEPEST:
+                    raise ValueRefused(f"nested deeper than {DEPTH} levels", hint="flatten the value")
+                if keys and isinstance(item, dict):
+                    yield from ((place, True, str(key)) for key in item)
+                levels.append(_inside(item, place))
+                break
+        else:
+            levels.pop()
 
 
-def _is_example(text: str) -> bool:
-    """Whether what is a token by its format is plainly none: filled up with one character, or called an example."""
-    return len(text) <= _LONGEST_EXAMPLE and re.search(r"(?i:example)|(.)\1{15}", text) is not None
+def _inside(value: dict[Json, Json] | list[Json], place: _Place) -> Iterator[tuple[_Place, Json]]:
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        yield (place, key), item
 
 
 def _differs(items: Iterable[Json], others: Iterable[Json]) -> bool:

@@ -40,9 +40,10 @@ is what :mod:`~stateline.bundle.looks` look for."""
 
 
 class Spotter(Protocol):
-    """Finds one kind of secret, named ``name`` in messages."""
+    """Finds one kind of secret, named ``name`` in messages; one of ``needles`` is in every text that has any."""
 
     name: str
+    needles: tuple[str, ...]
 
     def matches(self, text: str) -> bool:
         """Whether there may be one in the strings of a value whose JSON text is ``text``: quotes, backslashes and line
