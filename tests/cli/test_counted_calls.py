@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
+import time
 from typing import Any
 
 import pytest
 from model_server import ModelServer, Say
 
 from stateline import Store
+from stateline.bundle.naming import scope_hash
 
 KEY = "sk-not-a-real-key-0123456789abcdef"
 HELD = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 143, signal.SIGINT: 130}
@@ -176,3 +179,195 @@ def test_a_bound_of_time_ends_a_call_and_the_run_by_its_name(cli: Any, model: li
         document = cli.json("execute", path, "--id", "r", *model, "--base-url", server.url, exits=1)
         assert (document["reason"], document["error"]["bound"], server.count) == ("limit", "timeout", 1)
     assert "gave no whole reply" in document["error"]["message"]
+
+
+# -- recorded, and played back -----------------------------------------------------------------------------------------
+
+
+def steps(cli: Any, run: str) -> list[tuple[str, int, Any]]:
+    """What each event of a run was, by type, turn and failure."""
+    return [(event["type"], event["turn"], event.get("error")) for event in events(cli, run)]
+
+
+def played(cli: Any, path: str, place: Any) -> list[Any]:
+    """The state after playing a recording back in one call, and in calls of one turn each."""
+    cli("execute", path, "--id", "played", "--playback", str(place))
+    words = ["--playback", str(place)]
+    for _ in range(9):
+        if cli("execute", "-i", path, "--id", "alone", *words).code != 0:
+            break
+        words = []
+    return [state(cli, run) for run in ("played", "alone")]
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_recording_does_not_change_how_a_counted_call_ends_that_was_lost_on_its_way(
+    cli: Any, model: list[str], lost: int
+) -> None:
+    path = machine(cli, {"max_llm_calls": 9})
+    for run, more in (("plain", []), ("kept", ["--record", str(cli.home / "kept")])):
+        with ModelServer(*[Say("A whole answer", cut=20)] * lost, otherwise=Say("Done.")) as server:
+            result = cli("execute", path, "--id", run, *model, "--base-url", server.url, *more, "--format", "json")
+        assert result.code == (0 if lost < 3 else 1)
+    assert steps(cli, "kept") == steps(cli, "plain")
+    assert [event["meters"]["llm_calls"] for event in events(cli, "kept")] == [
+        event["meters"]["llm_calls"] for event in events(cli, "plain")
+    ]
+    assert [event.get("effect", {}).get("refused") for event in events(cli, "kept")] == [
+        event.get("effect", {}).get("refused") for event in events(cli, "plain")
+    ]
+    assert played(cli, path, cli.home / "kept") == [state(cli, "plain")] * 2
+    assert [(kind, error) for kind, _, error in steps(cli, "played")] == [
+        (kind, error) for kind, _, error in steps(cli, "plain")
+    ]
+
+
+def test_a_call_that_the_bound_of_time_ended_is_played_back_as_ended_by_it(cli: Any, model: list[str]) -> None:
+    ways: dict[str, Any] = {"retry": {"max_attempts": 3, "backoff": 0.0}, "error_next": "end", "timeout": 60}
+    path = machine(cli, {"timeout": 1.0}, **ways)
+    with ModelServer(otherwise=Say("never", until=threading.Event())) as server:
+        cli.json("execute", path, "--id", "r", *model, "--base-url", server.url, "--record", str(cli.home / "kept"))
+        assert server.count == 1
+    error = json.loads((cli.home / "kept" / "0001.json").read_text())["error"]
+    assert (error["kind"], error["bound"]) == ("timeout", "timeout")
+    assert [way["reason"] for way in events(cli, "r")[-1]["transitions"]] == ["limit", "complete"]
+    assert played(cli, path, cli.home / "kept") == [state(cli, "r")] * 2
+
+
+def test_a_stage_that_took_all_its_own_time_has_not_used_up_the_run_s(cli: Any, model: list[str]) -> None:
+    path = machine(cli, {"timeout": 60}, timeout=0.5)
+    with ModelServer(otherwise=Say("never", until=threading.Event())) as server:
+        words = ["--record", str(cli.home / "kept")]
+        document = cli.json("execute", path, "--id", "r", *model, "--base-url", server.url, *words, exits=1)
+    assert document["reason"] == "timeout"
+    assert "bound" not in json.loads((cli.home / "kept" / "0001.json").read_text())["error"]
+    assert played(cli, path, cli.home / "kept") == [state(cli, "r")] * 2
+
+
+def unsaved(cli: Any, server: ModelServer, words: list[str], held: threading.Event) -> None:
+    """A call whose reply is recorded, and whose process dies before the run is saved: the store is put back."""
+    before = server.count
+    process = cli.start(*words, env=dict(os.environ))
+    server.wait(before + 1)
+    scope = Store.open(cli.state).scope("run:r")
+    deadline = time.monotonic() + 30
+    while scope.load().event["type"] != "intended" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    shutil.copytree(cli.state, cli.home / "before")
+    held.set()
+    process.communicate(timeout=60)
+    shutil.rmtree(cli.state)
+    shutil.move(cli.home / "before", cli.state)
+
+
+@pytest.mark.parametrize("said", ["Done.", "cut"])
+def test_what_was_recorded_and_not_saved_is_used_and_counts_once(cli: Any, model: list[str], said: str) -> None:
+    path = machine(cli, {"max_llm_calls": 1}, error_next="end")
+    held, place = threading.Event(), cli.home / "kept"
+    with ModelServer(Say(said, until=held, finish="stop" if said == "Done." else "length")) as server:
+        words = ["execute", path, "--id", "r", *model, "--base-url", server.url, "--record", str(place)]
+        unsaved(cli, server, words, held)
+        assert [found.name for found in sorted(place.iterdir())] == ["0001.json"]
+        plan = cli.json(*words, "--dry-run")["plan"]
+        assert (plan["action"], plan["effects"]) == ("advance", [])
+        document = cli.json(*words)
+        assert (server.count, len(list(place.iterdir()))) == (1, 1)
+    assert document["output"] == ("Done." if said == "Done." else None)
+    assert [event["type"] for event in events(cli, "r")] == [
+        "started", "intended", "replied" if said == "Done." else "failed"
+    ]  # fmt: skip
+    assert events(cli, "r")[-1]["meters"]["llm_calls"] == 1
+
+
+# -- what a dry run says of a call that was lost -----------------------------------------------------------------------
+
+
+def agrees(cli: Any, words: list[str], reason: str = "") -> Any:
+    """The plan; the real call exits like it."""
+    plan = cli.json(*words, "--dry-run", exits=cli(*words, "--dry-run").code)["plan"]
+    result = cli(*words, "--format", "json")
+    assert result.code in plan["exits"], (plan, result)
+    assert len(plan["exits"]) > 1 or reason in plan["reason"]
+    return plan
+
+
+@pytest.fixture
+def lost_call(cli: Any, model: list[str]) -> Any:
+    """The words of a call of the run ``r`` whose process was killed in its call of a model."""
+
+    def killed(**bounds: Any) -> list[str]:
+        path = machine(cli, bounds)
+        with ModelServer(otherwise=Say("never", until=threading.Event())) as server:
+            words = ["execute", path, "--id", "r", *model, "--base-url", server.url]
+            cut_off(cli, server, words, signal.SIGKILL)
+        return words
+
+    return killed
+
+
+def test_a_lost_call_that_will_be_made_again_takes_no_answer(cli: Any, lost_call: Any) -> None:
+    lost_call(max_llm_calls=3)
+    plan = agrees(cli, ["exec", "resume", "r", "-m", "manual", "--input", '"A"'], "waits for no input")
+    assert (plan["action"], plan["exits"], len(events(cli, "r"))) == ("refuse", [64], 2)
+
+
+def test_a_lost_call_that_a_bound_forbids_to_repeat_is_saved_as_lost(cli: Any, lost_call: Any) -> None:
+    words = lost_call(max_llm_calls=1)
+    plan = agrees(cli, words)
+    assert (plan["action"], plan["exits"], plan["effects"]) == ("advance", [1], [])
+    assert [event["type"] for event in events(cli, "r")] == ["started", "intended", "lost"]
+
+
+def test_a_lost_call_in_a_store_that_cannot_be_written_is_no_plan_to_go_on(cli: Any, lost_call: Any) -> None:
+    words = lost_call(max_llm_calls=1)
+    (cli.state / scope_hash("run:r") / "latest.json").chmod(0o666)
+    plan = agrees(cli, words, "latest.json")
+    assert (plan["action"], len(plan["exits"])) == ("refuse", 1)
+
+
+def test_what_keeps_a_model_from_being_called_is_said_before_a_lost_call_is_saved(
+    cli: Any, lost_call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = lost_call(max_llm_calls=3)
+    monkeypatch.delenv("OPENAI_API_KEY")
+    for name in ("--base-url", words[-1]):
+        words.remove(name)
+    plan = agrees(cli, words, "OPENAI_API_KEY")
+    assert (plan["action"], [event["type"] for event in events(cli, "r")]) == ("refuse", ["started", "intended"])
+
+
+def test_a_lost_call_with_nobody_to_ask_waits_for_an_answer(cli: Any, lost_call: Any) -> None:
+    lost_call(max_llm_calls=3)
+    plan = agrees(cli, ["exec", "resume", "r", "-m", "manual"])
+    assert (plan["action"], plan["exits"]) == ("advance", [3])
+
+
+def test_a_retry_of_a_call_that_is_made_again_anyway_is_refused_in_words_for_operators(
+    cli: Any, lost_call: Any, model: list[str]
+) -> None:
+    lost_call(max_llm_calls=3)
+    error = cli.refused("exec", "resume", "r", "--retry", *model, exits=1)
+    assert "was cut off: then it needs no retry; nothing changed" in error["message"]
+    assert "`exec resume RUN` makes it again" in error["hint"]
+    assert len(events(cli, "r")) == 2
+
+
+# -- replies that were of no use ---------------------------------------------------------------------------------------
+
+
+def test_a_reply_is_of_no_use_only_where_it_is_not_what_the_stage_asks_for(cli: Any, model: list[str]) -> None:
+    schema = {"type": "object"}
+    think = {"agent": {"prompt": "Go on.", "output_schema": schema}, "retry": {"max_attempts": 2}}
+    path = cli.machine("m", think={**think, "set": {"n": "output.missing"}, "default_next": "end"}, end={"end": {}})
+    with ModelServer(Say("no JSON"), Say("{}")) as server:
+        cli.json("execute", path, "--id", "r", *model, "--base-url", server.url, exits=1)
+    found = [(event["type"], event["effect"].get("refused")) for event in events(cli, "r")]
+    assert found == [("started", None), ("replied", 1), ("replied", 1)]
+
+
+def test_a_good_reply_leaves_no_mark_on_the_call_that_follows(cli: Any, model: list[str]) -> None:
+    ask: dict[str, Any] = {"agent": {"prompt": "Go on."}}
+    path = cli.machine("m", one={**ask, "default_next": "two"}, two={**ask, "default_next": "end"}, end={"end": {}})
+    with ModelServer(Say("One."), Say("Two.")) as server:
+        cli.json("execute", path, "--id", "r", *model, "--base-url", server.url)
+    assert [event["effect"].get("refused") for event in events(cli, "r")[:-1]] == [None, None]

@@ -189,7 +189,10 @@ def test_every_place_of_the_table_can_be_reached(place: str) -> None:
 def test_an_illegal_event_raises_and_changes_nothing(place: str, name: str) -> None:
     state, event, facts = at(place), EVENTS[name], Facts(active=1.0, context={"prompts": {}})
     before = image(MACHINE, state, event, facts)
-    with pytest.raises(IllegalEvent, match=f"'{name.lower()}'.*nothing changed") as caught:
+    said = "retry.*nothing changed" if name == "Retried" else f"'{name.lower()}'.*nothing changed"
+    if place == "absent":
+        said = f"'{name.lower()}'.*nothing changed"
+    with pytest.raises(IllegalEvent, match=said) as caught:
         advance(MACHINE, state, event, facts)
     assert image(MACHINE, state, event, facts) == before
     assert caught.value.hint

@@ -65,11 +65,21 @@ def test_a_lost_call_that_a_limit_refuses_takes_the_way_of_errors() -> None:
     assert [(step.target, step.reason) for step in decision.transitions] == [("rescue", "limit"), (None, "complete")]
 
 
-@pytest.mark.parametrize(("active", "kind"), [(9.0, "timeout"), (10.0, "timeout"), (10.1, "limit")])
-def test_a_call_that_took_all_the_time_of_the_run_ends_by_that_limit(active: float, kind: str) -> None:
-    failed = Failed(kind="timeout", message="no whole reply")
+@pytest.mark.parametrize("active", [0.0, 9.0, 10.1])
+@pytest.mark.parametrize(("bound", "kind"), [("", "timeout"), ("timeout", "limit")])
+def test_a_call_that_took_all_the_time_of_the_run_ends_by_that_limit_whatever_the_clock_says(
+    bound: str, kind: str, active: float
+) -> None:
+    failed = Failed(kind="timeout", message="no whole reply", bound=bound)
     state = play(spec(timeout=10.0), (failed, Facts(manual=False, active=active)))
     error = state.tree.error
     assert error is not None
     assert (error.kind, error.bound) == (kind, "timeout" if kind == "limit" else "")
     assert "no whole reply" in error.message
+
+
+def test_a_machine_without_a_bound_of_time_takes_a_call_that_such_a_bound_ended_for_one_that_took_too_long() -> None:
+    state = play(spec(), (Failed(kind="timeout", message="no whole reply", bound="timeout"), MODEL))
+    error = state.tree.error
+    assert error is not None
+    assert (error.kind, error.bound) == ("timeout", "")

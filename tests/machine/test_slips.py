@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -146,3 +148,14 @@ def test_whatever_is_written_gets_one_line_that_says_what_is_wrong(expression: s
     if found is not None:
         assert found.message
         assert "\n" not in found.message + found.hint
+
+
+def test_expressions_are_evaluated_without_what_explains_mistakes() -> None:
+    code = (
+        "import sys; from stateline.machine.conditions import ConditionError, evaluate; evaluate('1 + 1', {});"
+        "before = 'stateline.machine.slips' in sys.modules\n"
+        "try: evaluate('len(input)', {'input': []})\n"
+        "except ConditionError as error: print(before, error.hint)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("False write size(...)")

@@ -11,6 +11,7 @@ import pytest
 from model.asked import QUICK, Opened, ask, asked, refusal
 from model_server import ModelServer, Say
 
+from stateline.model import wire
 from stateline.model.choice import Choice, open_model
 
 
@@ -200,3 +201,41 @@ def test_a_call_that_was_paid_once_stays_paid_when_the_server_goes_away(provider
         thread.join()
     assert (failure.kind, failure.sent) == ("model", True)
     assert "could not be reached" in failure.message
+
+
+# -- the three limits of time ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "left", "silence"),
+    [
+        (0.0, 0.0, 600.0),
+        (0.0, 1500.0, 600.0),
+        (0.0, 4000.0, 600.0),
+        (0.0, 20.0, 20.0),
+        (900.0, 0.0, 900.0),
+        (900.0, 1500.0, 900.0),
+        (900.0, 20.0, 20.0),
+        (7.0, 20.0, 7.0),
+    ],
+)
+def test_what_a_run_has_left_shortens_the_longest_silence_and_never_lengthens_it(
+    own: float, left: float, silence: float
+) -> None:
+    limits = wire.Wire("openai", asked(timeout=own, left=left), str).limits()
+    assert (limits.read, limits.connect) == (silence, min(silence, wire.CONNECT))
+
+
+@pytest.mark.parametrize(("own", "left", "bound"), [(0.0, 0.3, "timeout"), (30.0, 0.3, "timeout"), (0.3, 30.0, "")])
+def test_a_call_that_is_too_late_says_whose_time_was_over(
+    opened: Opened, provider: str, streamed: bool, own: float, left: float, bound: str
+) -> None:
+    with ModelServer(Say("Late.", delay=30), otherwise=Say("Too late.")) as server:
+        failure = refusal(opened(provider, server), asked(timeout=own, left=left), streamed)
+        assert server.count == 1
+    within = "in the time that the run had left" if bound else "within 0.3 s"
+    assert (failure.kind, failure.bound, failure.message) == (
+        "timeout",
+        bound,
+        f"{provider} gave no whole reply {within}",
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from model.recorded import Scripted, ask, put
 
 from stateline.bundle.redact import Redactor
-from stateline.errors import PlaybackMiss
+from stateline.errors import PlaybackMiss, RequestError
 from stateline.model import recording
 from stateline.model.exchange import Failure
 from stateline.model.playback import MODES, Playback
@@ -249,3 +249,62 @@ def test_whatever_one_run_met_it_meets_again_in_the_same_order(
 def failed(kind: FailureKind, message: str, hint: str, sent: bool) -> ModelFailed:
     """The failure as an exception."""
     return Failure(kind=kind, message=message, hint=hint, sent=sent).raised()
+
+
+# -- how a call ended --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bound", ["", "timeout"])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_failure_keeps_whether_it_was_lost_and_which_bound_ended_it(
+    tmp_path: Path, again: bool, bound: Literal["", "timeout"]
+) -> None:
+    failed = ModelFailed("timeout", "gone")
+    failed.again, failed.bound = again, bound
+    for made in (lambda: Recorder(Scripted([failed]), tmp_path), lambda: Playback(tmp_path)):
+        model: Any = made()
+        with pytest.raises(ModelFailed) as raised:
+            model.reply(ask("x"))
+        assert (raised.value.again, raised.value.bound) == (again, bound)
+    error = json.loads((tmp_path / "0001.json").read_text("utf-8"))["error"]
+    assert [name for name in ("again", "bound") if name in error] == ["again"] * again + ["bound"] * bool(bound)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"reply": {"content": "x", "calls": 0}},
+        {"reply": {"content": "x", "calls": 2**53}},
+        {"reply": {"content": "x", "usage": {"input": 2**53, "output": 0}}},
+        {"error": {"kind": "model", "message": "x", "calls": 2**53}},
+        {"error": {"kind": "model", "message": "x", "came": 2**53}},
+        {"error": {"kind": "model", "message": "x", "usage": {"input": 0, "output": 2**53}}},
+        {"error": {"kind": "model", "message": "x", "bound": "max_tokens"}},
+    ],
+)
+def test_a_count_that_no_run_can_keep_is_none_of_an_exchange(tmp_path: Path, said: dict[str, Any]) -> None:
+    path = put(tmp_path, 1, ask("x"))
+    document = json.loads(path.read_text("utf-8"))
+    del document["reply"]
+    path.write_text(json.dumps(document | said), "utf-8")
+    with pytest.raises(RequestError, match="is no exchange"):
+        read_exchanges(tmp_path)
+
+
+# -- a call that nothing is known of any more --------------------------------------------------------------------------
+
+
+def test_a_recorder_recalls_what_its_caller_does_not_know_of_and_asks_nobody(tmp_path: Path) -> None:
+    asked = turn("r", 1)
+    assert Recorder(Scripted([]), tmp_path / "none", used=()).recall(asked) is None
+    assert not (tmp_path / "none").exists()
+    Recorder(Scripted([Reply(content="Paid.")]), tmp_path, used=()).reply(asked)
+    assert Recorder(Scripted([]), tmp_path).recall(asked) is None  # nobody says what is known
+    assert Recorder(Scripted([]), tmp_path, used=[1]).recall(asked) is None
+    recorder = Recorder(Scripted([]), tmp_path, used=())
+    assert recorder.recall(turn("r", 1, text="y")) is None
+    recalled, told = recorder.recall(asked), []
+    assert recalled is not None
+    assert recorder.used == []
+    assert recalled.reply(asked, told.append).content == "Paid."
+    assert (recorder.used, told) == ([1], ["Paid."])

@@ -23,7 +23,7 @@ from stateline.engine.step import Happened, stage_of
 from stateline.errors import ValueRefused
 from stateline.machine import agents
 from stateline.machine.run import Facts, Failed, Lost, Replied
-from stateline.model.protocol import WHOLE, ModelFailed, Reply, Request, Spent, ToolSpec
+from stateline.model.protocol import ModelFailed, Reply, Request, Spent, ToolSpec
 from stateline.process.interrupts import interruptible
 
 TICK = 0.1
@@ -55,17 +55,17 @@ def request_of(run: Run, means: Means) -> Request:
         output_schema=asked["output_schema"],
         key=str(effect.get("key", "")),
         mark=str(effect.get("refused") or ""),
-        timeout=_longest(run, facts),
+        timeout=stage.timeout,
+        left=_left(run, facts),
         repeatable=stage.repeatable,
         single=reserves(run),
     )
 
 
-def _longest(run: Run, facts: Facts) -> float:
-    """How long the call may take [s], 0 for as long as any: the run's bound ends it as well as the stage's own."""
-    own, bound = stage_of(run).timeout, run.machine.bounds.timeout
-    left = max(bound - facts.active, 0.001)
-    return left if bound and left < (own or WHOLE) else own
+def _left(run: Run, facts: Facts) -> float:
+    """What the run's bound on time leaves for the call [s], 0 where there is none."""
+    bound = run.machine.bounds.timeout
+    return max(bound - facts.active, 0.001) if bound else 0.0
 
 
 def tools_of(run: Run) -> list[ToolSpec]:
@@ -101,9 +101,7 @@ def ask(run: Run, means: Means, *, again: bool = False) -> Happened:
         told |= _said_of(run, outcome)
     except ModelFailed as failed:
         lost = again and failed.again and reserves(run)
-        event = (
-            Lost(message=failed.message) if lost else Failed(kind=failed.kind, message=failed.message, hint=failed.hint)
-        )
+        event = Lost(message=failed.message) if lost else _failed(failed)
         spent = failed.spent
         if spent.usage is not None:
             told["usage"] = msgspec.to_builtins(spent.usage)
@@ -121,6 +119,10 @@ def ask(run: Run, means: Means, *, again: bool = False) -> Happened:
     calls = 0 if isinstance(event, Lost) else spent.calls  # a lost one stays counted as it is
     cost = Cost(llm_calls=calls, tokens=tokens, seconds=time.monotonic() - began)
     return Happened(event=event, cost=cost, means=means, told=told, interrupted=interrupted)
+
+
+def _failed(failed: ModelFailed) -> Failed | Lost:
+    return Failed(kind=failed.kind, message=failed.message, hint=failed.hint, bound=failed.bound)
 
 
 def _replied(reply: Reply) -> tuple[Replied | Failed | Lost, Spent]:

@@ -17,8 +17,8 @@ from stateline.bundle.canonical import Json
 from stateline.engine.means import MANUAL, Means
 from stateline.engine.record import Context, MachineRecord, Run, facts_of, mask_state, write_run
 from stateline.engine.runevent import Cost, describe, reserves
-from stateline.engine.step import Happened, add_to, apply, give_up, is_in_doubt, is_lost, stage_of, take
-from stateline.errors import IllegalEvent, StatelineError
+from stateline.engine.step import Happened, add_to, apply, give_up, is_cut_off, is_in_doubt, stage_of, take
+from stateline.errors import IllegalEvent, StatelineError, ValueRefused
 from stateline.machine.advance import advance
 from stateline.machine.run import Asked, Decision, Facts, Intended, Lost, Started, Unsent
 from stateline.machine.settling import names
@@ -137,17 +137,45 @@ def turn(run: Run, watch: Watch, means: Means = MANUAL) -> Run:
     with shield():
         if is_in_doubt(run):
             return give_up(run)
-        if is_lost(run):
+        recalled = recall(run, means)
+        if recalled is None and is_cut_off(run):
+            after_cut(run, means)
             run = apply(run, Lost(), means)
             if not run.event.get("open"):  # a limit forbids the call
                 return asked(run, means)
         if run.state.tree.phase != "calling":
-            run = _attempts(run, watch, means)
+            run = _attempts(run, watch, means, recalled)
         if run.state.tree.phase == "calling":
             from stateline.engine.calls import perform_calls
 
             run = perform_calls(run, watch, means)
         return asked(run, means)
+
+
+def recall(run: Run, means: Means) -> Means | None:
+    """The means by which the call of a model ends as it did that was made before the process died, if its end was
+    recorded; None where nothing is known of it. Reads only."""
+    if not is_cut_off(run) or means.manual:
+        return None
+    from stateline.engine.agent import request_of
+    from stateline.model.protocol import Remembering
+
+    if not isinstance(means.model, Remembering):
+        return None
+    try:
+        model = means.model.recall(request_of(run, means))
+    except ValueRefused:  # with what this call says, it is another request
+        return None
+    return None if model is None else msgspec.structs.replace(means, model=model, ready=None)
+
+
+def after_cut(run: Run, means: Means) -> Decision:
+    """What is decided where a model's call was counted and its outcome is not known. Raises what keeps the model from
+    being called, if it is to be called again: that is said before anything is saved."""
+    decision = advance(run.machine, run.state, Lost(), facts_of(run, manual=means.manual))
+    if means.ready is not None and decision.state.tree.phase == "ready" and not decision.transitions:
+        means.ready()
+    return decision
 
 
 def asked(run: Run, means: Means) -> Run:
@@ -157,21 +185,25 @@ def asked(run: Run, means: Means) -> Run:
     return run
 
 
-def _attempts(run: Run, watch: Watch, means: Means) -> Run:
-    """Perform the stage's own effect, until it has ended well, or its failure is not to be tried again in this turn."""
+def _attempts(run: Run, watch: Watch, means: Means, recalled: Means | None) -> Run:
+    """Perform the stage's own effect, until it has ended well, or its failure is not to be tried again in this turn.
+    ``recalled``: how the first attempt has ended already."""
     lost = 0
     while True:
-        if stage_of(run).kind == "agent" and not may_ask(run, means):
+        if recalled is not None:
+            run, recalled = _hear(run, recalled, again=True), None
+        elif stage_of(run).kind == "agent" and not may_ask(run, means):
             return run
-        run = _attempt(run, watch, means, again=lost < LOST_TRIES)
+        else:
+            run = _attempt(run, watch, means, again=lost < LOST_TRIES)
         # A failure that the retry policy covers leaves the stage ready; a stage routed to itself has a new visit.
         if run.state.tree.phase != "ready" or not run.event.get("open"):
             return run
         lost = lost + 1 if run.event["type"] == "lost" else 0
-        if lost:
-            _sleep(LOST_PAUSE * lost)
-        else:
+        if not lost:
             _pause(run, watch)
+        elif (run.event.get("exchanges") or {}).get("mode") != "playback":  # there no connection is to recover
+            _sleep(LOST_PAUSE * lost)
 
 
 def may_ask(run: Run, means: Means) -> bool:
@@ -193,19 +225,27 @@ def _attempt(run: Run, watch: Watch, means: Means, *, again: bool) -> Run:
     if not stage.repeatable or reserves(run):
         run = apply(run, Intended(), means)
     if stage.kind == "agent":
-        from stateline.engine.agent import ask
-
-        try:
-            happened = ask(run, means, again=again)
-        except StatelineError as error:
-            _take_back(run, means, error)
-            raise
-        run = take(run, happened)
-        if happened.interrupted is not None:
-            raise happened.interrupted
-        return run
+        return _hear(run, means, again=again, unsent=_take_back)
     outcome = _perform(run)
     return take(run, Happened(event=outcome.event, cost=Cost(seconds=outcome.seconds), means=means))
+
+
+def _hear(
+    run: Run, means: Means, *, again: bool, unsent: Callable[[Run, Means, StatelineError], None] | None = None
+) -> Run:
+    """Ask the model, and save what came. ``unsent`` hears of an error before which nothing was sent."""
+    from stateline.engine.agent import ask
+
+    try:
+        happened = ask(run, means, again=again)
+    except StatelineError as error:
+        if unsent is not None:
+            unsent(run, means, error)
+        raise
+    run = take(run, happened)
+    if happened.interrupted is not None:
+        raise happened.interrupted
+    return run
 
 
 def _take_back(run: Run, means: Means, error: StatelineError) -> None:

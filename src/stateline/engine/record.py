@@ -152,7 +152,7 @@ def read_run(store: Store, scope: Scope, snapshot: Snapshot) -> Run:
         if state.context is not None:
             naming.checked_key(msgspec.convert(state.context, ContextRef).scope)
             if event.context is None or not naming.snapshot_parts(event.context.path):
-                raise KeyError("event.context")
+                raise msgspec.ValidationError("its event does not name the snapshot of its context")
     except IntegrityError as error:
         raise scope.with_way_out(error) from None
     except (KeyError, TypeError, AttributeError, UsageError, msgspec.ValidationError) as error:
@@ -161,7 +161,8 @@ def read_run(store: Store, scope: Scope, snapshot: Snapshot) -> Run:
         raise IntegrityError(
             f"the snapshot {snapshot.path} does not hold a run's state: {error}",
             finding="malformed",
-            hint="nothing was changed; `stateline verify` lists all damage",
+            hint="nothing was changed; `stateline verify` lists all damage; if it finds none, another version of "
+            "stateline may have written it",
         ) from None
     known = set(RunState.__struct_fields__)
     return Run(
@@ -320,7 +321,8 @@ def read_context(store: Store, context: Snapshot) -> Context:
         raise IntegrityError(
             f"the snapshot {context.path} of {context.envelope.scope} does not hold a context",
             finding="malformed",
-            hint="nothing was changed; `stateline verify` lists all damage",
+            hint="nothing was changed; `stateline verify` lists all damage; if it finds none, another version of "
+            "stateline may have written it",
         )
     whole = canonical.walk(state, lambda leaf: leaf.document() if isinstance(leaf, Ref) else leaf)
     digest = canonical.sha256(canonical.encode(whole, depth=canonical.FILE_DEPTH))

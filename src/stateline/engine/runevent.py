@@ -7,7 +7,7 @@ the next one is made from the last, and from what was decided.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -74,19 +74,23 @@ class ContextPlace(msgspec.Struct, frozen=True):
     sha256: str
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+"""What is less than nothing would let a run use more than its bounds allow."""
+
+
 class Tokens(msgspec.Struct, frozen=True):
     """What went into models, and what came out of them [tokens]."""
 
-    input: int = 0
-    output: int = 0
+    input: _Count = 0
+    output: _Count = 0
 
 
 class Meters(msgspec.Struct, frozen=True):
     """What the run has used so far: ``active`` time [s], model calls, rounds of tool calls, tokens."""
 
-    active: float
-    llm_calls: int
-    tool_rounds: int = 0
+    active: Annotated[float, msgspec.Meta(ge=0)]
+    llm_calls: _Count
+    tool_rounds: _Count = 0
     tokens: Tokens = Tokens()
 
 
@@ -118,10 +122,10 @@ class Effect(msgspec.Struct, frozen=True):
     ``refused``: how many of its replies were of no use."""
 
     key: str
-    attempt: int
+    attempt: _Count
     doubtful: bool = False
     reserved: bool = False
-    refused: int = 0
+    refused: _Count = 0
 
 
 class Calls(msgspec.Struct, frozen=True):
@@ -329,7 +333,9 @@ def _tell_effect(run: Run, event: Event, decision: Decision, document: dict[str,
         # Fixed here, before the first attempt, so that every attempt of this visit bears the same key.
         document["effect"] = {"key": _name(run, document, 0)}
     if "effect" in document:  # a person's stage that failed has none
-        document["effect"] = {**document["effect"], "attempt": tree.attempt} | _counted(run, event, document["effect"])
+        document["effect"] = {**document["effect"], "attempt": tree.attempt}
+        if not entered:
+            document["effect"] |= _counted(run, event, tree, document["effect"])
         if not isinstance(event, Intended) and not (tree.phase == "unknown" or isinstance(event, Replaced)):
             document["effect"].pop("reserved", None)
         asked = run.snapshot is not None and run.state.tree.phase == "unknown"
@@ -338,11 +344,15 @@ def _tell_effect(run: Run, event: Event, decision: Decision, document: dict[str,
             document["effect"].pop("doubtful", None)
 
 
-def _counted(run: Run, event: Event, effect: dict[str, Json]) -> dict[str, Json]:
+def _counted(run: Run, event: Event, after: Instance, effect: dict[str, Json]) -> dict[str, Json]:
     """What the effect's members say of a model's call that is made now, or has brought nothing of use."""
     if isinstance(event, Intended) and reserves(run):
         return {"reserved": True}
-    useless = isinstance(event, Replied) or (isinstance(event, Failed) and event.kind in ("reply", "output"))
+    # A reply that is kept was of use, whatever failed when it was gone on with.
+    kept = after.phase == "failed" and after.resume != "ready"
+    useless = (isinstance(event, Replied) and not kept) or (
+        isinstance(event, Failed) and event.kind in ("reply", "output")
+    )
     if useless and run.machine.stages[run.state.tree.stage].kind == "agent":
         return {"refused": effect.get("refused", 0) + 1}
     return {}

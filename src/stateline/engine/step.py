@@ -111,7 +111,7 @@ def doubts(run: Run) -> list[Event]:
     """The events by which a run whose effect is in doubt comes to wait for word of it; none for one that is not."""
     tree = run.state.tree
     if tree.phase == "started":
-        return [] if is_lost(run) else [Lost()]
+        return [] if is_cut_off(run) else [Lost()]
     if tree.phase == "calling":
         lost = once(run) if (run.event.get("calls") or {}).get("doubtful") is True else []
         if lost:
@@ -121,7 +121,7 @@ def doubts(run: Run) -> list[Event]:
     return [Intended(), Lost()] if doubtful and not stage_of(run).repeatable else []
 
 
-def is_lost(run: Run) -> bool:
+def is_cut_off(run: Run) -> bool:
     """Whether a model's call was counted and made, nothing is known of it, and it may be made again. The lock must be
     held, so that whoever made it is gone."""
     stage = stage_of(run)

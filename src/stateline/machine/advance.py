@@ -42,6 +42,7 @@ from typing import Any, Literal, get_args
 
 from stateline.errors import IllegalEvent, MachineChanged
 from stateline.machine import handlers, rounds
+from stateline.machine.problems import quoted
 from stateline.machine.run import (
     Answered,
     Asked,
@@ -248,9 +249,21 @@ def _is_repeatable(machine: Machine, name: str) -> bool:
 
 
 def _illegal(place: Place, state: RunState | None, event: Event) -> IllegalEvent:
+    if state is not None and isinstance(event, Retried):
+        return IllegalEvent(f"{_nothing_to_retry(place, state)}; nothing changed", hint=_HINTS[place])
     name = type(event).__name__.lower()
     where = "there is no run yet" if state is None else f"stage {state.tree.stage!r} is {place}"
     return IllegalEvent(f"the event {name!r} is not legal while {where}; nothing changed", hint=_HINTS[place])
+
+
+def _nothing_to_retry(place: Place, state: RunState) -> str:
+    """Said to operators, who know of retries and not of events."""
+    stage = quoted(state.tree.stage)
+    if place == "agent started, repeatable":
+        return f"the model's call of stage {stage} may still be under way, or was cut off: then it needs no retry"
+    if place == "done":
+        return f"the run is complete at stage {stage}, so there is nothing to retry"
+    return f"stage {stage} has not failed, and no outcome of it is unknown, so there is nothing to retry"
 
 
 def _demand_stage(machine: Machine, state: RunState, place: Place) -> None:

@@ -109,9 +109,12 @@ def time_refusal(machine: Machine, state: RunState, facts: Facts) -> Failure | N
     exactly N seconds used is allowed, as with every bound. A model's call gets no more time than is left, and ends by
     this limit; what else is under way is not cut short by it, a stage's own ``timeout`` does that."""
     allowed = machine.bounds.timeout
-    if not allowed or facts.active <= allowed:
-        return None
-    return _limit(state, "timeout", f"the run may be active for {allowed:g} s")
+    return None if not allowed or facts.active <= allowed else time_over(machine, state)
+
+
+def time_over(machine: Machine, state: RunState) -> Failure:
+    """What is said of the bound on active time, of a machine that has one, where it strikes."""
+    return _limit(state, "timeout", f"the run may be active for {machine.bounds.timeout:g} s")
 
 
 def _llm_calls(machine: Machine, state: RunState, stage: Stage, facts: Facts) -> Failure | None:

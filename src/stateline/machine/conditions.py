@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NoReturn
 from stateline.bundle import canonical
 from stateline.errors import ValueRefused
 from stateline.machine.problems import nearest, printable, quoted
-from stateline.machine.slips import function_hint, slip
 from stateline.machine.spec import Json
 
 if TYPE_CHECKING:
@@ -165,6 +164,8 @@ def _compile_error(expression: str, text: str, meant: Mapping[str, str]) -> Cond
         return ConditionError("the expression is longer than 100000 characters", "compute it in a task instead")
     if "recursion" in text:
         return ConditionError("the expression nests deeper than 32 levels", "split it into several `set` entries")
+    from stateline.machine.slips import slip
+
     known = slip(expression, _CEL_STRING.sub(lambda string: " " * len(string[0]), expression))
     text = _STATUS.sub("", text)
     messages, hints = ([], []) if known is None else ([known.message], [known.hint])
@@ -191,6 +192,8 @@ def _compile_message(
         source = "".join(expression.split("\n")[line - 1 : line])
         # A call is reported at its opening parenthesis, a.b.c at a dot, a name alone at its first letter.
         if source[column - 1 : column] == "(":
+            from stateline.machine.slips import function_hint
+
             return f"unknown function {quoted(unknown[1])}", function_hint(unknown[1]), column
         name = unknown[1].split(".")[0]
         begin = source.rfind(name, 0, column - 1) + 1 if source[column - 1 : column] == "." else column
@@ -235,6 +238,8 @@ def _raise_failure(expression: str, text: str) -> NoReturn:
     if missing := _MISSING.search(text):
         message, hint = f"the key {quoted(missing[1])} is missing", _has_hint(expression, missing[1])
         if missing[1] == "length":
+            from stateline.machine.slips import function_hint
+
             hint = f"{function_hint('length')} for how many items there are; {hint}"
     elif overload := _OVERLOAD_THEN.search(text):
         message, hint = _overload(overload[1], overload[2] or "")

@@ -68,11 +68,11 @@ def fail(machine: Machine, state: RunState, event: Failed, facts: Facts) -> Deci
     before it was ended, so it is tried again only where repeating is harmless."""
     stage, tree = machine.stages[state.tree.stage], state.tree
     failure = Failure(stage=stage.name, kind=event.kind, message=event.message, hint=event.hint)
-    if stage.kind == "agent" and event.kind == "timeout":
-        refused = bounds.time_refusal(machine, state, facts)
-        if refused is not None:  # that is what ended the call
-            refused = replace(refused, message=f"{refused.message} (which ended this: {failure.message})")
-            return routing.fail(machine, state, refused, "ready", facts)
+    if event.bound == "timeout" and machine.bounds.timeout:
+        # Said by the event, and not by the clock: played back, the call takes no time at all.
+        over = bounds.time_over(machine, state)
+        over = replace(over, message=f"{over.message} (which ended this: {failure.message})")
+        return routing.fail(machine, state, over, "ready", facts)
     budget_left = tree.attempt - tree.first_attempt + 1 < stage.retry.max_attempts
     if not budget_left or (event.kind == "timeout" and not stage.repeatable):
         return routing.fail(machine, state, failure, "ready", facts)

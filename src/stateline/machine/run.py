@@ -157,11 +157,12 @@ class Succeeded(msgspec.Struct, frozen=True, kw_only=True, tag="succeeded"):
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     """The effect ended badly, and is known to have ended. ``kind``: exit, timeout, output, spawn; of a model's call
-    model, timeout, reply, output."""
+    model, timeout, reply, output. ``bound`` is ``timeout`` where the run's bound on time ended a model's call."""
 
     kind: str
     message: str
     hint: str = ""
+    bound: str = ""
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True, tag="lost"):

@@ -17,7 +17,7 @@ from stateline.bundle.canonical import Json
 from stateline.bundle.terminal import HARMFUL
 from stateline.errors import NewerVersion, RequestError
 from stateline.machine.problems import printable
-from stateline.model.protocol import FailureKind, ModelFailed, Reply, Request, Spent, Usage
+from stateline.model.protocol import MOST_TOKENS, FailureKind, ModelFailed, Reply, Request, Spent, Usage
 
 VERSION = "1"
 LIMIT = canonical.TEXT_LIMIT
@@ -33,7 +33,7 @@ Purpose = Literal["turn", "derive", "refine"]
 _harmful = re.compile("[" + "".join(chr(code) for code in sorted(HARMFUL) if code > 0x1F) + "]")
 
 
-_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=MOST_TOKENS)]
 
 
 class _Used(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,7 +43,7 @@ class _Used(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A ``ModelFailed`` as a file holds it, under ``error``. What it spent is there only where ``sent`` does not say it
-    all: one call, or none."""
+    all: one call, or none; ``again`` only where it is true, ``bound`` only where one ended the call."""
 
     kind: FailureKind
     message: str
@@ -52,6 +52,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     calls: _Count | msgspec.UnsetType = msgspec.UNSET
     usage: _Used | msgspec.UnsetType = msgspec.UNSET
     came: _Count | msgspec.UnsetType = msgspec.UNSET
+    again: bool | msgspec.UnsetType = msgspec.UNSET
+    bound: Literal["timeout"] | msgspec.UnsetType = msgspec.UNSET
 
     def raised(self) -> ModelFailed:
         """The same failure, to be raised anew."""
@@ -60,7 +62,10 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             usage=None if self.usage is msgspec.UNSET else Usage(self.usage.input, self.usage.output),
             came=0 if self.came is msgspec.UNSET else self.came,
         )
-        return ModelFailed(self.kind, printable(self.message), printable(self.hint), sent=self.sent, spent=spent)
+        failed = ModelFailed(self.kind, printable(self.message), printable(self.hint), sent=self.sent, spent=spent)
+        failed.again = self.again is True
+        failed.bound = "" if self.bound is msgspec.UNSET else self.bound
+        return failed
 
 
 def failure_of(error: ModelFailed) -> Failure:
@@ -74,6 +79,8 @@ def failure_of(error: ModelFailed) -> Failure:
         calls=msgspec.UNSET if spent.calls == int(error.sent) else spent.calls,
         usage=msgspec.UNSET if spent.usage is None else _Used(spent.usage.input, spent.usage.output),
         came=spent.came or msgspec.UNSET,
+        again=error.again or msgspec.UNSET,
+        bound=error.bound or msgspec.UNSET,
     )
 
 
@@ -134,7 +141,7 @@ class _Said(msgspec.Struct, forbid_unknown_fields=True):
     finish: Literal["stop", "tool_calls"] = "stop"
     usage: _Used | None = None
     model: str = ""
-    calls: _Count = 1
+    calls: Annotated[int, msgspec.Meta(ge=1, lt=MOST_TOKENS)] = 1
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):

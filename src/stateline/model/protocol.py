@@ -41,6 +41,9 @@ CALLS_OWN = ("model", "messages", "system", "tools", "functions", "stream", "str
 """What a call says itself: names that no setting may have."""
 
 
+MOST_TOKENS = 2**53
+"""From here on a count is none that a run can keep."""
+
 WHOLE = 1800.0
 """The longest that a call may take with all its attempts, where a request says nothing of time [s]."""
 
@@ -62,8 +65,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     reply's text must fit, None for free text. ``purpose`` says what the call is for: it never reaches a provider.
     ``key`` is the idempotency key, and ``mark`` sets calls of the same key apart whose outcomes must differ, such as
     one after a reply that was of no use. ``timeout`` [s] bounds the call with all its attempts (0: the provider's
-    default). Only a ``repeatable`` call is attempted again by the provider's library, and a ``single`` one only after
-    attempts that do not count (:class:`Spent`): whoever asked counts each one that does before it is made.
+    default), and so does ``left`` [s], what a bound on the whole run leaves (0: there is none). Only a ``repeatable``
+    call is attempted again by the provider's library, and a ``single`` one only after attempts that do not count
+    (:class:`Spent`): whoever asked counts each one that does before it is made.
     """
 
     model: str
@@ -75,6 +79,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
     mark: str = ""
     timeout: float = 0.0
+    left: float = 0.0
     repeatable: bool = True
     single: bool = False
 
@@ -135,12 +140,24 @@ class Keeper(Model, Protocol):
         ...
 
 
+@runtime_checkable
+class Remembering(Model, Protocol):
+    """A model that may know what came of a call that its caller knows nothing of any more."""
+
+    def recall(self, request: Request) -> Model | None:
+        """What answers this very call as it ended, without making it; None if nothing is known of it. Changes nothing
+        until it is asked. Raises as :meth:`Model.reply`."""
+        ...
+
+
 class ModelFailed(Exception):
     """No reply came of a call. ``sent``: the provider may have been paid for it, and ``spent`` says what it used (one
     call, if nothing else is said). ``again``: of a ``single`` call, it was lost on the way and may be made once more.
-    Messages hold no key and no request's text."""
+    ``bound`` is ``timeout`` where the call was ended by what the run had left of its time. Messages hold no key and no
+    request's text."""
 
     again = False
+    bound: Literal["", "timeout"] = ""
 
     def __init__(
         self, kind: FailureKind, message: str, hint: str = "", *, sent: bool = True, spent: Spent | None = None

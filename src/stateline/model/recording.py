@@ -158,11 +158,31 @@ class Recorder:
         """As :meth:`reply`; what ``judge`` says of the reply is kept with it."""
         return self._exchange(request, None, judge).outcome()
 
-    def _exchange(self, request: Request, told: Told | None, judge: Judge) -> Exchange:
+    def recall(self, request: Request) -> Model | None:
+        """What answers this very call as it was recorded, by a process that died before the run knew of it. Touches
+        nothing. Raises as :func:`check_place`, and ``ValueRefused``."""
+        path = os.path.abspath(_checked_path(self.path))
+        try:
+            if not self._resumes or not _is_there(self._fs, path):
+                return None
+            directory = self._fs.open_root(path)
+        except OSError as error:
+            raise _refused(self.path, error) from None
+        try:
+            numbers = _free_numbers(self._fs, directory, self.path, self._seen)
+            found = self._before(directory, numbers, self._document(request))
+        finally:
+            self._fs.close_directory(directory)
+        return None if found is None else _Recalled(found, self.used)
+
+    def _document(self, request: Request) -> dict[str, Json]:
+        """What a file says of a request."""
         asked = kept_request(request, self._mask)
         document = {"version": VERSION, "purpose": request.purpose, "digest": digest_of(asked), "request": asked}
-        if request.key:
-            document["key"] = self._mask(request.key)
+        return {**document, "key": self._mask(request.key)} if request.key else document
+
+    def _exchange(self, request: Request, told: Told | None, judge: Judge) -> Exchange:
+        document = self._document(request)
         # What is too large or too deep to be read again is refused now, and not when it was paid for.
         parse_exchange(1, render({**document, "reply": {}}), "the request")
         directory = self._opened()
@@ -171,8 +191,7 @@ class Recorder:
             self._seen.update(numbers)
             before = self._before(directory, numbers, document)
             if before is not None:
-                if told is not None and before.reply is not None and before.reply.content:
-                    told(before.reply.content)
+                _tell(before, told)
                 self.used.append(before.number)
                 return before
             came = _came(self._model, request, told)
@@ -253,6 +272,26 @@ class Recorder:
         self.warnings.append(text)
 
 
+class _Recalled:
+    """A model that answers one call, as it was recorded, and notes that it is used."""
+
+    def __init__(self, exchange: Exchange, used: list[int]) -> None:
+        self._exchange = exchange
+        self._used = used
+
+    def reply(self, request: Request, told: Told | None = None) -> Reply:
+        """What was recorded. Raises ``ModelFailed`` as the call did."""
+        _tell(self._exchange, told)
+        self._used.append(self._exchange.number)
+        return self._exchange.outcome()
+
+
+def _tell(exchange: Exchange, told: Told | None) -> None:
+    """Let be heard what an exchange holds of a text."""
+    if told is not None and exchange.reply is not None and exchange.reply.content:
+        told(exchange.reply.content)
+
+
 def _useful(reply: Reply) -> str:
     """The judge of those who take every reply."""
     return ""
@@ -273,14 +312,14 @@ def _unkept(document: dict[str, Json], came: Reply | ModelFailed) -> Exchange:
     return Exchange(number=0, **named, reply=reply, error=error)
 
 
-def check_place(directory: str | os.PathLike[str]) -> None:
+def check_place(directory: str | os.PathLike[str], *, files: bool = True) -> None:
     """Raise what a recorder would: ``UnsafePlace`` for what the directory is or who may write to it, ``StorageError``
     if it cannot be looked at, made or written to, ``RequestError`` for what lies in it under an exchange's name and is
-    none. Changes nothing; one that is not there yet is good."""
+    none (with ``files``: all of them are looked at). Changes nothing; one that is not there yet is good."""
     path = os.path.abspath(_checked_path(os.fspath(directory)))
     fs = default_fs()
     try:
-        if not _is_there(fs, path):
+        if not _is_there(fs, path) or not files:
             return
         opened = fs.open_root(path)
     except OSError as error:

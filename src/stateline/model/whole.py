@@ -14,7 +14,7 @@ from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.errors import ValueRefused
 from stateline.machine.problems import quoted
-from stateline.model.protocol import ModelFailed, Reply, Request, Told, ToolCall, Usage
+from stateline.model.protocol import MOST_TOKENS, ModelFailed, Reply, Request, Told, ToolCall, Usage
 
 MOST_CALLS = 1000
 """More calls than this in one reply are taken for nonsense."""
@@ -22,7 +22,6 @@ ARGUMENTS_DEPTH = canonical.DEPTH - 8
 """How deep arguments may nest: in a run's state they lie in a call, in a message, in a conversation."""
 _LONGEST_ID = 256
 _LONGEST_NAME = 200
-_MOST_TOKENS = 2**53
 _LONGER = (
     "ask for less; or, since a run keeps the settings with which it began, raise them in its context (`stateline run "
     "--state-scope NAME --set max_tokens=N`; `run --force -p TEXT --set max_tokens=N` for one run) and begin it anew"
@@ -125,7 +124,7 @@ def usage_of(went: Iterable[object], came: object) -> Usage | None:
 
 
 def _is_count(count: object) -> bool:
-    return type(count) is int and 0 <= count < _MOST_TOKENS
+    return type(count) is int and 0 <= count < MOST_TOKENS
 
 
 def whole(draft: Draft, finishes: Mapping[str, Finish], request: Request) -> Reply:

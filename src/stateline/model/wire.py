@@ -38,6 +38,7 @@ UNREADABLE = (json.JSONDecodeError, UnicodeDecodeError, RecursionError, httpx2.I
 """What the SDKs let through of a stream that is none, of JSON that nests too deep, and of a URL that they refuse."""
 _LONGEST_MESSAGE = 300
 _RETRIES = 2
+_CLOSE = 0.1
 # The provider gave up waiting, or is at work on a call with the same key: neither says that nothing was done.
 _UNDECIDED = (408, 409)
 _VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
@@ -62,7 +63,7 @@ class Over(BaseException):
 class Wire:
     """What is known of one call: attempts, answers, and what they may have cost. The request's ``timeout`` [s] bounds
     all attempts and the waits between them together, from the first on (0: ``WHOLE``, and ``LONGEST`` the silence
-    between two pieces): none starts after it. ``mask`` takes the secrets out of a text."""
+    between two pieces), and so does its ``left``: none starts after that. ``mask`` takes the secrets out of a text."""
 
     def __init__(self, provider: str, request: Request, mask: Callable[[str], str]) -> None:
         self.provider = provider
@@ -70,6 +71,8 @@ class Wire:
         self.retries = _RETRIES if request.repeatable else 0
         """How often the SDK may try again."""
         self._timeout = request.timeout
+        self._whole = min(request.timeout or WHOLE, request.left or WHOLE)
+        self._bounded = 0 < request.left < (request.timeout or WHOLE)
         self._single = request.single
         self._mask = mask
         self._deadline = 0.0
@@ -185,7 +188,7 @@ class Wire:
         self._status = 0
         self.attempts += 1
         if not self._deadline:
-            self._deadline = time.monotonic() + (self._timeout or WHOLE)
+            self._deadline = time.monotonic() + self._whole
         request.extensions["timeout"] = self.limits().as_dict()
         request.extensions["trace"] = self._trace
 
@@ -210,16 +213,21 @@ class Wire:
 
     def _left(self) -> float:
         """The time that the call may still take [s], never nothing."""
-        whole = self._timeout or WHOLE
-        left = max(self._deadline - time.monotonic(), 0.001) if self._deadline else whole
+        left = max(self._deadline - time.monotonic(), 0.001) if self._deadline else self._whole
         return left if self._timeout else min(left, LONGEST)
 
     def _too_late(self, connecting: bool) -> ModelFailed:
-        longest = self._timeout or (WHOLE if self.late() else LONGEST)
-        within = f"within {longest:g} s{self._tried()}"
+        # An SDK's limit on a read is what was left when it began, and may strike a little before our own.
+        struck = self._bounded and time.monotonic() > self._deadline - _CLOSE
+        longest = self._timeout or (self._whole if self.late() else LONGEST)
+        # How much a run has left hangs on a clock, and a failure is part of its state.
+        within = f"{'in the time that the run had left' if struck else f'within {longest:g} s'}{self._tried()}"
+        what, hint = f"gave no whole reply {within}", "raise the stage's `timeout`, or ask for less"
         if connecting:
-            return self._failure("timeout", f"could not be reached {within}", "check the base URL and the network")
-        return self._failure("timeout", f"gave no whole reply {within}", "raise the stage's `timeout`, or ask for less")
+            what, hint = f"could not be reached {within}", "check the base URL and the network"
+        failure = self._failure("timeout", what, hint)
+        failure.bound = "timeout" if struck else ""
+        return failure
 
     def _broken(self, error: BaseException) -> ModelFailed:
         if 200 <= self._status < 300:

@@ -7,13 +7,13 @@ from msgspec.structs import replace
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
-from stateline.engine.loop import may_ask
+from stateline.engine.loop import after_cut, may_ask, recall
 from stateline.engine.means import MANUAL, Means
 from stateline.engine.record import Run, facts_of, run_scope
-from stateline.engine.step import doubts, is_model_awaited
+from stateline.engine.step import doubts, is_cut_off, is_model_awaited
 from stateline.errors import RequestError, StatelineError
 from stateline.machine.advance import advance
-from stateline.machine.run import Answered, Lost, Replaced, RunState
+from stateline.machine.run import Answered, Replaced, RunState
 from stateline.machine.spec import Machine
 from stateline.service.answers import as_event, not_waiting, unwrap
 from stateline.service.contexts import ContextOptions, context_scope, rehearse
@@ -176,8 +176,6 @@ def plan_known(run: Run, machine: Machine, call: Call, known: Known) -> Plan:
     doubt = doubts(run)
     for event in doubt:
         state = advance(machine, state, event, facts_of(run)).state
-    if state.tree.phase == "started":  # a call that was counted, and will be made again
-        state = advance(machine, state, Lost(), facts_of(run, manual=means.manual)).state
     planned = replace(run, machine=machine, state=state)
     said = answer_of(run, call)
     if said == GO_ON and run.state.status == "running" and not doubt:
@@ -201,11 +199,21 @@ def plan_known(run: Run, machine: Machine, call: Call, known: Known) -> Plan:
     if base.action == "answer" and call.one_turn and state.tree.phase != "calling":
         return standing(base, state, True)
     try:
-        return plan_turns(base, machine, state, call.one_turn, means)
+        return _plan_on(base, replace(planned, state=state), call, means)
     except RequestError as error:  # the model cannot be called, and what comes before that is saved all the same
         if not (changed or known.moved or doubt or base.action == "answer"):
             raise
         return replace(base, exit=error.exit_code, exits=[error.exit_code], reason=_reason(error))
+
+
+def _plan_on(base: Plan, run: Run, call: Call, means: Means) -> Plan:
+    """``base`` for the turns that follow where ``run`` stands. A model's call that was counted and lost has ended as it
+    was recorded, or is made again."""
+    recalled = recall(run, means)
+    if recalled is not None:
+        return replace(plan_turns(base, run.machine, run.state, call.one_turn, recalled), effects=[])
+    state = after_cut(run, means).state if is_cut_off(run) else run.state
+    return plan_turns(base, run.machine, state, call.one_turn, means)
 
 
 def demand_writable(store: Store, scopes: list[Scope], *, objects: bool) -> None:
