@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_server import ModelServer, Say
 
 from stateline.cli.history import turn_lines
 
@@ -235,3 +236,25 @@ def test_a_past_that_others_have_written_is_damage_or_shown_as_far_as_it_goes(
     for words in ([], ["-v"], ["--format", "json"]):
         result = cli("exec", "history", "r1", *words)
         assert (result.code, "bug" in result.err) == (exits, False), result
+
+
+def test_a_run_that_a_limit_ended_where_its_last_call_was_cut_off_says_so(cli: Any) -> None:
+    cli.monkeypatch.setenv("OPENAI_API_KEY", "sk-not-a-real-key-0123456789abcdef")
+    path = cli.machine(_bounds={"max_llm_calls": 1}, think={"agent": {"prompt": "Go on."}})
+    with ModelServer(Say("never", until=threading.Event())) as server:
+        words = ["execute", path, "--id", "r", "-m", "openai/m", "--base-url", server.url]
+        process = cli.start(*words)
+        server.wait(1)
+        process.kill()
+        process.communicate(timeout=30)
+        assert [row["reason"] for row in cli.json("exec", "history", "r")["history"]] == ["start"]
+        error = cli.json(*words, exits=1)["error"]
+    rows = cli.json("exec", "history", "r")["history"]
+    assert [row["reason"] for row in rows] == ["start", "lost"]
+    assert (rows[-1]["error"]["kind"], rows[-1]["error"]["bound"]) == (error["kind"], "max_llm_calls")
+    assert error["message"] in cli("exec", "history", "r", "-v").out.decode()
+    assert "limit max_llm_calls" in cli("log", "run:r").out.decode()
+    Path(path).write_text(Path(path).read_text().replace("Go on.", "Go on!"))
+    cli.json("execute", path, "--id", "r", "--accept-change", exits=1)
+    assert cli.json("log", "run:r")["snapshots"][0]["event"]["type"] == "replaced"
+    assert cli.json("exec", "history", "r")["history"] == rows, "a failure is told once"

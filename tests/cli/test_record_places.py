@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from model_server import ModelServer, Say
 
+from stateline.store.fs import Directory, HandleFs, Stat
+
 AGENT = {"agent": {"prompt": "hi"}}
 
 
@@ -142,3 +144,36 @@ def test_a_good_directory_is_not_made_by_looking_at_it(cli: Any) -> None:
     words = ["run", "-p", "x", "-m", "openai/m", "--base-url", "http://127.0.0.1:9/v1"]
     assert cli.json(*words, "--record", str(cli.home / "a" / "b"), "--dry-run")["exit"] == 0
     assert cli.tree() == before
+
+
+def test_what_lies_in_a_recording_is_looked_at_no_more_often_the_more_turns_a_call_has(
+    cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    stat = HandleFs.stat
+
+    def noted(fs: HandleFs, directory: Directory, name: str = "") -> Stat:
+        looks.append(name)
+        return stat(fs, directory, name)
+
+    monkeypatch.setattr(HandleFs, "stat", noted)
+    before = {f"{number:04}.json" for number in range(1, 21)}
+
+    def looked_at(turns: int) -> int:
+        """How often a call that begins a run, and one of so many turns, look at exchanges that were there before."""
+        stages = {f"s{at}": {**AGENT, "default_next": f"s{at + 1}"} for at in range(turns)}
+        machine = cli.machine(f"m{turns}", **stages, **{f"s{turns}": {"end": {}}})
+        place = cli.home / f"rec{turns}"
+        place.mkdir(mode=0o700)
+        for name in before:
+            (place / name).write_text("{}")
+        words = ["execute", machine, "--id", f"r{turns}", "-m", "openai/m", "--base-url", server.url]
+        looks.clear()
+        cli.json(*words, "-i", "--record", str(place))
+        cli.json(*words)
+        return sum(name in before for name in looks)
+
+    with ModelServer(otherwise=Say("ok")) as server:
+        few, many = looked_at(2), looked_at(7)
+        assert server.count == 9
+    assert 0 < few == many

@@ -412,3 +412,18 @@ def test_a_turn_that_asked_for_tools_says_so_in_one_word(cli: Any, model: list[s
         words = ["execute", "-i", machine, *model, "--base-url", server.url]
         said = [cli.json(*words, exits=code)["reason"] for code in (0, 0, 2)]
     assert said == ["tools", "tools", "complete"]
+
+
+def test_no_event_speaks_of_exchanges_where_none_are_recorded_or_played(cli: Any) -> None:
+    cli.monkeypatch.setenv("OPENAI_API_KEY", "sk-not-a-real-key-0123456789abcdef")
+    machine = cli.machine(a={"agent": {"prompt": "hi"}, "default_next": "b"}, b={"agent": {"prompt": "ho"}})
+    with ModelServer(Say(status=400), otherwise=Say("ok")) as server:
+        model = ["-m", "openai/m", "--base-url", server.url]
+        cli.json("execute", machine, "--id", "r", *model, exits=1)
+        cli.json("exec", "resume", "r", "--retry", *model)
+    cli.json("execute", machine, "--id", "s", "-m", "manual", exits=3)
+    cli.json("exec", "resume", "s", "--input", '"ok"', exits=3)
+    for run in ("r", "s"):
+        rows = cli.json("log", f"run:{run}")["snapshots"]
+        assert len(rows) > 1
+        assert [row["event"] for row in rows if "exchanges" in row["event"]] == []

@@ -93,3 +93,20 @@ def test_an_event_whose_numbers_are_none_is_damage_and_is_not_counted_out(
     with pytest.raises(IntegrityError, match="how its run records or plays back"):
         resume(store, "r", call(store, True))
     assert store.scope("run:r").load().seq == head.seq + 1
+
+
+@pytest.mark.parametrize("directory", ["", "\0", "/a\0b", "rec", "./rec", "../rec"])
+@pytest.mark.parametrize("mode", ["record", "playback"])
+def test_an_event_that_names_no_real_path_of_a_recording_is_damage_wherever_the_call_is_made(
+    tmp_path: Path, machine: str, directory: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.in_memory()
+    playback = recorded(tmp_path / "rec", "Go.")
+    execute(store, Options(machine=machine, run="r", call=call(store, True, playback=playback)))
+    head = store.scope("run:r").load()
+    kept = head.event["exchanges"] | {"dir": directory, "mode": mode}
+    store.scope("run:r").save(head.state, event=head.event | {"exchanges": kept}, parent=head, masked=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(IntegrityError, match="how its run records or plays back"):
+        resume(store, "r", call(store, True))
+    assert store.scope("run:r").load().seq == head.seq + 1

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec.structs import replace
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json
+from stateline.bundle.envelope import Pointer
 from stateline.errors import IntegrityError, NotFound, RequestError
 from stateline.machine.problems import quoted
 from stateline.model.protocol import Model, Reply, Request, ToolSpec
@@ -35,6 +36,9 @@ from stateline.process.interrupts import Signals, shield
 from stateline.service.demands import demand_head
 from stateline.service.outcome import Outcome
 from stateline.store.store import WAIT, Scope, Snapshot, Store, demand_known_version
+
+if TYPE_CHECKING:
+    from stateline.engine.record import Run
 
 _userinfo = re.compile(r"//[^/?#]*@")
 
@@ -258,15 +262,36 @@ def _is_made(store: Store, head: Snapshot, state: dict[str, Json], steps: list[S
     begin: its reply is paid, and the words would be there twice."""
     if run is None or [step.type for step in steps] != ["refine"]:
         return False
-    event, step = head.event, steps[0]
-    if (event.get("type"), event.get("run"), event.get("by")) != ("refine", run, step.by):
-        return False
-    asked = {"text": step.wishes.refine, "settings": step.wishes.settings}
-    if canonical.encode(state["refinements"].get("last")) != canonical.encode(asked):
+    if head.event.get("by") != steps[0].by or not _is_refined(head, state, steps[0].wishes, run):
         return False
     begun = store.scope(f"run:{run}").head()
     place = None if begun is None else begun.event.get("context")
     return not isinstance(place, dict) or place.get("sha256") != head.sha256
+
+
+def was_refined(store: Store, run: Run, wishes: Wishes) -> bool:
+    """Whether the context that ``run`` began with is the refinement that was made for it by these very words. Raises
+    ``IntegrityError`` when that context cannot be read."""
+    context, place = run.began_with(), run.event.get("context")
+    if context is None or not isinstance(place, dict) or not isinstance(run.state.context, dict):
+        return False
+    scope = store.scope(str(run.state.context["scope"]))
+    head = store.read_snapshot(scope.hash, Pointer(place["path"], place["sha256"]))
+    return _is_refined(head, _state(store, head), _masked(store, wishes)[0], run.id)
+
+
+def _is_refined(head: Snapshot, state: dict[str, Json], wishes: Wishes, run: str) -> bool:
+    """Whether the snapshot is the refinement by these words that a call for ``run`` made."""
+    event, last = head.event, state["refinements"].get("last")
+    if (event.get("type"), event.get("run")) != ("refine", run) or not isinstance(last, dict):
+        return False
+    settings = wishes.settings
+    if event.get("by") == LITERAL and last.get("settings") == {}:
+        # What one call derived and refined was derived with them, and they stand there.
+        kept = draft_of(state).settings
+        if canonical.encode(laid_over(kept, settings)) == canonical.encode(kept):
+            settings = {}
+    return canonical.encode(last) == canonical.encode({"text": wishes.refine, "settings": settings})
 
 
 def _demand_room(state: dict[str, Json] | None, steps: list[Step]) -> None:

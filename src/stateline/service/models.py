@@ -102,6 +102,7 @@ class Models:
         self._voice: Playback | Recorder | None = None
         self._used = self._stale = _Tally([])
         self._late = _Late(self._environ)
+        self._looked_through = ""
         self._begun = False
         self._nobody = False
         self._prepared = False
@@ -114,9 +115,7 @@ class Models:
         that nothing can be recorded to."""
         wanted = self._wanted
         if wanted is not None and wanted.mode == "record":
-            from stateline.model.recording import check_place
-
-            check_place(wanted.dir)
+            self._check_place(wanted.dir)
         if wanted is not None and wanted.mode == "playback" and not wanted.playback:
             wanted = msgspec.structs.replace(wanted, playback="hybrid")
         self._use(wanted)
@@ -143,11 +142,16 @@ class Models:
 
             demand_ready(named.choice, environ=self._environ)
             if self._exchanges is not None and self._exchanges.mode == "record":
-                from stateline.model.recording import check_place
-
-                check_place(self._exchanges.dir)
+                self._check_place(self._exchanges.dir)
 
         return demand
+
+    def _check_place(self, directory: str) -> None:
+        """As ``check_place``. What lies in the directory is looked at once; a recorder looks at what is new."""
+        from stateline.model.recording import check_place
+
+        check_place(directory, files=directory != self._looked_through)
+        self._looked_through = directory
 
     def settle(self, effective: Effective, context: Mapping[str, Json]) -> None:
         """From here on these prompts and settings hold, whole; ``context`` has those that are stored."""
@@ -207,15 +211,16 @@ class Models:
         model = self._model(named)
         self._nobody = self._nobody or model is None
         self._compare(run, Named() if model is None else named)
+        exchanges = None if self._exchanges is None else self.exchanges
         if model is None:
-            return msgspec.structs.replace(self._overlaid, exchanges=self.exchanges)
+            return msgspec.structs.replace(self._overlaid, exchanges=exchanges)
         return msgspec.structs.replace(
             self._overlaid,
             model=model,
             name=named.name,
             ready=self.ready(named),
             on_text=self._options.on_text,
-            exchanges=self.exchanges,
+            exchanges=exchanges,
             warn=self._tell,
         )
 
@@ -421,6 +426,8 @@ def _kept(run: Run) -> Exchanges | None:
         found = msgspec.convert(kept, Exchanges)
         for ranges in (found.used, found.stale):
             Numbers.read(ranges)
+        if not os.path.isabs(found.dir) or "\0" in found.dir:
+            raise ValueError(f"{found.dir!r:.80} is no real path")
         return found
     except (msgspec.ValidationError, ValueError) as error:
         raise IntegrityError(

@@ -18,7 +18,7 @@ from stateline.machine.spec import Agent, Bounds, Machine, Stage, Toolset
 from stateline.prestage.context import Wishes
 from stateline.process.interrupts import Signals
 from stateline.service.answers import ways_out
-from stateline.service.contexts import ContextOptions, Prepared, context_scope, prepare
+from stateline.service.contexts import ContextOptions, Prepared, context_scope, prepare, was_refined
 from stateline.service.execute import Call, proceed
 from stateline.service.launch import (
     Launch,
@@ -122,7 +122,8 @@ def existing(store: Store, options: RunOptions) -> Run | None:
 
 
 def demand_same(store: Store, found: Run, options: RunOptions) -> None:
-    """Raise ``RequestError`` for flags that say otherwise than the run ``found`` began: they would do nothing."""
+    """Raise ``RequestError`` for flags that say otherwise than the run ``found`` began: they would do nothing. The
+    words that refined the context for this very run, given again, say nothing else."""
     ways = "leave them out to go on with it; --force begins it anew, another --id (or none) another run"
     stage = found.machine.stages.get(STAGE)
     agent = stage.agent if stage is not None else None
@@ -133,7 +134,7 @@ def demand_same(store: Store, found: Run, options: RunOptions) -> None:
 
         if toolset_hash(toolset_of(store, options.tools)) != toolset_hash(found.machine.toolset):
             raise RequestError(f"the run {found.id} began with other tools; nothing was changed", hint=ways)
-    if options.wishes.refine is not None:
+    if options.wishes.refine is not None and not was_refined(store, found, options.wishes):
         raise RequestError(
             f"the run {found.id} keeps the context with which it began; nothing was refined",
             hint="refine without --id, for the runs to come",
@@ -141,8 +142,10 @@ def demand_same(store: Store, found: Run, options: RunOptions) -> None:
 
 
 def unheeded(found: Run, wishes: Wishes) -> list[str]:
-    """A warning of flags for the model's call where the run ``found`` makes none: it has ended."""
-    said = {"--system": wishes.system is not None, "--developer": wishes.developer, "--set": wishes.settings}
+    """A warning of flags for the model's call where the run ``found`` makes none: it has ended. Settings that refined
+    its context with these very words were used."""
+    settings = wishes.settings if wishes.refine is None else {}
+    said = {"--system": wishes.system is not None, "--developer": wishes.developer, "--set": settings}
     names = [name for name, given in said.items() if given]
     if not names or found.state.status not in ("complete", "error"):
         return []

@@ -13,6 +13,7 @@ import msgspec
 from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import Ref, read_chunk
 from stateline.bundle.objects import with_refs
+from stateline.bundle.repairs import MEMBER
 from stateline.engine.record import Run
 from stateline.engine.runevent import RunEvent, read_event
 from stateline.errors import IntegrityError
@@ -21,6 +22,8 @@ from stateline.store.store import Snapshot, Store
 
 _TURNS = ("started", "succeeded", "failed", "replied", "answered")
 """Events that a row is about."""
+_REPEATING = (MEMBER, "replaced")
+"""Events that leave a failed run failed, and say again how it did."""
 
 
 class _Ended(msgspec.Struct, frozen=True):
@@ -50,11 +53,17 @@ def turns(store: Store, run: Run) -> list[dict[str, Json]]:
         if event.call is not None:  # it stands after the reply that asked for it, and is met before
             ended[event.call.id] = _Ended(event.call.error, _result(store, snapshot, event.call.id))
         # A retry that only settles what was kept performs no effect and still takes the run on.
-        if event.type in _TURNS or event.transitions:
+        # A limit may end a run where an effect was cut off, between the turns.
+        if event.type in _TURNS or event.transitions or _fails(event):
             rows.append(_row(store, snapshot, event, ended))
         if event.asked:
             ended = {}
     return rows[::-1]
+
+
+def _fails(event: RunEvent) -> bool:
+    """Whether the run failed with this event, and had not failed before."""
+    return event.error is not None and event.type not in _REPEATING
 
 
 def _row(store: Store, snapshot: Snapshot, event: RunEvent, ended: dict[str, _Ended]) -> dict[str, Json]:
@@ -160,5 +169,6 @@ def _malformed(snapshot: Snapshot, why: str) -> IntegrityError:
     return IntegrityError(
         f"the snapshot {snapshot.path} does not hold a run's state: {why}",
         finding="malformed",
-        hint="nothing was changed; `stateline verify` lists all damage",
+        hint="nothing was changed; `stateline verify` lists all damage; if it finds none, another version of "
+        "stateline may have written it",
     )
