@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -355,12 +356,15 @@ def test_tools_without_arguments_are_sent_as_objects(opened: Opened, provider: s
 
 
 def test_certificates_are_read_once_for_all_calls_and_checked_in_each(
-    opened: Opened, provider: str, monkeypatch: pytest.MonkeyPatch
+    opened: Opened, provider: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import ssl
 
     from stateline.model import wire
 
+    # Only certificates of the environment are read by the function that is counted here.
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
     wire._trust.cache_clear()
     made: list[ssl.SSLContext] = []
     make = ssl.create_default_context
@@ -374,6 +378,7 @@ def test_certificates_are_read_once_for_all_calls_and_checked_in_each(
         for _ in range(3):
             opened(provider, server).reply(asked())
     (trust,) = made
+    wire._trust.cache_clear()
     assert (trust.verify_mode, trust.check_hostname) == (ssl.CERT_REQUIRED, True)
 
 

@@ -205,10 +205,12 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("name", "value", "cause"), MISTAKES)
 def test_a_mistake_in_the_environment_is_told_and_nothing_is_sent(
-    opened: Opened, provider: str, monkeypatch: pytest.MonkeyPatch, name: str, value: str, cause: str
+    opened: Opened, provider: str, monkeypatch: pytest.MonkeyPatch, name: str, value: str, cause: str, tmp_path: Path
 ) -> None:
-    for other in ("NO_PROXY", "no_proxy"):
+    for other in ("NO_PROXY", "no_proxy", "SSL_CERT_FILE"):
         monkeypatch.delenv(other, raising=False)
+    # Keys are logged only where certificates come from the environment.
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
     monkeypatch.setenv(name, value)
     wire._trust.cache_clear()
     try:
