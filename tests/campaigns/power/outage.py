@@ -158,11 +158,12 @@ def struck(image: Image, crew: list[Orders], ledger: Ledger, cut: Cut) -> Crash:
     """Start writers, cut their power, hear them to their end. Raises ``Violated`` for a writer that ends otherwise than
     at the end of its story or with an error that fits.
 
-    Of several writers on ext4 nothing that is said after the cut is a promise. They live on, which nobody does in a
-    power loss; and where another's sync met the failed commit of the journal first, Linux tells them of a sync that was
-    not done (docs/reliability.md). What is said before the cut stands in the pipe before it.
+    On ext4 nothing is a promise that is said after the cut by several writers, or by any whose disk was stopped under
+    the file system. They live on, which nobody does in a power loss; and where another's sync, or the journal's own
+    thread, met the failed commit first, Linux tells them of a sync that was not done (docs/reliability.md). What is
+    said before the cut stands in the pipe before it.
     """
-    deaf = len(crew) > 1 and image.kind.system == "ext4"
+    deaf = image.kind.system == "ext4" and (len(crew) > 1 or image.kind.way == "disk")
     heard, notes, prepared, endings = 0, 0, 0, []
     switch = Switch(image, cut.flag)
     with _working(crew) as (writers, errors):
