@@ -222,8 +222,6 @@ def _demand_no_copy(wishes: Wishes, draft: Draft, known: list[str]) -> None:
     """Refuse instructions in which a stretch of the user's task stands that the operator has not said himself."""
     task = _words((wishes.task or "")[:TASK_LIMIT])  # more was not shown
     whole = "".join(task)
-    if len(whole) < COPIED and len(task) < STRETCH:
-        return
     operators = [_words(text) for text in (wishes.system or "", *wishes.developer, wishes.refine or "", *known)]
     if any(whole in "".join(words) for words in operators):
         return

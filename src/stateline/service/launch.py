@@ -27,7 +27,7 @@ from stateline.service.demands import demand_head
 from stateline.store.store import WAIT, Scope, Snapshot, Store, demand_known_version
 
 if TYPE_CHECKING:
-    from stateline.bundle.redact import Sighting
+    from stateline.bundle.redact import Redactor
     from stateline.machine.formats.python_text import Evaluated
     from stateline.tools.manifest import FindSecret
 
@@ -122,20 +122,21 @@ def parse_machine(store: Store, machinery: Machinery) -> Machine:
     included, ``RequestError`` if it holds a secret."""
     from stateline.machine.check import Outside, load
 
-    demand_no_secret_in(machinery, store.redactor.find(machinery.data))
+    demand_no_secret_in(machinery, store.redactor)
     outside = Outside(
         evaluate=machinery.evaluate,
         toolset=lambda path: read_toolset(machinery, path, store.redactor.find),
     )
     machine = load(machinery.data, machinery.path, outside)
-    # Escapes and folded lines can hide in the file what its meaning holds. Only texts are asked about: the names of
-    # the spec's fields are ours.
-    demand_no_secret_in(machinery, store.redactor.find(to_json(machine), keys=False))
+    # Escapes and folded lines can hide in the file what its meaning holds.
+    demand_no_secret_in(machinery, store.redactor, machine)
     return machine
 
 
-def demand_no_secret_in(machinery: Machinery, sighting: Sighting | None) -> None:
-    """Raise ``RequestError`` for a secret that was found in a machine file, or in what it means."""
+def demand_no_secret_in(machinery: Machinery, redactor: Redactor, machine: Machine | None = None) -> None:
+    """Raise ``RequestError`` for a secret in a machine file; with ``machine``, in what the file means."""
+    # Of the spec only texts are asked about: the names of its fields are ours.
+    sighting = redactor.find(machinery.data) if machine is None else redactor.find(to_json(machine), keys=False)
     if sighting:
         raise RequestError(
             f"{machinery.path} holds a secret ({sighting}); nothing was stored",

@@ -51,9 +51,9 @@ def check_machine(path: str) -> Checked:
 def _secret_in(machinery: Machinery, machine: Machine | None, redactor: Redactor) -> list[Problem]:
     """The problem that the file holds a secret, if it does, in the words in which a run is refused for it."""
     try:
-        demand_no_secret_in(machinery, redactor.find(machinery.data))
+        demand_no_secret_in(machinery, redactor)
         if machine is not None:
-            demand_no_secret_in(machinery, redactor.find(to_json(machine), keys=False))
+            demand_no_secret_in(machinery, redactor, machine)
     except RequestError as error:
         return [Problem(severity="error", code="secret", where="1:1", message=error.message, hint=error.hint)]
     return []
