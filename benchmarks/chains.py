@@ -11,20 +11,20 @@ from typing import Any
 
 from benchmarks.measure import Failed, environment
 from stateline import Store
-from stateline.bundle.redact import Redactor
+from stateline.engine.event_codec import Cost
 from stateline.engine.record import Run, load_run
-from stateline.engine.runevent import Cost
-from stateline.engine.step import Happened, take
-from stateline.machine.run import Succeeded
-from stateline.store.fs import Directory, HandleFs
-from stateline.store.local import LocalBackend
+from stateline.engine.step import EventContext, take
+from stateline.machine.decider.run import Succeeded
+from stateline.redaction.redactor import Redactor
+from stateline.store.local.backend import LocalBackend
+from stateline.store.local.filesystem import Directory, Filesystem
 
 RUN = "bench"
 ENDLESS = 1_000_000_000
 """Visits that no measurement reaches; without a bound a stage must not follow itself."""
 
 
-class Unsynced(HandleFs):
+class Unsynced(Filesystem):
     """The seam without waiting for the disk: for stores that are thrown away."""
 
     def sync_file(self, fd: int) -> None:
@@ -74,5 +74,5 @@ def grow(place: Path, turns: int, output: Callable[[int], Any] = lambda number: 
     with scope.locked():
         run = load_run(scope.store, RUN)
         for number in range(turns):
-            run = take(run, Happened(event=Succeeded(output=output(number)), cost=Cost(seconds=0.001)))
+            run = take(run, EventContext(event=Succeeded(output=output(number)), cost=Cost(seconds=0.001)))
     return run

@@ -102,12 +102,12 @@ def _traced(who: str, place: Path, size: int, durability: str) -> list[Call]:
 
 def _counted_at_the_seam(place: Path, size: int, durability: str) -> Row:
     """Syncs and bytes as the seam sees them, where strace is missing."""
-    from stateline.store.fs import HandleFs
+    from stateline.store.local.filesystem import Filesystem
 
     count: Counter[str] = Counter()
     save = saver.stateline(str(place), size, durability)
     save(0)
-    kept = HandleFs.sync_file, HandleFs.sync_directory, HandleFs.write
+    kept = Filesystem.sync_file, Filesystem.sync_directory, Filesystem.write
 
     def counting(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
@@ -118,10 +118,10 @@ def _counted_at_the_seam(place: Path, size: int, durability: str) -> Row:
         return call
 
     try:
-        HandleFs.sync_file = counting("syncs", kept[0])  # type: ignore[method-assign]  # taken back below
-        HandleFs.sync_directory = counting("syncs", kept[1])  # type: ignore[method-assign]
-        HandleFs.write = counting("bytes", kept[2])  # type: ignore[method-assign]
+        Filesystem.sync_file = counting("syncs", kept[0])  # type: ignore[method-assign]  # taken back below
+        Filesystem.sync_directory = counting("syncs", kept[1])  # type: ignore[method-assign]
+        Filesystem.write = counting("bytes", kept[2])  # type: ignore[method-assign]
         save(1)
     finally:
-        HandleFs.sync_file, HandleFs.sync_directory, HandleFs.write = kept  # type: ignore[method-assign]
+        Filesystem.sync_file, Filesystem.sync_directory, Filesystem.write = kept  # type: ignore[method-assign]
     return {"syncs": count["syncs"], "bytes_written": count["bytes"], "counted_by": "the seam"}

@@ -31,18 +31,29 @@ _READ = [
     *("stateline.bundle.terminal",),
 ]
 _RUN = [
-    *("stateline.engine", "stateline.engine.record", "stateline.engine.runevent", "stateline.service"),
-    *("stateline.machine", "stateline.machine.run", "stateline.machine.spec", "stateline.service.outcome"),
+    *("stateline.engine", "stateline.engine.record", "stateline.engine.event_codec", "stateline.service"),
+    *("stateline.machine", "stateline.machine.decider.run", "stateline.machine.spec", "stateline.service.outcome"),
 ]
 _TURN = [
-    *("stateline.engine.*", "stateline.service.execute", "stateline.service.launch", "stateline.service.answers"),
-    *("stateline.service.demands", "stateline.cli.execute", "stateline.machine.advance", "stateline.machine.handlers"),
-    *("stateline.machine.routing", "stateline.machine.settling", "stateline.machine.bounds", "filelock*", "fcntl"),
+    *("stateline.engine.*", "stateline.service.execute", "stateline.service.create_run", "stateline.service.answers"),
+    *(
+        "stateline.service.preconditions",
+        "stateline.cli.execute",
+        "stateline.machine.decider.advance",
+        "stateline.machine.decider.handlers",
+    ),
+    *(
+        "stateline.machine.decider.routing",
+        "stateline.machine.decider.evaluate_outputs",
+        "stateline.machine.decider.bounds",
+        "filelock*",
+        "fcntl",
+    ),
     *("select", "selectors", "signal", "_posixsubprocess", "subprocess", "stateline.process", "stateline.process.*"),
 ]
 _MODEL = [
-    *("stateline.cli.run", "stateline.cli.contexts", "stateline.cli.models", "stateline.service.run"),
-    *("stateline.service.models", "stateline.service.contexts", "stateline.prestage", "stateline.prestage.*"),
+    *("stateline.cli.run", "stateline.cli.context_text", "stateline.cli.model_options", "stateline.service.run"),
+    *("stateline.service.models", "stateline.contexts.prepare", "stateline.prestage", "stateline.prestage.*"),
     *("stateline.model", "stateline.model.*", "stateline.machine.*"),
 ]
 NEEDED: dict[str, list[str]] = {

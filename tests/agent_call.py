@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from stateline import Store
-from stateline.engine.means import Means
+from stateline.engine.dependencies import Means
 from stateline.engine.record import Run
 from stateline.model.protocol import Reply, Request, Told, ToolCall
-from stateline.process.interrupts import Interrupted
+from stateline.process.signals import Interrupted
 from stateline.service.execute import Call, Options, execute, resume
 
 RUN = "r"

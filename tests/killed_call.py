@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from stateline.cli.main import main
-from stateline.store.fs import default_fs
+from stateline.store.local.filesystem import default_fs
 
 
 def kill_before(nth: int) -> None:

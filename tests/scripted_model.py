@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stateline.engine.means import Means
+from stateline.engine.dependencies import Means
 from stateline.engine.record import Run
 from stateline.model.protocol import ModelFailed, Reply, Request, Told, ToolCall, Usage
 

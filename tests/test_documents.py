@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stateline.machine.check import check
+from stateline.machine.definition.check import check
 
 CHECKOUT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/**/*.md"), *CHECKOUT.glob("examples/**/*.md")])

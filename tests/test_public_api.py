@@ -66,7 +66,7 @@ def test_importing_the_package_loads_nothing_slow() -> None:
 def test_a_store_that_only_reads_loads_nothing_slow(tmp_path: object) -> None:
     code = f"from stateline import Store; assert Store.open({str(tmp_path)!r} + '/s').scope('notes:x').head() is None"
     modules = loaded_after(code)
-    assert "stateline.store.local" in modules
+    assert "stateline.store.local.backend" in modules
     assert not modules & {*SLOW, "pathlib", "dataclasses", "tempfile", "logging"}
 
 

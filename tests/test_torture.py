@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from campaigns import report
-from campaigns.judges.chain import demand
+from campaigns.judges.chain import require
 from campaigns.suites import SUITES, Amounts, Call, Suite
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -101,7 +101,7 @@ def test_a_page_without_a_place_for_the_table_is_refused() -> None:
 
 
 def test_a_suite_is_skipped_where_its_program_is_missing(tmp_path: Path) -> None:
-    suite = Suite("never", 1, lambda call: demand(False, "it ran") or {}, ("no-such-program",))
+    suite = Suite("never", 1, lambda call: require(False, "it ran") or {}, ("no-such-program",))
     call = Call(tmp_path, "s", 0.0, lambda text: None, Amounts())
     assert suite.perform(call) == {"skipped": "no-such-program not installed"}
 

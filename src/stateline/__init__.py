@@ -12,14 +12,14 @@ from stateline._version import __version__
 if TYPE_CHECKING:
     from stateline.bundle.envelope import Ref
     from stateline.bundle.objects import Artifact
-    from stateline.bundle.redact import Redactor
+    from stateline.redaction.redactor import Redactor
     from stateline.store.store import Scope, Snapshot, Store
 
 __all__ = ["Artifact", "Redactor", "Ref", "Scope", "Snapshot", "Store", "__version__"]
 
 _PLACES = {
     "Artifact": "stateline.bundle.objects",
-    "Redactor": "stateline.bundle.redact",
+    "Redactor": "stateline.redaction.redactor",
     "Ref": "stateline.bundle.envelope",
     "Scope": "stateline.store.store",
     "Snapshot": "stateline.store.store",

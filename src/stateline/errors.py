@@ -7,23 +7,23 @@ The tree:
     StatelineError
     |-- UsageError               64  the command line, an id or an input is malformed
     |-- RequestError              1  what was asked for cannot be had
-    |   |-- ValueRefused             a value that format 1 cannot hold (NaN, duplicate keys, too deep, too large)
-    |   |-- NotFound                 no such run, scope, revision or context
-    |   |-- AmbiguousRevision        a revision names several snapshots
-    |   |-- FileInvalid              a file has mistakes; ``problems`` lists all of them
-    |   |   |-- MachineInvalid           a machine file
-    |   |   `-- ManifestInvalid          a tools manifest
-    |   |-- MachineChanged           the machine file is not the one the run began with
-    |   |-- AnswerRefused            an answer does not fit what the run waits for
-    |   |-- PlaybackMiss             no recording answers what a model is asked
-    |   `-- IllegalEvent             an event at the wrong time; nothing changed
-    |-- NewerVersion              1  written by a newer Stateline; left untouched
+    |   |-- InvalidValueError             a value that format 1 cannot hold (NaN, duplicate keys, too deep, too large)
+    |   |-- NotFoundError                 no such run, scope, revision or context
+    |   |-- AmbiguousRevisionError        a revision names several snapshots
+    |   |-- InvalidFileError              a file has mistakes; ``problems`` lists all of them
+    |   |   |-- InvalidMachineError           a machine file
+    |   |   `-- InvalidManifestError          a tools manifest
+    |   |-- MachineChangedError           the machine file is not the one the run began with
+    |   |-- InvalidAnswerError            an answer does not fit what the run waits for
+    |   |-- PlaybackMissError             no recording answers what a model is asked
+    |   `-- IllegalEventError             an event at the wrong time; nothing changed
+    |-- NewerVersionError              1  written by a newer Stateline; left untouched
     |-- StorageError              1  the disk refused (full, read-only, I/O error); nothing was acknowledged
-    |   `-- DurabilityUnknown        the commit may or may not survive a power loss; reopen and look
+    |   `-- DurabilityUnknownError        the commit may or may not survive a power loss; reopen and look
     |-- ConflictError             4  the head moved; nothing was written over it
-    |   `-- LockTimeout              somebody else holds the scope's lock
+    |   `-- LockTimeoutError              somebody else holds the scope's lock
     |-- IntegrityError            5  missing, altered or truncated; nothing was changed
-    `-- UnsafePlace               6  permissions or ownership that a writer must not trust
+    `-- UnsafePathError               6  permissions or ownership that a writer must not trust
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RequestError(StatelineError):
     code = "refused"
 
 
-class ValueRefused(RequestError):
+class InvalidValueError(RequestError):
     """A value that format 1 cannot hold. ``where`` is a JSON Pointer to it ("" for the whole)."""
 
     code = "value_refused"
@@ -70,19 +70,19 @@ class ValueRefused(RequestError):
         self.where = where
 
 
-class NotFound(RequestError):
+class NotFoundError(RequestError):
     """No such run, scope, revision, object or context."""
 
     code = "not_found"
 
 
-class AmbiguousRevision(RequestError):
+class AmbiguousRevisionError(RequestError):
     """A sha prefix that several snapshots share; the message lists them."""
 
     code = "ambiguous"
 
 
-class FileInvalid(RequestError):
+class InvalidFileError(RequestError):
     """A file with mistakes. ``problems`` holds all of them, in file order."""
 
     code = "file_invalid"
@@ -98,35 +98,35 @@ class FileInvalid(RequestError):
         return {**super().document(), "problems": problems}
 
 
-class MachineInvalid(FileInvalid):
+class InvalidMachineError(InvalidFileError):
     """A machine file with mistakes."""
 
     code = "machine_invalid"
 
 
-class ManifestInvalid(FileInvalid):
+class InvalidManifestError(InvalidFileError):
     """A tools manifest with mistakes. A manifest that cannot be read at all is a ``RequestError`` of another kind or a
     ``StorageError``; neither is ever taken for a manifest without tools."""
 
     code = "manifest_invalid"
 
 
-class MachineChanged(RequestError):
+class MachineChangedError(RequestError):
     """The machine file's bytes are not those the run began with; the message holds both hashes."""
 
     code = "machine_changed"
 
 
-class AnswerRefused(RequestError):
+class InvalidAnswerError(RequestError):
     """An answer that the run cannot take; the run still waits and nothing was written."""
 
     code = "answer_refused"
 
 
-class PlaybackMiss(RequestError):
+class PlaybackMissError(RequestError):
     """No recording answers a request; nothing was played and nothing was sent. ``expected`` is the number of the
     exchange that was next, ``nearest`` of the one that the message compares the request with; None for none.
-    ``warnings`` tell what is to be known of those played before; ``astray``: some of them answered other requests than
+    ``warnings`` tell what is to be known of those played before; ``diverged``: some of them answered other requests than
     their own, so to go on helps nobody."""
 
     code = "playback_miss"
@@ -138,12 +138,12 @@ class PlaybackMiss(RequestError):
         self.expected = expected
         self.nearest = nearest
         self.warnings: list[str] = []
-        self.astray = False
+        self.diverged = False
 
-    def telling(self, hint: str, warnings: list[str]) -> PlaybackMiss:
+    def telling(self, hint: str, warnings: list[str]) -> PlaybackMissError:
         """The same with another hint and other warnings."""
-        other = PlaybackMiss(self.message, expected=self.expected, nearest=self.nearest, hint=hint)
-        other.warnings, other.astray = warnings, self.astray
+        other = PlaybackMissError(self.message, expected=self.expected, nearest=self.nearest, hint=hint)
+        other.warnings, other.diverged = warnings, self.diverged
         return other
 
     def document(self) -> dict[str, Any]:
@@ -152,13 +152,13 @@ class PlaybackMiss(RequestError):
         return {**super().document(), **more}
 
 
-class IllegalEvent(RequestError):
+class IllegalEventError(RequestError):
     """An event that is not legal in this phase. ``advance`` raised it before anything changed."""
 
     code = "illegal_event"
 
 
-class NewerVersion(StatelineError):
+class NewerVersionError(StatelineError):
     """Data of a newer major version of the format. It was not touched; upgrade to read it."""
 
     code = "newer_version"
@@ -170,7 +170,7 @@ class StorageError(StatelineError):
     code = "storage"
 
 
-class DurabilityUnknown(StorageError):
+class DurabilityUnknownError(StorageError):
     """A directory could not be synced: the commit is visible now, a power loss may undo it. Or whether the head moved
     is not known, since that could not be looked at."""
 
@@ -184,7 +184,7 @@ class ConflictError(StatelineError):
     exit_code = 4
 
 
-class LockTimeout(ConflictError):
+class LockTimeoutError(ConflictError):
     """The scope's lock was not free within the time allowed."""
 
     code = "locked"
@@ -204,7 +204,7 @@ class IntegrityError(StatelineError):
         self.finding = finding
 
 
-class UnsafePlace(StatelineError):
+class UnsafePathError(StatelineError):
     """A directory or file that others may change, or that is not what it must be. A writer stops here."""
 
     code = "unsafe"

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateline.bundle import canonical
-from stateline.errors import IntegrityError, ValueRefused
+from stateline.errors import IntegrityError, InvalidValueError
 
 VECTORS: list[tuple[Any, bytes]] = [
     (None, b"null"),
@@ -162,18 +162,18 @@ class Money(float):
 def test_what_json_cannot_hold_is_refused_with_its_place(bad: Any, reason: str) -> None:
     for value, where in (({"a": [0, {"x/y~": bad}]}, "/a/1/x~1y~0"), ([bad], "/0")):
         for refuse in (canonical.encode, canonical.check):
-            with pytest.raises(ValueRefused, match=reason) as caught:
+            with pytest.raises(InvalidValueError, match=reason) as caught:
                 refuse(value)
             assert caught.value.where == where
             assert caught.value.hint
             str(caught.value).encode()
-    with pytest.raises(ValueRefused, match=reason):
+    with pytest.raises(InvalidValueError, match=reason):
         canonical.encode(bad)
 
 
 @pytest.mark.parametrize("wide", [2**64, -(2**63) - 1, 10**25])
 def test_an_integer_that_is_too_wide_is_refused_among_many_that_are_not(wide: int) -> None:
-    with pytest.raises(ValueRefused) as caught:
+    with pytest.raises(InvalidValueError) as caught:
         canonical.encode({"fits": [2**64 - 1, "1234567890123456789012345"], "wide": wide})
     assert caught.value.where == "/wide"
 
@@ -189,9 +189,9 @@ def test_the_deepest_value_is_128_levels() -> None:
         for _ in range(128):
             value = wrap(value)
         assert canonical.decode(canonical.encode(value)) == value
-        with pytest.raises(ValueRefused, match="128 levels"):
+        with pytest.raises(InvalidValueError, match="128 levels"):
             canonical.encode(wrap(value))
-        with pytest.raises(ValueRefused, match="128 levels"):
+        with pytest.raises(InvalidValueError, match="128 levels"):
             canonical.check(wrap(value))
 
 
@@ -199,14 +199,14 @@ def test_text_from_outside_nests_no_deeper_than_its_own_limit() -> None:
     deepest = nested(canonical.OUTSIDE_DEPTH)
     assert canonical.OUTSIDE_DEPTH <= 128
     assert canonical.parse(canonical.encode(deepest)) == deepest
-    with pytest.raises(ValueRefused, match=f"{canonical.OUTSIDE_DEPTH} levels"):
+    with pytest.raises(InvalidValueError, match=f"{canonical.OUTSIDE_DEPTH} levels"):
         canonical.parse(canonical.encode([deepest]))
 
 
 def test_a_value_that_holds_itself_is_refused() -> None:
     loop: list[Any] = []
     loop.append(loop)
-    with pytest.raises(ValueRefused, match="128 levels"):
+    with pytest.raises(InvalidValueError, match="128 levels"):
         canonical.encode(loop)
 
 
@@ -276,7 +276,7 @@ def test_any_json_text_is_read_as_the_standard_library_reads_it(text: bytes) -> 
     ],
 )
 def test_text_that_is_not_strict_json_is_refused_by_name(text: bytes, reason: str) -> None:
-    with pytest.raises(ValueRefused, match=reason) as caught:
+    with pytest.raises(InvalidValueError, match=reason) as caught:
         canonical.parse(text, what="the output of build")
     assert "the output of build" in caught.value.message or caught.value.hint
     with pytest.raises(IntegrityError):
@@ -285,7 +285,7 @@ def test_text_that_is_not_strict_json_is_refused_by_name(text: bytes, reason: st
 
 def test_text_over_the_limit_is_refused_unread() -> None:
     assert canonical.parse(b"[1]", limit=3) == [1]
-    with pytest.raises(ValueRefused, match="larger than 3 bytes"):
+    with pytest.raises(InvalidValueError, match="larger than 3 bytes"):
         canonical.parse(b"[10]", limit=3)
 
 
@@ -313,7 +313,7 @@ HUGE = 1_000_000
 )
 def test_a_bomb_is_refused_in_no_time(bomb: bytes) -> None:
     began = time.perf_counter()
-    for read, refused in ((canonical.parse, ValueRefused), (canonical.decode, IntegrityError)):
+    for read, refused in ((canonical.parse, InvalidValueError), (canonical.decode, IntegrityError)):
         with pytest.raises(refused):
             read(bomb)
     # A quadratic scan of a megabyte takes minutes.
@@ -323,7 +323,7 @@ def test_a_bomb_is_refused_in_no_time(bomb: bytes) -> None:
 def test_a_repeated_key_is_found_in_no_time_among_many() -> None:
     pairs = ",".join(f'"{number}":0' for number in range(200_000))
     began = time.perf_counter()
-    with pytest.raises(ValueRefused, match="the key '199999' twice"):
+    with pytest.raises(InvalidValueError, match="the key '199999' twice"):
         canonical.parse(f'{{{pairs},"199999":1}}'.encode())
     assert time.perf_counter() - began < 10
 
@@ -332,7 +332,7 @@ def test_a_repeated_key_is_found_in_no_time_among_many() -> None:
 def test_whatever_parses_is_read_the_same_by_the_standard_library(data: bytes) -> None:
     try:
         value = canonical.parse(data)
-    except ValueRefused:
+    except InvalidValueError:
         return
     assert same(json.loads(data), value)
 
@@ -463,9 +463,9 @@ def test_an_integer_out_of_range_is_found_wherever_it_stands_and_nothing_else_is
     plain = json.loads(json.dumps(value), parse_float=lambda text: text)
     data = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     for spelled in (json.dumps(value), json.dumps(value, indent=2), json.dumps(value, indent="\t")):
-        assert is_taken(canonical.parse, spelled.encode(), ValueRefused) == fits
+        assert is_taken(canonical.parse, spelled.encode(), InvalidValueError) == fits
     assert is_taken(canonical.decode, data, IntegrityError) == fits
-    assert is_taken(canonical.encode, value, ValueRefused) == fits
+    assert is_taken(canonical.encode, value, InvalidValueError) == fits
 
 
 def is_taken(read: Any, given: Any, refused: type[Exception]) -> bool:

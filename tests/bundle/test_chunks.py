@@ -14,7 +14,7 @@ from stateline.bundle import canonical
 from stateline.bundle.chunks import CONTAINERS
 from stateline.bundle.envelope import JSON_TYPE, LIST_TYPE, NODE_TYPE, Chunk, Ref, read_chunk
 from stateline.bundle.objects import THRESHOLD, Artifact, Split, extend, references, resolve, split, with_refs
-from stateline.errors import IntegrityError, NewerVersion, ValueRefused
+from stateline.errors import IntegrityError, InvalidValueError, NewerVersionError
 
 ITEMS = st.one_of(
     st.none(),
@@ -223,7 +223,7 @@ def test_the_items_of_a_chunk_are_at_the_level_of_the_items_of_its_list(outer: i
     parts = split(fits)
     assert [ref.media_type for ref in parts.objects.values()] == [LIST_TYPE]
     assert joined(parts) == fits
-    with pytest.raises(ValueRefused, match="128 levels"):
+    with pytest.raises(InvalidValueError, match="128 levels"):
         split(around(nested(128 - outer)))
 
 
@@ -285,7 +285,7 @@ def test_a_short_stored_list_grows_into_a_chain() -> None:
     [(b'{"a":1}', JSON_TYPE), (b'"text"', JSON_TYPE), (b'{"objects":{},"value":{}}', NODE_TYPE), (b"x", "text/plain")],
 )
 def test_only_a_list_can_be_appended_to(data: bytes, media_type: str) -> None:
-    with pytest.raises(ValueRefused, match="is not a list"):
+    with pytest.raises(InvalidValueError, match="is not a list"):
         extend(Ref(canonical.sha256(data), len(data), media_type), data, [1])
 
 
@@ -294,9 +294,9 @@ def test_what_json_cannot_hold_is_refused_as_an_item(bad: Any) -> None:
     parts = split({"chat": [message(number) for number in range(100)]})
     ref = parts.objects["/chat"]
     for items in ([bad], [message(1), bad, message(2)] * 20):
-        with pytest.raises(ValueRefused):
+        with pytest.raises(InvalidValueError):
             extend(ref, parts.contents[ref], items)
-        with pytest.raises(ValueRefused):
+        with pytest.raises(InvalidValueError):
             split({"chat": [message(number) for number in range(100)] + items})
 
 
@@ -437,7 +437,7 @@ def test_chains_cannot_hide_depth() -> None:
 def test_a_chunk_whose_items_are_of_a_later_type_asks_for_an_upgrade() -> None:
     store: dict[Ref, bytes] = {}
     later = {"sha256": "0" * 64, "size": 1, "media_type": "application/vnd.stateline.later+json"}
-    with pytest.raises(NewerVersion):
+    with pytest.raises(NewerVersionError):
         resolve(linked(None, [None], store, {"/0": later}), store.__getitem__)
 
 

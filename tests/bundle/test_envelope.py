@@ -18,7 +18,7 @@ from stateline.bundle.envelope import (
     read_node,
     read_pointer,
 )
-from stateline.errors import IntegrityError, NewerVersion
+from stateline.errors import IntegrityError, NewerVersionError
 
 SHA = "ab" * 32
 NAME = "state-2026-11-20T092659.123455Z-abababab.json"
@@ -73,7 +73,7 @@ def test_unknown_fields_of_a_newer_minor_version_are_kept(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["2", "2.0", "10"])
 def test_another_major_version_is_said_to_be_one(version: str) -> None:
-    with pytest.raises(NewerVersion, match="left untouched"):
+    with pytest.raises(NewerVersionError, match="left untouched"):
         read(version=version, seq="in the future this may be a string")
 
 
@@ -187,7 +187,7 @@ def test_a_pointer_reads_back() -> None:
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        ({"version": "2"}, NewerVersion),
+        ({"version": "2"}, NewerVersionError),
         ({"version": None}, IntegrityError),
         ({"path": "../x.json"}, IntegrityError),
         ({"path": "latest.json"}, IntegrityError),
@@ -225,5 +225,5 @@ def test_a_json_pointer_leads_to_its_place() -> None:
 
 def test_check_version_says_what_it_looked_at() -> None:
     check_version("1", "x")
-    with pytest.raises(NewerVersion, match=r"^the pointer is of format version 3"):
+    with pytest.raises(NewerVersionError, match=r"^the pointer is of format version 3"):
         check_version("3", "the pointer")

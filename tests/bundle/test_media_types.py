@@ -6,7 +6,7 @@ import pytest
 
 from stateline.bundle.envelope import JSON_TYPE, NODE_TYPE, Ref
 from stateline.bundle.objects import Artifact, artifact_ref, references, resolve, split
-from stateline.errors import NewerVersion, ValueRefused
+from stateline.errors import InvalidValueError, NewerVersionError
 
 LATER = "application/vnd.stateline.chunks+json"
 
@@ -16,15 +16,15 @@ LATER = "application/vnd.stateline.chunks+json"
 )
 def test_a_media_type_that_no_table_can_hold_is_refused_before_anything_is_written(media_type: str) -> None:
     """A snapshot that named it could not be read again."""
-    with pytest.raises(ValueRefused):
+    with pytest.raises(InvalidValueError):
         artifact_ref(Artifact(b"x", media_type))
-    with pytest.raises(ValueRefused):
+    with pytest.raises(InvalidValueError):
         split({"a": [Artifact(b"x", media_type)]})
 
 
 @pytest.mark.parametrize("media_type", [JSON_TYPE, NODE_TYPE, LATER])
 def test_an_artifact_cannot_pass_for_a_value(media_type: str) -> None:
-    with pytest.raises(ValueRefused, match="read as a value"):
+    with pytest.raises(InvalidValueError, match="read as a value"):
         split({"a": Artifact(b'{"a": 1}', media_type)})
 
 
@@ -35,16 +35,16 @@ def test_other_media_types_are_kept(media_type: str) -> None:
 
 @pytest.mark.parametrize("ref", [Ref("zz", 1), Ref("A" * 64, 1), Ref("0" * 64, -1), Ref("0" * 64, 2**63)])
 def test_a_ref_that_no_table_can_hold_is_refused(ref: Ref) -> None:
-    with pytest.raises(ValueRefused):
+    with pytest.raises(InvalidValueError):
         split({"a": ref})
 
 
 def test_an_object_of_a_type_of_a_later_version_asks_for_an_upgrade() -> None:
     ref = Ref("0" * 64, 1, LATER)
-    with pytest.raises(NewerVersion) as caught:
+    with pytest.raises(NewerVersionError) as caught:
         resolve({"a": ref}, lambda _: b"?")
     assert caught.value.hint == "upgrade stateline"
-    with pytest.raises(NewerVersion):
+    with pytest.raises(NewerVersionError):
         references(b"?", ref)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stateline.bundle import canonical
 from stateline.bundle.envelope import JSON_TYPE, LIST_TYPE, NODE_TYPE, Ref, read_chunk, read_node
 from stateline.bundle.objects import THRESHOLD, Artifact, Split, is_json, references, resolve, split, with_refs
-from stateline.errors import IntegrityError, ValueRefused
+from stateline.errors import IntegrityError, InvalidValueError
 
 
 def joined(parts: Split) -> Any:
@@ -149,7 +149,7 @@ def test_a_word_of_the_table_in_user_data_means_nothing() -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), 2**64, "\ud800", (1,), b"x", {1: 2}], ids=ascii)
 def test_what_json_cannot_hold_is_refused_inside_objects(bad: Any) -> None:
-    with pytest.raises(ValueRefused):
+    with pytest.raises(InvalidValueError):
         split({"large": ["x" * 3000, "y" * 3000, [bad, "z" * 4090]], "direct": ["x" * 4096, bad] * 50})
 
 
@@ -169,7 +169,7 @@ def test_what_json_cannot_hold_is_refused_inside_objects(bad: Any) -> None:
 )
 def test_a_reference_that_no_reader_would_take_is_refused_on_the_way_in(leaf: Any) -> None:
     for value in ({"a": leaf}, {"a": [leaf, "x" * 5000]}, [leaf]):
-        with pytest.raises(ValueRefused):
+        with pytest.raises(InvalidValueError):
             split(value)
 
 
@@ -178,12 +178,12 @@ def test_a_reference_that_no_reader_would_take_is_refused_on_the_way_in(leaf: An
 def test_depth_is_that_of_the_whole_value_not_of_each_part(outer: int, pad: str) -> None:
     fits = nested(outer, [pad, nested(127 - outer)])
     assert joined(split(fits)) == fits
-    with pytest.raises(ValueRefused, match="128 levels"):
+    with pytest.raises(InvalidValueError, match="128 levels"):
         split(nested(outer, [pad, nested(128 - outer)]))
 
 
 def test_a_bomb_of_depth_is_refused_by_name() -> None:
-    with pytest.raises(ValueRefused, match="128 levels"):
+    with pytest.raises(InvalidValueError, match="128 levels"):
         split({"a": nested(100_000)})
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateline.bundle import canonical, envelope
-from stateline.errors import IntegrityError, NewerVersion, ValueRefused
+from stateline.errors import IntegrityError, InvalidValueError, NewerVersionError
 
 NESTED = [[None]]
 for _ in range(128):
@@ -71,7 +71,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
 def outcome(read: Any, data: bytes) -> Any:
     try:
         return read(data, "it")
-    except (IntegrityError, NewerVersion) as error:
+    except (IntegrityError, NewerVersionError) as error:
         return type(error), error.message, getattr(error, "finding", "")
 
 
@@ -133,7 +133,7 @@ def test_a_state_nests_no_deeper_than_a_value_may() -> None:
         with pytest.raises(IntegrityError, match="`state` nests deeper than 128") as caught:
             envelope.read_envelope(data)
         assert caught.value.finding == "malformed"
-        with pytest.raises(ValueRefused, match="128"):
+        with pytest.raises(InvalidValueError, match="128"):
             envelope.write_envelope(msgspec.structs.replace(read, state=nested(129)))
 
 
@@ -157,7 +157,7 @@ def test_nearly_every_file_takes_the_quick_way(monkeypatch: pytest.MonkeyPatch) 
 def test_what_is_written_is_seen_as_a_reader_sees_it(document: dict[str, Any]) -> None:
     try:
         given_one = envelope.read_envelope(canonical.encode(document, depth=canonical.FILE_DEPTH))
-    except (IntegrityError, NewerVersion):
+    except (IntegrityError, NewerVersionError):
         return
     data, seen = envelope.write_envelope(given_one)
     assert seen == envelope.read_envelope(data)

@@ -16,8 +16,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from stateline.bundle import canonical
-from stateline.bundle.redact import PLACEHOLDER, Redactor
-from stateline.errors import ValueRefused
+from stateline.errors import InvalidValueError
+from stateline.redaction.redactor import PLACEHOLDER, Redactor
 
 SECRET = 'pa$$ "w\\rd"/<é>&+𝄞\n§9'
 PLAIN = "sk-1234567890abcdef"
@@ -151,7 +151,7 @@ def test_leaves_that_are_not_json_are_left_alone(leaf: Any) -> None:
 def test_what_canonical_will_refuse_is_passed_on_to_it_with_its_secrets_masked(bad: Any) -> None:
     masked, _ = Redactor([("A", PLAIN)]).redact({"bad": [bad], "text": PLAIN})
     assert masked["text"] == PLACEHOLDER
-    with pytest.raises(ValueRefused):
+    with pytest.raises(InvalidValueError):
         canonical.encode(masked)
 
 
@@ -159,7 +159,7 @@ def test_a_depth_bomb_is_refused_and_not_a_crash() -> None:
     value: Any = PLAIN
     for _ in range(100_000):
         value = [value]
-    with pytest.raises(ValueRefused, match="nested deeper"):
+    with pytest.raises(InvalidValueError, match="nested deeper"):
         redact(value, PLAIN)
 
 

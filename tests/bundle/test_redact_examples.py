@@ -10,7 +10,7 @@ from bundle.test_redact_tokens import made
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.bundle.redact import Redactor
+from stateline.redaction.redactor import Redactor
 
 FIND = Redactor().find
 ALNUM = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"

@@ -12,10 +12,11 @@ from bundle.test_redact_tokens import made
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.bundle import canonical, redact
+from stateline.bundle import canonical
 from stateline.bundle.canonical import DEPTH
-from stateline.bundle.redact import Redactor
-from stateline.errors import ValueRefused
+from stateline.errors import InvalidValueError
+from stateline.redaction import redactor
+from stateline.redaction.redactor import Redactor
 
 FIND = Redactor().find
 
@@ -127,7 +128,7 @@ def test_what_json_hides_in_escapes_is_found_in_a_file_even_in_a_key() -> None:
 def test_a_value_that_is_nested_too_deep_is_refused_with_a_type(depth: int, value: Any) -> None:
     for _ in range(depth):
         value = [value]
-    with pytest.raises(ValueRefused, match="nested deeper"):
+    with pytest.raises(InvalidValueError, match="nested deeper"):
         FIND([value, made("npm")[0]])
 
 
@@ -140,6 +141,6 @@ def test_a_value_as_deep_as_a_store_takes_is_looked_at_to_its_ground() -> None:
 
 def test_only_the_pointer_that_is_said_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[str] = []
-    monkeypatch.setattr(redact, "escape", lambda key: built.append(key) or canonical.escape(key))
+    monkeypatch.setattr(redactor, "escape", lambda key: built.append(key) or canonical.escape(key))
     assert str(FIND({"a/b": [0, "x"] * 2_000 + [made("npm")[0]]})) == "/a~1b/4000: npm token"
     assert built == ["4000", "a/b"]

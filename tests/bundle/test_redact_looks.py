@@ -15,10 +15,11 @@ from bundle.test_redact_tokens import FRAGMENTS, REDACT, known, made, trees
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.bundle import canonical, formats
-from stateline.bundle.looks import PLACES, SIGNED, shown
-from stateline.bundle.redact import PLACEHOLDER, Redactor, _Masking
-from stateline.bundle.tokens import SIGNS, TOKENS
+from stateline.bundle import canonical
+from stateline.redaction import formats
+from stateline.redaction.prefilter import PLACES, SIGNED, shown
+from stateline.redaction.redactor import PLACEHOLDER, Redactor, _Masking
+from stateline.redaction.tokens import SIGNS, TOKENS
 
 
 def everywhere(value: Any, redactor: Redactor) -> tuple[Any, int]:
@@ -170,8 +171,8 @@ def test_the_first_short_texts_of_a_process_are_masked_as_by_looking_everywhere(
 
 def test_a_small_event_compiles_next_to_no_look() -> None:
     program = (
-        "from stateline.bundle.looks import PLACES, SIGNED\n"
-        "from stateline.bundle.redact import Redactor\n"
+        "from stateline.redaction.prefilter import PLACES, SIGNED\n"
+        "from stateline.redaction.redactor import Redactor\n"
         "event = {'type': 'task', 'argv': ['python', '-m', 'pip', '--book=1'], 'cwd': '/work/my_dir-1/x.y'}\n"
         "Redactor().redact({'files': ['src/a_b-c.py', 'SIZE', 'JSON'], 'event': event})\n"
         "print(sum('_pattern' in vars(look) for look in PLACES + SIGNED))\n"

@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateline import Store
-from stateline.bundle import canonical, formats
-from stateline.bundle.redact import PLACEHOLDER, Redactor, _Masking
+from stateline.bundle import canonical
+from stateline.redaction import formats
+from stateline.redaction.redactor import PLACEHOLDER, Redactor, _Masking
 
 EXAMPLES = 3
 """Of each kind, in each carrier."""
@@ -375,7 +376,7 @@ def test_searches_go_over_a_hostile_text_a_bounded_number_of_times(unit: str) ->
 def test_a_hostile_mebibyte_is_looked_through_while_one_waits(unit: str) -> None:
     """Where each beginning would scan the whole rest, it takes many minutes, and here a second."""
     script = (
-        "import sys\nfrom stateline.bundle.redact import Redactor\n"
+        "import sys\nfrom stateline.redaction.redactor import Redactor\n"
         "text = sys.argv[1] * (2**20 // len(sys.argv[1])) + 'PRIVATE KEY@ ='\nRedactor().redact([text])\n"
     )
     subprocess.run([sys.executable, "-c", script, unit], check=True, timeout=60)

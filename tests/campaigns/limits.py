@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from campaigns.damage.victim import call
-from campaigns.judges.chain import demand
+from campaigns.judges.chain import require
 from campaigns.judges.observed import Command, observe
 
 from stateline.bundle import canonical, naming
@@ -72,7 +72,7 @@ def look(root: Path, state_dir: Path, seconds: float, *, together: bool = False)
     seen: dict[str, Command] = {}
     for group in groups:
         found = observe(root / "report", [[*calls[name], *place] for name in group], seconds=seconds)
-        demand(not found.late and len(found.commands) == len(group), f"{group}: {found.said[-500:]}")
+        require(not found.late and len(found.commands) == len(group), f"{group}: {found.said[-500:]}")
         seen |= dict(zip(group, found.commands, strict=True))
     return seen
 
@@ -80,15 +80,15 @@ def look(root: Path, state_dir: Path, seconds: float, *, together: bool = False)
 def judge(seen: dict[str, Command], count: int) -> None:
     """Raise ``Violated`` where a command reads, lists or takes more than it may."""
     for name, command in seen.items():
-        demand(command.code in (0, 2, 3), f"{name} exits with {command.code}: {command.document}")
+        require(command.code in (0, 2, 3), f"{name} exits with {command.code}: {command.document}")
         whole = name in ("scopes", "exec list", "verify")
-        demand(command.peak < BASE + EACH * count, f"{name} takes {command.peak} bytes of memory")
+        require(command.peak < BASE + EACH * count, f"{name} takes {command.peak} bytes of memory")
         # Pointer and head of each scope, each once; and what belongs to one scope or to the store.
         most = 2 * count + 40 if whole else 60
-        demand(command.opened <= most, f"{name} opens {command.opened} files for {count} scopes")
-        demand(command.read <= 2500 * most, f"{name} reads {command.read} bytes for {count} scopes")
+        require(command.opened <= most, f"{name} opens {command.opened} files for {count} scopes")
+        require(command.read <= 2500 * most, f"{name} reads {command.read} bytes for {count} scopes")
         listings = {"scopes": 1, "exec list": 1, "verify": count + 300}.get(name, 4)
-        demand(command.listed <= listings, f"{name} lists {command.listed} directories")
+        require(command.listed <= listings, f"{name} lists {command.listed} directories")
 
 
 def campaign(root: Path, *, count: int, say: Callable[[str], None]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from stateline import Store
 from stateline.bundle import naming
-from stateline.store.local import LocalBackend
+from stateline.store.local.backend import LocalBackend
 
 GONE = "0" * 64
 

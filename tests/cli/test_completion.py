@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stateline.cli.completion import candidates
-from stateline.store.local import LocalBackend
+from stateline.store.local.backend import LocalBackend
 from stateline.store.store import Store
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stateline.store.local import LocalBackend
+from stateline.store.local.backend import LocalBackend
 
 
 @pytest.fixture

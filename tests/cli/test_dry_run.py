@@ -75,7 +75,7 @@ def lost(cli: Any, task: Any) -> None:
     from stateline import Store
     from stateline.engine.record import load_run
     from stateline.engine.step import apply
-    from stateline.machine.run import Intended
+    from stateline.machine.decider.run import Intended
 
     cli.machine(a=task("echo 1", repeatable=False))
     cli.json("execute", "-i", str(cli.home / "m.json"), "--id", "done", exits=2)

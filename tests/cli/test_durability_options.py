@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stateline import Store
-from stateline.store.fs import Directory, HandleFs
+from stateline.store.local.filesystem import Directory, Filesystem
 
 END: dict[str, Any] = {"end": {}}
 ASKS: dict[str, Any] = {"human": {"prompt": "Go?"}, "default_next": "done"}
@@ -46,13 +46,13 @@ def test_a_durability_that_nobody_knows_is_a_usage_error(cli: Any) -> None:
 
 def test_a_full_call_on_a_fast_run_settles_the_run_and_its_context(cli: Any) -> None:
     synced: set[str] = set()
-    whole = HandleFs.open_to_sync
+    whole = Filesystem.open_to_sync
 
-    def noted(fs: HandleFs, directory: Directory, name: str) -> int:
+    def noted(fs: Filesystem, directory: Directory, name: str) -> int:
         synced.add(f"{os.path.basename(directory.path)}/{name}")
         return whole(fs, directory, name)
 
-    cli.monkeypatch.setattr(HandleFs, "open_to_sync", noted)
+    cli.monkeypatch.setattr(Filesystem, "open_to_sync", noted)
     for number, first in enumerate(("fast", "full")):
         context = f"demo{number}"
         cli.json("run", "--state-scope", context, "--set", "x=1", "--set", f"big={'b' * 5000}", "--durability", "fast")

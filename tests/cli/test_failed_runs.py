@@ -88,13 +88,13 @@ def test_a_retry_budget_that_is_used_up_fails_the_run(cli: Any, task: Any) -> No
 
 def test_many_attempts_are_bounded_by_their_number_only(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from stateline.engine import loop
-    from stateline.machine.run import Failed
+    from stateline.machine.decider.run import Failed
     from stateline.process.command import TaskOutcome
 
     failed = TaskOutcome(event=Failed(kind="exit", message="no"), seconds=0.0)
     monkeypatch.setattr(loop, "run_task", lambda call: failed)
     stage = {"task": ["true"], "repeatable": True, "retry": {"max_attempts": 1100}}
-    monkeypatch.setattr("stateline.store.fs.os.fsync", lambda fd: None, raising=False)
+    monkeypatch.setattr("stateline.store.local.filesystem.os.fsync", lambda fd: None, raising=False)
     document = cli.json("execute", cli.machine(a=stage), "--id", "r1", exits=1)
     assert document["reason"] == "exit"
 

@@ -12,8 +12,8 @@ import pytest
 
 from stateline.engine import step
 from stateline.errors import StorageError
-from stateline.machine.run import Succeeded
-from stateline.store.local import LocalBackend
+from stateline.machine.decider.run import Succeeded
+from stateline.store.local.backend import LocalBackend
 
 
 def once(cli: Any, task: Any, **keys: Any) -> str:

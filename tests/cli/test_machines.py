@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from stateline.machine.check import load
+from stateline.machine.definition.check import load
 from stateline.machine.spec import to_json
 
 COUNTED = """\

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.bundle.redact import Redactor
-from stateline.cli.masked import Masked
+from stateline.cli.masked_stream import Masked
+from stateline.redaction.redactor import Redactor
 
 KNOWN = "hunter2-Zq9/word+of=mine"
 TOKEN = "ghp_" + "a1B2c3D4e5" * 4

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from model_server import ModelServer, Say
 
 from stateline import Store
-from stateline.prestage.context import Wishes
-from stateline.service.contexts import ContextOptions, prepare
+from stateline.contexts.literal import ContextRequest
+from stateline.contexts.prepare import ContextOptions, prepare
 
 KEY = "sk-not-a-real-key-0123456789abcdef"
 DERIVED = json.dumps({"prompts": {"system": "S", "developer": []}, "settings": {}})
@@ -100,7 +100,9 @@ class World:
     def _see_to_context(self) -> None:
         if self.case.context != "absent":
             model = "openai/m" if self.case.context == "made" else ""
-            prepare(Store.open(self.cli.state), ContextOptions(name="demo", wishes=Wishes(model=model, system="S")))
+            prepare(
+                Store.open(self.cli.state), ContextOptions(name="demo", wishes=ContextRequest(model=model, system="S"))
+            )
 
     def _see_to_run(self) -> None:
         status, verb = self.case.status, self.case.verb

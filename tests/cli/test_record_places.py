@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from model_server import ModelServer, Say
 
-from stateline.store.fs import Directory, HandleFs, Stat
+from stateline.store.local.filesystem import Directory, Filesystem, Stat
 
 AGENT = {"agent": {"prompt": "hi"}}
 
@@ -150,13 +150,13 @@ def test_what_lies_in_a_recording_is_looked_at_no_more_often_the_more_turns_a_ca
     cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[str] = []
-    stat = HandleFs.stat
+    stat = Filesystem.stat
 
-    def noted(fs: HandleFs, directory: Directory, name: str = "") -> Stat:
+    def noted(fs: Filesystem, directory: Directory, name: str = "") -> Stat:
         looks.append(name)
         return stat(fs, directory, name)
 
-    monkeypatch.setattr(HandleFs, "stat", noted)
+    monkeypatch.setattr(Filesystem, "stat", noted)
     before = {f"{number:04}.json" for number in range(1, 21)}
 
     def looked_at(turns: int) -> int:

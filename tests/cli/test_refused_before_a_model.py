@@ -136,7 +136,7 @@ def test_what_a_model_says_is_typed_on_a_terminal_with_secrets_masked(
     monkeypatch.setenv("A_KEY", KNOWN)
     cli.json("run", "--state-scope", "c")
     with ModelServer(Say(f"It is {KNOWN}, or {TOKEN}")) as server, monkeypatch.context() as terminal:
-        terminal.setattr("stateline.cli.models.is_terminal", lambda stream: stream is sys.stderr)
+        terminal.setattr("stateline.cli.model_options.is_terminal", lambda stream: stream is sys.stderr)
         result = cli("run", "--state-scope", "c", "-m", "openai/m", "--base-url", server.url, "-p", "x")
     assert result.code == 0
     assert "It is [REDACTED], or [REDACTED]\n" in result.err

@@ -57,7 +57,7 @@ def lost(cli: Any, task: Any) -> None:
     from stateline import Store
     from stateline.engine.record import load_run
     from stateline.engine.step import apply
-    from stateline.machine.run import Intended
+    from stateline.machine.decider.run import Intended
 
     machine = cli.machine(a=task("echo 1", default_next="b"), b=task("echo 2", repeatable=False))
     cli.json("execute", "-i", machine, "--id", "r1")

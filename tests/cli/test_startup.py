@@ -88,13 +88,18 @@ def test_reading_a_run_loads_nothing_that_only_a_turn_needs(place: tuple[Path, s
 def test_a_turn_of_an_unchanged_machine_without_conditions_reads_no_machine_file(place: tuple[Path, str]) -> None:
     modules = loaded(place[0], "--state-dir", "s", "execute", "-i", "m.yaml")
     assert not modules & (
-        NEVER | {"stateline.machine.check", "stateline.machine.conditions", "stateline.machine.schemas"}
+        NEVER
+        | {
+            "stateline.machine.definition.check",
+            "stateline.machine.expressions.cel",
+            "stateline.machine.expressions.json_schema",
+        }
     )
     assert commands(modules) == {"stateline.cli.execute"}
 
 
-PROVIDERS = {"anthropic", "anyio", "httpcore", "httpx", "httpx2", "openai", "stateline.model.anthropic"} | {
-    "stateline.model.openai"
+PROVIDERS = {"anthropic", "anyio", "httpcore", "httpx", "httpx2", "openai", "stateline.model.providers.anthropic"} | {
+    "stateline.model.providers.openai"
 }
 """What only a call of a model needs."""
 RECORDING = Path(__file__).parents[2] / "examples" / "conversation" / "recording"
@@ -103,14 +108,16 @@ RECORDING = Path(__file__).parents[2] / "examples" / "conversation" / "recording
 def test_a_playback_loads_no_provider_and_no_network(place: tuple[Path, str]) -> None:
     play = ["--playback", str(RECORDING), "--playback-mode", "sequential"]
     first, second = (loaded(place[0], "--state-dir", "p", "run", "-q", "-p", "What?", *play) for _ in range(2))
-    assert "stateline.model.playback" in first & second
+    assert "stateline.model.recordings.playback" in first & second
     # What a model says of a context is held against a schema, and the library for that loads `socket`.
     assert not first & (PROVIDERS | NEVER - {"json", "jsonschema_rs", "socket"})
     assert not second & (PROVIDERS | NEVER)
-    assert commands(second) == {"stateline.cli.run", "stateline.cli.execute", "stateline.cli.contexts"}
+    assert commands(second) == {"stateline.cli.run", "stateline.cli.execute", "stateline.cli.context_text"}
 
 
 def test_a_turn_that_asks_nobody_loads_nothing_of_models(place: tuple[Path, str]) -> None:
     modules = loaded(place[0], "--state-dir", "s", "execute", "-i", "m.yaml")
-    assert not modules & (PROVIDERS | {"stateline.model.playback", "stateline.model.recording", "stateline.tools"})
-    assert not modules & {"stateline.model.choice", "stateline.engine.agent", "stateline.engine.calls"}
+    assert not modules & (
+        PROVIDERS | {"stateline.model.recordings.playback", "stateline.model.recordings.recording", "stateline.tools"}
+    )
+    assert not modules & {"stateline.model.providers.selection", "stateline.engine.agent", "stateline.engine.calls"}

@@ -6,7 +6,7 @@ import re
 from typing import Any, get_args
 
 from stateline import Store
-from stateline.machine.run import Event
+from stateline.machine.decider.run import Event
 
 LINE = re.compile("^[0-9a-f]{8} +[0-9]+  [-0-9]{10} [:0-9]{8}  ")
 WAY = {"from": "think", "to": "rest", "reason": "default", "iteration": 0, "edge_count": 1}
@@ -33,7 +33,7 @@ TOLD: dict[str, tuple[dict[str, Any], str]] = {
 
 def test_every_type_of_event_has_a_line_of_its_own(cli: Any) -> None:
     kinds = {each.__struct_config__.tag for each in get_args(Event)}
-    assert TOLD.keys() == kinds, "say here, and in cli/story.py, how the log tells of it"
+    assert TOLD.keys() == kinds, "say here, and in cli/snapshot_summary.py, how the log tells of it"
     scope = Store.open(cli.state).scope("run:r")
     for kind, (members, _) in TOLD.items():
         event = {"type": kind, "stage": "think", "turn": 1, "transitions": [], **members}

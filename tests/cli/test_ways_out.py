@@ -17,7 +17,7 @@ def flags(cli: Any, command: list[str]) -> set[str]:
     return set(re.findall(r"--[a-z-]+", cli(*command, "--help").out.decode()))
 
 
-def demand_possible(cli: Any, command: list[str], hint: str) -> None:
+def require_possible(cli: Any, command: list[str], hint: str) -> None:
     """Each flag in ``hint`` is one of ``command``, or of the whole command that it stands in."""
     for whole in re.findall(r"`stateline ([^`]*)`", hint):
         words = whole.split()
@@ -51,7 +51,7 @@ def test_ways_out_of_another_recording_are_there(cli: Any, verb: str, command: s
     words = ["exec", "resume", "r1"] if command == "exec resume" else [*begin, "--id", "r1"]
     error = cli.refused(*words, "--playback", recorded(cli, "rec"), exits=1)
     assert "--record" in error["hint"]
-    demand_possible(cli, words[:2] if words[0] == "exec" else words[:1], error["hint"])
+    require_possible(cli, words[:2] if words[0] == "exec" else words[:1], error["hint"])
     assert f"stateline {verb}" in error["hint"]
 
 
@@ -63,7 +63,7 @@ def test_ways_out_of_a_lost_context_are_there(cli: Any, verb: str, command: str)
     next(place.glob("state-*")).unlink()
     words = ["exec", "resume", "r1"] if command == "exec resume" else [*begin, "--id", "r1"]
     error = cli.refused(*words, "--input", '"x"', exits=5)
-    demand_possible(cli, words[:2] if words[0] == "exec" else words[:1], error["hint"])
+    require_possible(cli, words[:2] if words[0] == "exec" else words[:1], error["hint"])
     assert "stateline repair context:demo" in error["hint"]
 
 
@@ -75,12 +75,12 @@ def test_ways_out_of_a_recording_that_is_over_are_there(cli: Any) -> None:
         path.write_text(json.dumps(document))
     first = cli.refused("execute", machine, "--id", "r1", "--playback", playback, exits=1)
     assert first["code"] == "playback_miss"
-    demand_possible(cli, ["execute"], first["hint"])
+    require_possible(cli, ["execute"], first["hint"])
     again = cli.refused("exec", "resume", "r1", exits=1)
-    demand_possible(cli, ["exec", "resume"], again["hint"])
+    require_possible(cli, ["exec", "resume"], again["hint"])
 
 
 def test_the_check_is_not_blind(cli: Any) -> None:
     for hint in ("try another --id", "`stateline exec resume r1 --force`", "give --nothing"):
         with pytest.raises(AssertionError):
-            demand_possible(cli, ["exec", "resume"], hint)
+            require_possible(cli, ["exec", "resume"], hint)

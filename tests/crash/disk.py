@@ -1,6 +1,6 @@
 """A file system in memory that stands in for the seam, and the log of what it was asked to do.
 
-It does what POSIX says for the calls of :class:`~stateline.store.fs.HandleFs`; nothing of it reaches the machine but
+It does what POSIX says for the calls of :class:`~stateline.store.local.filesystem.Filesystem`; nothing of it reaches the machine but
 the locks. What a power loss may make of its log is the business of ``crash.losses``.
 """
 
@@ -16,7 +16,15 @@ from typing import Any
 import msgspec
 from campaigns.judges.oracle import sha256
 
-from stateline.store.fs import DIRECTORY_MODE, FILE_MODE, Directory, HandleFs, NotRegular, Stat, TooLarge
+from stateline.store.local.filesystem import (
+    DIRECTORY_MODE,
+    FILE_MODE,
+    Directory,
+    Filesystem,
+    NotRegular,
+    Stat,
+    TooLarge,
+)
 
 ROOT = 1
 """The inode of the root directory."""
@@ -123,7 +131,7 @@ class _Opened(Directory):
         self.inode = inode
 
 
-class ModelFs(HandleFs):
+class ModelFs(Filesystem):
     """The seam over an :class:`Image`, which it changes. ``log`` gets a step for each change and each sync; None keeps
     none."""
 

@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 import msgspec
-from campaigns.judges.chain import Violated, demand
+from campaigns.judges.chain import Violated, require
 from campaigns.judges.oracle import Broken, Link, Tree, chain_of, keys_of, sha256, snapshots_of
 from crash.disk import Image, ModelFs, Said, Step
 from crash.workloads import EPOCH, NOTES, Note, Place
@@ -21,11 +21,11 @@ from stateline import Redactor, Store
 from stateline.bundle.naming import scope_hash
 from stateline.engine import calls, loop
 from stateline.errors import IntegrityError
-from stateline.history.findings import Report
-from stateline.history.verify import verify
 from stateline.service.repair import apply_repair
-from stateline.store.local import LocalBackend
+from stateline.store.local.backend import LocalBackend
 from stateline.store.protocol import FAST
+from stateline.verify.checker import verify
+from stateline.verify.findings import Report
 
 STATE_DIR = "/model/state dir"
 AFTERWARDS = EPOCH + 10**15
@@ -142,26 +142,26 @@ class Judge:
 
     def look(self) -> dict[str, list[str]]:
         """What reading must say; the chains that were found. Raises :class:`Violated`."""
-        demand(not self.image.widest(STATE_DIR), "something is open to others")
+        require(not self.image.widest(STATE_DIR), "something is open to others")
         there = {sha256(data) for data in self.tree.values()}
-        demand(self.promises.before.bytes <= there, f"a repair deleted {self.promises.before.bytes - there}")
+        require(self.promises.before.bytes <= there, f"a repair deleted {self.promises.before.bytes - there}")
         found = self._chains(there)
-        self._demand_kept(self.tree, found)
-        self._demand_contexts(found)
+        self._require_kept(self.tree, found)
+        self._require_contexts(found)
         self._read(found)
         return {scope: [link.sha256 for link in chain] for scope, chain in found.items()}
 
-    def _demand_kept(self, tree: Tree, found: Mapping[str, object]) -> None:
+    def _require_kept(self, tree: Tree, found: Mapping[str, object]) -> None:
         for name, scope in self.promises.kept.items():
             if scope == self.promises.going() and not found.get(scope):
                 continue
             data = tree.get(name)
-            demand(data is not None, f"{name} was kept and is gone")
+            require(data is not None, f"{name} was kept and is gone")
             # An object's name is its digest; a snapshot's ends in the first digits of it.
             label = name.removesuffix(".json").replace("/", "-").rpartition("-")[2]
-            demand(data is None or sha256(data).startswith(label), f"{name} was kept and is torn")
+            require(data is None or sha256(data).startswith(label), f"{name} was kept and is torn")
 
-    def _demand_contexts(self, found: dict[str, tuple[Link, ...]]) -> None:
+    def _require_contexts(self, found: dict[str, tuple[Link, ...]]) -> None:
         """The context that a run saved ``full`` names lasts as long as the run."""
         for chain in found.values():
             for link in chain:
@@ -171,7 +171,7 @@ class Judge:
                 if isinstance(context, dict) and "scope" in context and event["durability"] != FAST:
                     named, there = event["context"]["sha256"], found.get(scope_hash(context["scope"]), ())
                     sound = named in {each.sha256 for each in there}
-                    demand(sound, f"the context that {link.path} names is not on a sound chain")
+                    require(sound, f"the context that {link.path} names is not on a sound chain")
 
     def _chains(self, there: set[str]) -> dict[str, tuple[Link, ...]]:
         scopes = {path[:64] for path in self.tree if _SCOPE.match(path)} | self.promises.scopes.keys()
@@ -181,14 +181,14 @@ class Judge:
             try:
                 chain = chain_of(self.tree, scope)
             except Broken as error:
-                demand(may_break, f"a chain is broken: {error}")
+                require(may_break, f"a chain is broken: {error}")
                 firm = self.promises.scopes[scope].firm if scope in self.promises.scopes else []
-                demand(there.issuperset(firm), f"what was promised of {scope} is gone: {firm}")
+                require(there.issuperset(firm), f"what was promised of {scope} is gone: {firm}")
                 self.damaged = True
                 continue
             right = self.promises.right(scope)
             shas = [link.sha256 for link in chain]
-            demand(shas in right or (self.damaged and self.repairing), f"{scope} holds {shas}, not one of {right}")
+            require(shas in right or (self.damaged and self.repairing), f"{scope} holds {shas}, not one of {right}")
             found[scope] = chain
         return found
 
@@ -204,11 +204,11 @@ class Judge:
             try:
                 head = store.scope(key).head()
             except IntegrityError:
-                demand(self.damaged, f"{key} cannot be loaded")
+                require(self.damaged, f"{key} cannot be loaded")
                 continue
             wanted = chain[-1].sha256 if chain else None
-            demand((head.sha256 if head else None) == wanted, f"{key} loads another head")
-        demand(not log, f"reading wrote: {log}")
+            require((head.sha256 if head else None) == wanted, f"{key} loads another head")
+        require(not log, f"reading wrote: {log}")
         self.damaged = self.damaged or not report.ok
 
     def _verified(self, store: Store) -> Report:
@@ -217,12 +217,12 @@ class Judge:
         broken = {finding.path for finding in report.findings if finding.severity == "damage"}
         worn = {path for path in broken if {path, path.partition("/")[0]} & self.promises.hurried}
         if worn and not self.repairing:
-            demand(worn == broken, f"verify found {report.findings}, and not all of it was put fast")
+            require(worn == broken, f"verify found {report.findings}, and not all of it was put fast")
             self.damaged = True
         if not self.damaged:
             worse = [finding for finding in report.findings if finding.severity not in harmless]
             told = self.repairing and all(finding.severity == "warning" for finding in worse)
-            demand(report.ok and (not worse or told), f"verify found {worse}")
+            require(report.ok and (not worse or told), f"verify found {worse}")
         return report
 
     # -- going on ----------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class Judge:
         place = Place(STATE_DIR, self.root, lambda: fs, lambda note: said.append(Said(note)), AFTERWARDS)
         if self.damaged:
             repaired = apply_repair(place.open(), None)
-            demand(repaired.ok, f"the repair left {repaired.findings} and {repaired.blocked}")
+            require(repaired.ok, f"the repair left {repaired.findings} and {repaired.blocked}")
         # One scope is enough where all that is done is done again and again.
         keys = {NOTES} if log is not None else {NOTES, *self.keys.values()}
         for key in sorted(keys):
@@ -244,11 +244,11 @@ class Judge:
         after = Judge(image, self.promises, self.root, repairing=self.repairing or self.damaged)
         after.damaged = False
         after._verified(Store(LocalBackend(STATE_DIR, ModelFs(image)), redactor=Redactor()))
-        self._demand_kept(after.tree, found)
+        self._require_kept(after.tree, found)
         for scope, promise in self.promises.scopes.items():
             if scope not in ("", self.promises.going()):
                 now = {link.sha256 for link in chain_of(after.tree, scope)}
-                demand(now.issuperset(promise.firm), f"what was promised of {scope} is on no chain any more")
+                require(now.issuperset(promise.firm), f"what was promised of {scope} is on no chain any more")
         return image
 
     def resume(self, resume: Callable[[Place], None]) -> None:
@@ -260,26 +260,26 @@ class Judge:
             resume(place)
         before = {_visit(note) for note in self.promises.effects}
         again = [note.name for note in started if note.sha256 and _visit(note) in before]
-        demand(not again, f"started again: {again}")
+        require(not again, f"started again: {again}")
 
     def _save(self, place: Place, key: str, chain: list[str]) -> None:
         scope = place.open().scope(key)
         before = scope.head()
         saved = scope.save({"after": len(chain), "text": "z" * 5000})
-        demand(saved.envelope.prev_sha == (before.sha256 if before else None), "the next save has another parent")
-        demand(
+        require(saved.envelope.prev_sha == (before.sha256 if before else None), "the next save has another parent")
+        require(
             self.damaged or self.repairing or saved.seq == len(chain), f"the next save of {key} is number {saved.seq}"
         )
         now = [link.sha256 for link in chain_of(place.seam().image.tree(STATE_DIR), saved.scope)]
-        demand(now[-1:] == [saved.sha256], f"the next save of {key} is not the end of its chain")
-        demand(self.damaged or now[:-1] == chain, f"the next save of {key} stands on {now[:-1]}, not on {chain}")
+        require(now[-1:] == [saved.sha256], f"the next save of {key} is not the end of its chain")
+        require(self.damaged or now[:-1] == chain, f"the next save of {key} stands on {now[:-1]}, not on {chain}")
         names = place.seam().names(_scope(place, key))
         left = {name for name in names if name.startswith(".tmp-")}
         # The mark tells the next writer that there is something to sweep. Where no journal keeps names in order the
         # mark alone may be lost; what it told of then stays, as residue, and no more of it.
         if not self.ordered and f"{saved.scope}/.tmp-held" not in self.tree:
             left -= {path.rpartition("/")[2] for path in self.tree if path.startswith(f"{saved.scope}/.tmp-")}
-        demand(not left, f"the next save of {key} left {left}")
+        require(not left, f"the next save of {key} left {left}")
 
 
 @contextmanager

@@ -18,13 +18,15 @@ from crash.workloads import Note, Witness, _WitnessedMending
 from stateline.bundle import naming
 from stateline.bundle.envelope import Pointer
 from stateline.engine import calls, loop, step
-from stateline.machine.run import Intended
-from stateline.store import local, locking, mending, publish, settling, store
-from stateline.store.fs import Directory
-from stateline.store.local import LocalBackend
-from stateline.store.locking import Held
-from stateline.store.mending import LocalMending
-from stateline.store.statedir import StateDir
+from stateline.machine.decider.run import Intended
+from stateline.repair import quarantine
+from stateline.repair.quarantine import LocalMending
+from stateline.store import durability, store
+from stateline.store.local import atomic_write, backend, lock
+from stateline.store.local.backend import LocalBackend
+from stateline.store.local.filesystem import Directory
+from stateline.store.local.lock import Held
+from stateline.store.local.state_dir import StateDir
 from stateline.store.store import Scope, Store
 
 
@@ -214,8 +216,8 @@ def _reused_temporary_name() -> Iterator[None]:
         mock.patch.object(ModelFs, "create", again),
         # Nothing is swept: then the name is still there when it is used again.
         mock.patch.object(Held, "mark", _nothing),
-        mock.patch.object(publish, "write_temporary", write_temporary),
-        mock.patch.object(locking, "write_temporary", write_temporary),
+        mock.patch.object(atomic_write, "write_temporary", write_temporary),
+        mock.patch.object(lock, "write_temporary", write_temporary),
     ):
         yield
 
@@ -252,7 +254,7 @@ def _removed_file_by_file() -> AbstractContextManager[Any]:
     """A scope is removed by deleting what is in it."""
 
     def remove(backend: LocalBackend, scope: str) -> None:
-        root = backend.state_dir.demand()
+        root = backend.state_dir.require()
         directory = backend.fs.open_directory(root, scope)
         for name in sorted(backend.fs.names(directory), reverse=True):
             backend.fs.unlink(directory, name)
@@ -270,8 +272,8 @@ def _unsynced_removal() -> AbstractContextManager[Any]:
 def _litter_left() -> AbstractContextManager[Any]:
     """What a dead writer left is not swept."""
     return _both(
-        mock.patch.object(locking, "sweep", _nothing),
-        mock.patch.object(local, "sweep", _nothing),
+        mock.patch.object(lock, "sweep", _nothing),
+        mock.patch.object(backend, "sweep", _nothing),
     )
 
 
@@ -293,7 +295,7 @@ def _repair_forgets() -> AbstractContextManager[Any]:
         return LocalMending.replace_pointer(mender, scope, new)
 
     unsynced = mock.patch.object(LocalBackend, "_sync", _nothing)
-    return _both(unsynced, mock.patch.object(mending.LocalMending, "_keep", _nothing))
+    return _both(unsynced, mock.patch.object(quarantine.LocalMending, "_keep", _nothing))
 
 
 def _effect_first() -> AbstractContextManager[Any]:
@@ -328,7 +330,7 @@ def _append_unsettled() -> AbstractContextManager[Any]:
 
 def _reference_unsettled() -> AbstractContextManager[Any]:
     """What a state names by a reference is taken as it is."""
-    return mock.patch.object(settling, "settle_objects", _nothing)
+    return mock.patch.object(durability, "settle_objects", _nothing)
 
 
 def _context_unsettled() -> AbstractContextManager[Any]:

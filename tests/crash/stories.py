@@ -9,9 +9,9 @@ from typing import Any
 from crash.workloads import NOTES, OTHER, Place, Workload, harm, messages
 
 from stateline import Artifact, Store
+from stateline.contexts.literal import ContextRequest
+from stateline.contexts.prepare import ContextOptions, prepare
 from stateline.errors import ConflictError, StatelineError
-from stateline.prestage.context import Wishes
-from stateline.service.contexts import ContextOptions, prepare
 from stateline.store.protocol import FAST, FULL
 
 LENGTH = 6
@@ -112,7 +112,7 @@ def _remove(place: Place, rng: Random) -> None:
 
 
 def _context(place: Place, rng: Random) -> None:
-    wishes = rng.choice((Wishes(system="Be careful. " * 400), Wishes(settings={"n": rng.randrange(9)})))
+    wishes = rng.choice((ContextRequest(system="Be careful. " * 400), ContextRequest(settings={"n": rng.randrange(9)})))
     prepare(place.open(), ContextOptions(name="docs", wishes=wishes))
 
 

@@ -13,7 +13,7 @@ from crash.losses import Losses, contents
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.store.fs import HandleFs
+from stateline.store.local.filesystem import Filesystem
 
 PLACE = "/a place"
 
@@ -178,12 +178,12 @@ CALLS = st.lists(
 )
 
 
-def _place(fs: HandleFs, root: Any, name: str) -> tuple[Any, str]:
+def _place(fs: Filesystem, root: Any, name: str) -> tuple[Any, str]:
     above, _, base = name.rpartition("/")
     return (fs.open_directory(root, above) if above else root), base
 
 
-def _do(fs: HandleFs, root: Any, call: tuple[str, ...]) -> Any:
+def _do(fs: Filesystem, root: Any, call: tuple[str, ...]) -> Any:
     """What a call gives, or the name of its error."""
     what, *names = call
     try:
@@ -213,7 +213,7 @@ def _do(fs: HandleFs, root: Any, call: tuple[str, ...]) -> Any:
 
 @given(calls=CALLS)
 def test_the_models_disk_answers_as_a_real_one(tmp_path_factory: pytest.TempPathFactory, calls: list[Any]) -> None:
-    real, model = HandleFs(), ModelFs(Image.empty(PLACE))
+    real, model = Filesystem(), ModelFs(Image.empty(PLACE))
     place = tmp_path_factory.mktemp("real")
     real_root, model_root = real.open_root(str(place)), model.open_root(PLACE)
     for call in calls:

@@ -22,19 +22,19 @@ import msgspec
 
 from stateline import Artifact, Redactor, Store
 from stateline.bundle.envelope import Pointer
-from stateline.engine.means import Means
+from stateline.contexts.literal import ContextRequest
+from stateline.contexts.prepare import ContextOptions
+from stateline.contexts.prepare import prepare as prepare_context
+from stateline.engine.dependencies import Means
 from stateline.errors import ConflictError
 from stateline.model.protocol import Reply, Request, Told, ToolCall
-from stateline.prestage.context import Wishes
-from stateline.service.contexts import ContextOptions
-from stateline.service.contexts import prepare as prepare_context
+from stateline.repair.quarantine import LocalMending
 from stateline.service.execute import Call, Options, execute
 from stateline.service.outcome import Outcome
 from stateline.service.repair import apply_repair
 from stateline.service.runs import remove as remove_runs
-from stateline.store.fs import HandleFs
-from stateline.store.local import LocalBackend
-from stateline.store.mending import LocalMending
+from stateline.store.local.backend import LocalBackend
+from stateline.store.local.filesystem import Filesystem
 from stateline.store.protocol import FAST, FULL, Durability
 
 EPOCH = 1_780_000_000_000_000_000
@@ -76,7 +76,7 @@ Listener = Callable[[Note], None]
 class Witness(LocalBackend):
     """The local backend as it is, with somebody who hears of each acknowledgement before the caller goes on."""
 
-    def __init__(self, path: str, fs: HandleFs | None, listener: Listener, durability: Durability) -> None:
+    def __init__(self, path: str, fs: Filesystem | None, listener: Listener, durability: Durability) -> None:
         super().__init__(path, fs, durability=durability)
         self._listener = listener
 
@@ -115,7 +115,7 @@ class Place:
     time of its first snapshot [ns since 1970]; each later one comes a millisecond later."""
 
     def __init__(
-        self, path: str, root: Path, fs: Callable[[], HandleFs | None], listener: Listener, began: int = EPOCH
+        self, path: str, root: Path, fs: Callable[[], Filesystem | None], listener: Listener, began: int = EPOCH
     ) -> None:
         self.path = path
         self.root = root
@@ -128,9 +128,9 @@ class Place:
         backend = Witness(self.path, self._fs(), self._listener, durability)
         return Store(backend, redactor=Redactor(), clock=lambda: next(self._ticks))
 
-    def seam(self) -> HandleFs:
+    def seam(self) -> Filesystem:
         """The seam, for what happens to a place from outside."""
-        return self._fs() or HandleFs()
+        return self._fs() or Filesystem()
 
 
 class Workload(msgspec.Struct, frozen=True):
@@ -214,16 +214,16 @@ def _long_lists(place: Place) -> None:
 
 
 def _context(place: Place) -> None:
-    prepare_context(place.open(), ContextOptions(name="docs", wishes=Wishes(system="Be careful. " * 500)))
+    prepare_context(place.open(), ContextOptions(name="docs", wishes=ContextRequest(system="Be careful. " * 500)))
 
 
 def _refine(place: Place) -> None:
-    prepare_context(place.open(), ContextOptions(name="docs", wishes=Wishes(refine="Be brief.")))
-    prepare_context(place.open(), ContextOptions(name="docs", wishes=Wishes(settings={"temperature": 0.2})))
+    prepare_context(place.open(), ContextOptions(name="docs", wishes=ContextRequest(refine="Be brief.")))
+    prepare_context(place.open(), ContextOptions(name="docs", wishes=ContextRequest(settings={"temperature": 0.2})))
 
 
 def _refine_again(place: Place) -> None:
-    prepare_context(place.open(), ContextOptions(name="docs", wishes=Wishes(refine="Be kind.")))
+    prepare_context(place.open(), ContextOptions(name="docs", wishes=ContextRequest(refine="Be kind.")))
 
 
 def _machine(place: Place) -> str:
@@ -377,7 +377,7 @@ def _fast_parts(place: Place) -> None:
 
 def _fast_context(place: Place) -> None:
     """A run names a context that was saved ``fast``."""
-    prepare_context(place.open(FAST), ContextOptions(name="docs", wishes=Wishes(system="Be careful. " * 500)))
+    prepare_context(place.open(FAST), ContextOptions(name="docs", wishes=ContextRequest(system="Be careful. " * 500)))
     machine = _machine(place)
     execute(place.open(), Options(machine=machine, run="story", context="docs", call=Call(one_turn=True)))
 

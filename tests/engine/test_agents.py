@@ -14,19 +14,19 @@ from process.waiting import child_has_ended, wait_for
 from scripted_model import Scripted, calls, says, shell, write_machine, write_tools
 
 from stateline import Store
-from stateline.bundle.redact import Redactor
+from stateline.contexts.literal import ContextRequest
+from stateline.contexts.prepare import ContextOptions, prepare
 from stateline.engine import step
-from stateline.engine.means import Means
+from stateline.engine.dependencies import Means
 from stateline.engine.record import Run
-from stateline.errors import ConflictError, DurabilityUnknown, PlaybackMiss, StorageError, UnsafePlace
-from stateline.machine.run import Replied
+from stateline.errors import ConflictError, DurabilityUnknownError, PlaybackMissError, StorageError, UnsafePathError
+from stateline.machine.decider.run import Replied
 from stateline.model.protocol import ModelFailed, Reply, Request
-from stateline.prestage.context import Wishes
-from stateline.process.interrupts import Interrupted
-from stateline.service.contexts import ContextOptions, prepare
+from stateline.process.signals import Interrupted
+from stateline.redaction.redactor import Redactor
 from stateline.service.execute import Call, Options, execute, resume
 from stateline.service.runs import history, status
-from stateline.store.fs import HandleFs
+from stateline.store.local.filesystem import Filesystem
 from stateline.store.memory import MemoryBackend
 from stateline.store.store import Snapshot
 
@@ -86,7 +86,7 @@ def test_an_answer_is_the_stages_output_and_leads_on(store: Store, tmp_path: Pat
 
 
 def test_what_a_model_is_asked_is_the_context_with_what_the_call_lays_over_it(store: Store, tmp_path: Path) -> None:
-    wishes = Wishes(system="S", developer=["D"], settings={"temperature": 0.5, "seed": 7})
+    wishes = ContextRequest(system="S", developer=["D"], settings={"temperature": 0.5, "seed": 7})
     prepare(store, ContextOptions(name="demo", wishes=wishes))
     model = Scripted(says("a"), says("b"), says("c"))
     stages = {name: agent(more={"default_next": way}) for name, way in (("x", "y"), ("y", "z"), ("z", "end"))}
@@ -293,7 +293,7 @@ def test_a_call_that_was_never_sent_is_not_counted(store: Store, tmp_path: Path)
     assert chain(store)[-1].event["meters"]["llm_calls"] == 0
 
 
-@pytest.mark.parametrize("error", [PlaybackMiss("no recording"), UnsafePlace("others may write there")])
+@pytest.mark.parametrize("error", [PlaybackMissError("no recording"), UnsafePathError("others may write there")])
 def test_a_call_that_was_stopped_before_it_was_sent_leaves_no_doubt(
     store: Store, tmp_path: Path, error: Exception
 ) -> None:
@@ -317,9 +317,9 @@ def test_a_call_that_was_stopped_before_it_was_sent_leaves_no_doubt(
 
 def test_a_repeatable_call_that_was_stopped_before_it_was_sent_saves_nothing(store: Store, tmp_path: Path) -> None:
     def stopped(request: Request) -> Reply:
-        raise PlaybackMiss("no recording")
+        raise PlaybackMissError("no recording")
 
-    with pytest.raises(PlaybackMiss):
+    with pytest.raises(PlaybackMissError):
         play(store, machine(tmp_path, agent()), Scripted(stopped))
     assert types(store) == ["started"]
 
@@ -332,11 +332,11 @@ def test_that_nothing_was_sent_is_said_with_what_keeps_it_from_being_saved(store
 
     def stopped(request: Request) -> Reply:
         store.backend.put = full  # type: ignore[method-assign]
-        raise PlaybackMiss("no recording")
+        raise PlaybackMissError("no recording")
 
     path = machine(tmp_path, agent(more={"repeatable": False}))
     model = Scripted(stopped, says("done"))
-    with pytest.raises(PlaybackMiss, match=r"no recording.*the disk is full"):
+    with pytest.raises(PlaybackMissError, match=r"no recording.*the disk is full"):
         play(store, path, model)
     store.backend.put = put  # type: ignore[method-assign]
     assert play(store, path, model).waiting["kind"] == "unknown_outcome"
@@ -569,7 +569,7 @@ class Failing:
         self.ended = self.ended or b'"call_ended"' in data
         if self.ended:
             wait_until_over(self.place, self.tools)
-        if self.ended and self.errors and not isinstance(self.errors[0], DurabilityUnknown):
+        if self.ended and self.errors and not isinstance(self.errors[0], DurabilityUnknownError):
             raise self.errors.pop(0)
         self.put(name, data)
 
@@ -585,10 +585,10 @@ def test_a_result_is_kept_though_it_is_not_known_whether_the_one_before_lasts(
 ) -> None:
     names = "abc"[: times + 1]
     write_tools(tmp_path, **slowly(*names))
-    Failing(store, tmp_path, [DurabilityUnknown(f"sync {n} failed") for n in range(times)], names)
+    Failing(store, tmp_path, [DurabilityUnknownError(f"sync {n} failed") for n in range(times)], names)
     model = Scripted(calls(*((name, {}) for name in names)), says("done"))
     path = machine(tmp_path, agent(tools=list(names)), tools="tools.json")
-    with pytest.raises(DurabilityUnknown, match="sync 0 failed"):
+    with pytest.raises(DurabilityUnknownError, match="sync 0 failed"):
         play(store, path, model)
     done = play(store, path, model)
     assert (done.status, done.output) == ("complete", "done")
@@ -601,17 +601,17 @@ def test_a_result_that_a_store_refuses_after_a_failed_sync_is_told(
     store = Store.open(tmp_path / "s")
     write_tools(tmp_path, **slowly("a", "b"))
     failing = Failing(store, tmp_path, [])
-    sync = HandleFs.sync_directory
+    sync = Filesystem.sync_directory
 
-    def broken(fs: HandleFs, directory: Any) -> None:
+    def broken(fs: Filesystem, directory: Any) -> None:
         if failing.ended and (tmp_path / "s").exists() and "call_ended" in types(Store.open(tmp_path / "s")):
             raise OSError(errno.EIO, "Input/output error")
         sync(fs, directory)
 
     path = machine(tmp_path, agent(tools=["a", "b"]), tools="tools.json")
     with monkeypatch.context() as patched:
-        patched.setattr(HandleFs, "sync_directory", broken)
-        with pytest.raises(DurabilityUnknown, match="the new head is visible") as caught:
+        patched.setattr(Filesystem, "sync_directory", broken)
+        with pytest.raises(DurabilityUnknownError, match="the new head is visible") as caught:
             play(store, path, Scripted(calls(("a", {}), ("b", {}))))
     again = Store.open(tmp_path / "s")
     kept = [call["result"] for call in tree(again)["pending"] if call["status"] == "done"]
@@ -623,12 +623,12 @@ def test_a_result_that_a_store_refuses_after_a_failed_sync_is_told(
 
 def test_a_result_whose_commit_is_not_there_after_all_is_kept_again(store: Store, tmp_path: Path) -> None:
     write_tools(tmp_path, **slowly("a", "b"))
-    failing = Failing(store, tmp_path, [DurabilityUnknown("nobody can tell whether the head moved")])
+    failing = Failing(store, tmp_path, [DurabilityUnknownError("nobody can tell whether the head moved")])
     swap = failing.swap
     failing.swap = lambda *args: None if failing.ended and failing.errors else swap(*args)
     model = Scripted(calls(("a", {}), ("b", {})), says("done"))
     path = machine(tmp_path, agent(tools=["a", "b"]), tools="tools.json")
-    with pytest.raises(DurabilityUnknown):
+    with pytest.raises(DurabilityUnknownError):
         play(store, path, model)
     assert play(store, path, model).output == "done"
     assert [message["content"] for message in model.requests[1].messages[2:]] == ["result of a", "result of b"]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from stateline.engine.evaluate import evaluate
-from stateline.machine.check import Outside, check
-from stateline.machine.formats.python_text import Evaluated
+from stateline.machine.definition.check import Outside, check
+from stateline.machine.definition.formats.python_text import Evaluated
 from stateline.machine.problems import Problem
 
 

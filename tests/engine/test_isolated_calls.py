@@ -193,7 +193,7 @@ def timeless(snapshot: Snapshot) -> dict[str, Any]:
     return {"seq": snapshot.seq, "kind": snapshot.envelope.kind, "event": event, "state": state_bytes(snapshot)}
 
 
-def demand_equal(one: Store, many: Store, status: str) -> None:
+def require_equal(one: Store, many: Store, status: str) -> None:
     first, second = chain_of(one), chain_of(many)
     assert [timeless(snapshot) for snapshot in first] == [timeless(snapshot) for snapshot in second]
     assert resolved_bytes(one, first[-1]) == resolved_bytes(many, second[-1])
@@ -206,7 +206,7 @@ def test_isolated_processes_end_as_one_does(case: tuple[Path, list[bytes], str],
     few = to_the_end(by_process(machine, places[0]), answers, one_turn=False)
     calls = to_the_end(by_process(machine, places[1]), answers, one_turn=True)
     assert calls > few
-    demand_equal(Store.open(places[0]), Store.open(places[1]), status)
+    require_equal(Store.open(places[0]), Store.open(places[1]), status)
 
 
 def test_isolated_calls_in_memory_end_as_one_on_disk_does(case: tuple[Path, list[bytes], str], tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_isolated_calls_in_memory_end_as_one_on_disk_does(case: tuple[Path, list
     disk, memory = tmp_path / "disk", MemoryBackend()
     to_the_end(by_service(machine, lambda: Store.open(disk)), answers, one_turn=False)
     to_the_end(by_service(machine, lambda: Store(memory)), answers, one_turn=True)
-    demand_equal(Store.open(disk), Store(memory), status)
+    require_equal(Store.open(disk), Store(memory), status)
 
 
 def test_the_state_does_not_depend_on_the_place_the_file_name_or_the_id(tmp_path: Path) -> None:

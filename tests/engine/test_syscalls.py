@@ -143,7 +143,7 @@ def empty(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def demand_nothing_written(lines: list[str]) -> None:
+def require_nothing_written(lines: list[str]) -> None:
     harmless = re.compile(r'"/dev/(null|tty)"')
     opened = [line for line in lines if re.search(r"O_(CREAT|WRONLY|RDWR|TRUNC|APPEND|TMPFILE)|creat\(", line)]
     names = CHANGING.replace("?", "").replace(",", "|")
@@ -157,7 +157,7 @@ def test_a_reading_command_changes_nothing(words: str, root: Path, tmp_path: Pat
     before = picture(root)
     lines = traced(root, tmp_path / "trace", *words.split(), calls=f"{CHANGING},{OPENING}")
     assert any("state dir" in line or "machine check" in words for line in lines), "the command was seen at work"
-    demand_nothing_written(lines)
+    require_nothing_written(lines)
     assert picture(root) == before
 
 
@@ -165,7 +165,7 @@ def test_a_reading_command_changes_nothing(words: str, root: Path, tmp_path: Pat
 def test_a_store_that_is_absent_stays_absent(words: str, empty: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     before = picture(empty)
     lines = traced(empty, tmp_path_factory.mktemp("trace") / "t", *words.split(), calls=f"{CHANGING},{OPENING}")
-    demand_nothing_written(lines)
+    require_nothing_written(lines)
     assert picture(empty) == before
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stateline.machine.schemas import violations
+from stateline.machine.expressions.json_schema import violations
 from stateline.tools.check import check_manifest
 from stateline.tools.manifest import ReadManifest, read_manifest
 from stateline.tools.runner import ToolRun, run_tool

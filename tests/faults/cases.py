@@ -16,21 +16,21 @@ from faults.unharmed import (
     Harm,
     Picture,
     chain_of,
-    demand,
-    demand_next_save,
-    demand_only_residue,
-    demand_poisoned,
-    demand_told,
     head_of,
     keys_of,
     mend,
+    require,
+    require_next_save,
+    require_only_residue,
+    require_poisoned,
+    require_told,
 )
 
 from stateline import Store
 from stateline.bundle import naming
-from stateline.errors import DurabilityUnknown, StatelineError
-from stateline.process.interrupts import Interrupted
-from stateline.store.fs import HandleFs
+from stateline.errors import DurabilityUnknownError, StatelineError
+from stateline.process.signals import Interrupted
+from stateline.store.local.filesystem import Filesystem
 from stateline.store.protocol import FULL, Durability
 
 WENT_ON = "went on"
@@ -48,7 +48,7 @@ class Verdict(msgspec.Struct, frozen=True):
 class Watched(Place):
     """A place that remembers the stores that were opened in it."""
 
-    def __init__(self, ground: Ground, fs: Callable[[], HandleFs | None], listener: Callable[[Note], None]) -> None:
+    def __init__(self, ground: Ground, fs: Callable[[], Filesystem | None], listener: Callable[[Note], None]) -> None:
         super().__init__(ground.path, ground.files, fs, listener, ground.workload.began)
         self.stores: list[Store] = []
 
@@ -74,7 +74,7 @@ class Ground:
         self.files.mkdir(parents=True)
         self.damaged = workload.damaged
         self.removes = workload.name == "removal"
-        workload.prepare(Place(self.base, self.files, HandleFs, lambda note: None))
+        workload.prepare(Place(self.base, self.files, Filesystem, lambda note: None))
         self.before = Picture.of(self.base) if os.path.isdir(self.base) else Picture({}, frozenset())
         scopes = [] if self.damaged else [name for name in self.before.directories if naming.is_sha256(name)]
         self.heads = {scope: head_of(self.base, scope) for scope in scopes}
@@ -172,7 +172,7 @@ class Case:
         except StatelineError as error:
             self.outcome = error.code
             try:
-                demand_told(error, damaged=self.ground.damaged)
+                require_told(error, damaged=self.ground.damaged)
             except Harm as harm:
                 self.wrong.append(str(harm))
         except (Interrupted, *INTERRUPTS.values()) as error:
@@ -187,9 +187,9 @@ class Case:
 
     def _look_at_syncs(self) -> None:
         for seam in self.seams:
-            demand(not seam.again, "; ".join(seam.again))
+            require(not seam.again, "; ".join(seam.again))
             told = self.outcome != WENT_ON or self.ground.damaged
-            demand(told or not self._sick(seam), f"nobody was told that syncing {self._sick(seam)} failed")
+            require(told or not self._sick(seam), f"nobody was told that syncing {self._sick(seam)} failed")
 
     def _sick(self, seam: Failing) -> list[str]:
         """Syncs that failed and that nothing excuses."""
@@ -199,7 +199,7 @@ class Case:
     def _look_at_stores(self, stores: list[Store]) -> None:
         for store in stores:
             if self._sick(store.backend.fs):  # type: ignore[attr-defined]
-                demand_poisoned(store, self.ground.path, NOTES)
+                require_poisoned(store, self.ground.path, NOTES)
 
     def _look_at_scopes(self) -> None:
         """Each scope's chain is whole, and its head the last that was acknowledged, or the one being saved."""
@@ -217,20 +217,20 @@ class Case:
             chain = chain_of(self.ground.path, scope)
             if self.ground.removes and not chain:
                 continue
-            demand(set(said) <= set(chain), f"acknowledged and lost: one of {said} in {key}")
+            require(set(said) <= set(chain), f"acknowledged and lost: one of {said} in {key}")
             newer = chain.index(said[-1]) if said else len(chain)
-            demand(newer <= 1, f"{newer} snapshots of {key} are newer than the last acknowledged one")
-            told = self.fault.error in INTERRUPTS or self.outcome == DurabilityUnknown.code
-            demand(newer == 0 or told, f"the head moved, and the caller was told {self.outcome!r}")
+            require(newer <= 1, f"{newer} snapshots of {key} are newer than the last acknowledged one")
+            told = self.fault.error in INTERRUPTS or self.outcome == DurabilityUnknownError.code
+            require(newer == 0 or told, f"the head moved, and the caller was told {self.outcome!r}")
 
     def _look_at_repaired(self, acknowledged: dict[str, list[str]]) -> None:
         """What is intact is where it was, and what was acknowledged since is there."""
         found = Picture.of(self.ground.path)
         shas = set(found.files.values())
         for said in acknowledged.values():
-            demand(set(said) <= shas, f"acknowledged and lost: one of {said}")
+            require(set(said) <= shas, f"acknowledged and lost: one of {said}")
         more = _set_aside(found) - self.ground.aside
-        demand(not more, f"intact, and set aside: {[path for path, sha in found.files.items() if sha in more]}")
+        require(not more, f"intact, and set aside: {[path for path, sha in found.files.items() if sha in more]}")
 
     def _look_at_files(self) -> None:
         """Nothing that was written once is altered or gone, but what the story takes away."""
@@ -239,20 +239,20 @@ class Case:
             if self.ground.removes and path not in found.files and not path.startswith(naming.OBJECTS):
                 continue
             if self.ground.damaged and path not in found.files:
-                demand(sha in found.files.values(), f"{path} is gone")
+                require(sha in found.files.values(), f"{path} is gone")
                 continue
-            demand(path in found.files, f"{path} is gone")
-            demand(found.files[path] == sha, f"{path} has other bytes")
+            require(path in found.files, f"{path} is gone")
+            require(found.files[path] == sha, f"{path} has other bytes")
         for note in self.notes:
             if note.what == "kept" and not note.scope and note.name:
-                demand(found.files.get(note.name) == note.name.rpartition("/")[2], f"kept, and lost: {note.name}")
+                require(found.files.get(note.name) == note.name.rpartition("/")[2], f"kept, and lost: {note.name}")
 
     def _look_at_the_rest(self) -> None:
         """The place is in order but for residue, and the next writer goes on."""
         if self.ground.damaged:
             mend(self.ground.path)
-        demand_only_residue(self.ground.path, mended=self.ground.damaged)
-        demand_next_save(self.ground.path, self.ground.keys)
+        require_only_residue(self.ground.path, mended=self.ground.damaged)
+        require_next_save(self.ground.path, self.ground.keys)
 
 
 def _set_aside(found: Picture) -> set[str]:

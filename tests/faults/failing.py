@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from crash.workloads import CHANGING
 
-from stateline.store.fs import Directory, HandleFs
+from stateline.store.local.filesystem import Directory, Filesystem
 
 CLOSING = ("close_file", "close_lock")
 """These always close: after an error of ``close`` the descriptor is gone."""
@@ -104,7 +104,7 @@ class Script:
         return "before"
 
 
-class Failing(HandleFs):
+class Failing(Filesystem):
     """The seam of one store, failing as the script says. ``sick`` tells of syncs of what was there that failed: after
     such a one nothing more may be written through this store. ``doomed`` are new files whose sync failed."""
 
@@ -169,7 +169,7 @@ class Failing(HandleFs):
 
 
 def _failing(method: str) -> Callable[..., Any]:
-    whole = getattr(HandleFs, method)
+    whole = getattr(Filesystem, method)
 
     def call(self: Failing, *args: Any) -> Any:
         return self.perform(method, lambda *given: whole(self, *given), *args)
@@ -177,7 +177,7 @@ def _failing(method: str) -> Callable[..., Any]:
     return call
 
 
-for _method, _value in list(vars(HandleFs).items()):
+for _method, _value in list(vars(Filesystem).items()):
     if callable(_value) and not _method.startswith("_") and _method != "names":
         setattr(Failing, _method, _failing(_method))
 

@@ -27,17 +27,17 @@ from faults.unharmed import (
     Harm,
     Picture,
     chain_of,
-    demand,
-    demand_next_save,
-    demand_only_residue,
     keys_of,
     mend,
+    require,
+    require_next_save,
+    require_only_residue,
 )
 
 from stateline.bundle import naming
 from stateline.errors import StatelineError
 from stateline.service.execute import Call, Options, execute
-from stateline.store.fs import HandleFs
+from stateline.store.local.filesystem import Filesystem
 
 CALLS = (
     *(
@@ -167,9 +167,9 @@ class Stage:
         wrong: list[str] = []
         outcome = str(done.returncode)
         checks = (
-            lambda: _demand_said(done, target, shot),
-            lambda: _demand_kept(self.state, target, before, done.stdout),
-            lambda: _demand_usable(self.state, target, keys),
+            lambda: _require_said(done, target, shot),
+            lambda: _require_kept(self.state, target, before, done.stdout),
+            lambda: _require_usable(self.state, target, keys),
         )
         for check in checks:
             try:
@@ -185,7 +185,7 @@ class Stage:
         story = TARGETS[name].story
         if story not in self._before:
             base = str(self.root / f"before {len(self._before)}")
-            place = Place(base, self.files, HandleFs, lambda note: None)
+            place = Place(base, self.files, Filesystem, lambda note: None)
             (_library if story == "library" else WORKLOADS[story].prepare)(place)
             found = Picture.of(base) if os.path.isdir(base) else Picture({}, frozenset())
             self._before[story] = base, found, keys_of(base)
@@ -215,7 +215,7 @@ class Stage:
         trace = self.root / "trace"
         calls = ",".join(f"?{call}" for call in CALLS)
         done = self._run(name, ["strace", "-f", "-y", "-qq", "-s", "4096", "-o", str(trace), "-e", f"trace={calls}"])
-        demand(done.returncode in DOCUMENTED, f"{name} ends with {done.returncode} undisturbed: {done.stderr!r}")
+        require(done.returncode in DOCUMENTED, f"{name} ends with {done.returncode} undisturbed: {done.stderr!r}")
         counted: Counter[str] = Counter()
         touching: dict[str, list[int]] = {}
         first = ""
@@ -231,42 +231,42 @@ class Stage:
         return touching
 
 
-def _demand_said(done: subprocess.CompletedProcess[bytes], target: Target, shot: Shot) -> None:
+def _require_said(done: subprocess.CompletedProcess[bytes], target: Target, shot: Shot) -> None:
     """The exit code is a documented one, and the words are whole."""
     said = done.stderr.decode(errors="replace")
     # A story is a plain program: where its last words cannot be written, Python itself ends with 120.
     own = {120} if target.prints == "notes" and shot.call in ("write", "close") and shot.way != "once" else set()
-    demand(done.returncode in {*DOCUMENTED, *own}, f"exit code {done.returncode}: {said[-300:]}")
+    require(done.returncode in {*DOCUMENTED, *own}, f"exit code {done.returncode}: {said[-300:]}")
     # Where writing fails for good, so does writing to stdout; where opening does, Python reads no more of itself.
     mute = shot.call in ("write", "close") and shot.way != "once"
     if target.prints == "notes":
         last = said.strip().splitlines()[-1:] or [""]
         mute = mute or shot.way != "once"
-        demand(mute or done.returncode == 0 or last[0].startswith("stateline.errors."), f"ended with {last[0][:300]}")
+        require(mute or done.returncode == 0 or last[0].startswith("stateline.errors."), f"ended with {last[0][:300]}")
         return
-    demand("Traceback" not in said and "Exception ignored" not in said, f"a traceback: {said[-600:]}")
+    require("Traceback" not in said and "Exception ignored" not in said, f"a traceback: {said[-600:]}")
     if mute and not done.stdout:
         return
     lines = done.stdout.splitlines()
-    demand(len(lines) == 1, f"{len(lines)} lines on stdout: {done.stdout[:300]!r} {said[-300:]}")
+    require(len(lines) == 1, f"{len(lines)} lines on stdout: {done.stdout[:300]!r} {said[-300:]}")
     document = json.loads(lines[0])
     error = document.get("error")
     if error is not None:
-        demand(bool(error["message"] and error["hint"]), f"says too little: {error}")
-        demand(error["code"] != "internal", f"called a bug: {error}")
+        require(bool(error["message"] and error["hint"]), f"says too little: {error}")
+        require(error["code"] != "internal", f"called a bug: {error}")
     if target.story == "library":
-        _demand_no_damage(done.returncode, document, target)
+        _require_no_damage(done.returncode, document, target)
 
 
-def _demand_no_damage(code: int, document: Any, target: Target) -> None:
+def _require_no_damage(code: int, document: Any, target: Target) -> None:
     """Nothing was damaged, so nothing may be called so but what could not be read."""
     found = [finding for finding in document.get("findings", []) if finding["severity"] == "damage"]
     codes = {finding["code"] for finding in found}
-    demand(codes <= {"unreadable", "orphaned"}, f"called damaged, and only unreadable: {found}")
-    demand(code not in (5, 6) or "unreadable" in codes, f"exit code {code} where nothing is damaged: {document}")
+    require(codes <= {"unreadable", "orphaned"}, f"called damaged, and only unreadable: {found}")
+    require(code not in (5, 6) or "unreadable" in codes, f"exit code {code} where nothing is damaged: {document}")
 
 
-def _demand_kept(state: str, target: Target, before: Picture, said: bytes) -> None:
+def _require_kept(state: str, target: Target, before: Picture, said: bytes) -> None:
     """All that was acknowledged is there: before, and by what was printed."""
     found = Picture.of(state) if os.path.isdir(state) else Picture({}, frozenset())
     shas = set(found.files.values())
@@ -275,7 +275,7 @@ def _demand_kept(state: str, target: Target, before: Picture, said: bytes) -> No
         gone = path not in found.files
         if gone and (removes and not path.startswith(naming.OBJECTS)):
             continue
-        demand(sha in shas if target.story == "repair" else found.files.get(path) == sha, f"{path} is altered or gone")
+        require(sha in shas if target.story == "repair" else found.files.get(path) == sha, f"{path} is altered or gone")
     if target.story == "repair":
         return
     scopes = [path for path in {*found.directories, *before.directories} if naming.is_sha256(path)]
@@ -290,7 +290,7 @@ def _demand_kept(state: str, target: Target, before: Picture, said: bytes) -> No
     known = {sha for chain in chains.values() for sha in chain}
     for scope, sha in heads.items():
         chain = chains.get(scope, []) if scope else known
-        demand(not sha or sha in chain or (removes and not chain), f"acknowledged and lost: {sha}")
+        require(not sha or sha in chain or (removes and not chain), f"acknowledged and lost: {sha}")
 
 
 def _head_before(before: Picture, scope: str) -> str:
@@ -313,12 +313,12 @@ def _acknowledged(said: bytes) -> Iterator[tuple[str, str]]:
             yield "", document["head"]
 
 
-def _demand_usable(state: str, target: Target, keys: dict[str, str]) -> None:
+def _require_usable(state: str, target: Target, keys: dict[str, str]) -> None:
     """Others go on, and find residue at most."""
     if target.story == "repair":
         mend(state)
-    demand_only_residue(state, mended=target.story == "repair")
-    demand_next_save(state, {**keys, naming.scope_hash("notes:story"): "notes:story"})
+    require_only_residue(state, mended=target.story == "repair")
+    require_next_save(state, {**keys, naming.scope_hash("notes:story"): "notes:story"})
 
 
 def together(stages: list[Stage], work: list[tuple[str, Shot]], until: float) -> Iterator[Done]:

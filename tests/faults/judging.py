@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 from campaigns.judges import oracle
-from campaigns.judges.chain import demand
-from campaigns.judges.ledger import demand_only_residue, demanding
+from campaigns.judges.chain import require
+from campaigns.judges.ledger import demanding, require_only_residue
 from campaigns.judges.oracle import Link
 from crash.workloads import NOTES, Note
 
@@ -51,7 +51,7 @@ def look(state_dir: Path) -> Seen:
     """Everything in a state dir, which may be absent. Demands that each file is whole, under a name that belongs there,
     and that nobody else may use it."""
     strange = oracle.strange_in(state_dir)
-    demand(not strange, "; ".join(strange))
+    require(not strange, "; ".join(strange))
     tree = oracle.tree_of(state_dir)
     snapshots = oracle.snapshots_of(tree)
     seen = Seen(tree, {scope: {link.path: link for link in links} for scope, links in snapshots.items()})
@@ -72,15 +72,15 @@ def _sort(seen: Seen, path: str) -> None:
         seen.temporary.append(path)
     elif top == "objects":
         sha = oracle.sha256(data)
-        demand(base == f"{sha[:2]}/{sha}", f"{path} holds other bytes")
+        require(base == f"{sha[:2]}/{sha}", f"{path} holds other bytes")
     elif path == naming.STORE_FILE:
-        demand(json.loads(data)["format"] == "stateline/1", f"{path} is not whole")
+        require(json.loads(data)["format"] == "stateline/1", f"{path} is not whole")
     elif _SCOPE.fullmatch(top) and base == naming.POINTER:
         seen.snapshots.setdefault(top, {})
     elif _SCOPE.fullmatch(top) and base.startswith("state-"):
-        demand(base in seen.snapshots.get(top, {}), f"{path} holds other bytes")
+        require(base in seen.snapshots.get(top, {}), f"{path} holds other bytes")
     else:
-        demand(bool(_SCOPE.fullmatch(top)) and base == naming.LOCK, f"{path} does not belong here")
+        require(bool(_SCOPE.fullmatch(top)) and base == naming.LOCK, f"{path} does not belong here")
 
 
 class Expectation(msgspec.Struct):
@@ -102,7 +102,7 @@ class Expectation(msgspec.Struct):
         chains = {} if damaged else {scope: seen.chain(scope) for scope in seen.pointers()}
         return cls(chains, set(), seen, damaged, damaged, vanishing)
 
-    def heed(self, notes: Iterable[Note]) -> None:
+    def apply_losses(self, notes: Iterable[Note]) -> None:
         """Learn of acknowledgements, in their order."""
         for note in notes:
             if note.what == "head":
@@ -120,18 +120,18 @@ def judge(state_dir: Path, expected: Expectation) -> Seen:
     """Demand all that must hold right after a death; what lies there."""
     seen = look(state_dir)
     if expected.damaged:
-        _demand_nothing_lost(seen, expected.before)
+        _require_nothing_lost(seen, expected.before)
         return seen
     if expected.vanishing:
         # Whole, or not at all: a removal that nobody was told of may have come to its end.
         for scope in set(expected.chains) - set(seen.snapshots):
-            expected.heed([Note("removed", scope)])
+            expected.apply_losses([Note("removed", scope)])
     for scope in {*expected.chains, *seen.snapshots}:
         _judge_scope(seen, scope, expected)
     gone = expected.kept - seen.tree.keys()
-    demand(not gone, f"acknowledged and not there: {gone}")
+    require(not gone, f"acknowledged and not there: {gone}")
     if naming.STORE_FILE in seen.tree:
-        demand_only_residue(Store.open(state_dir), mended=expected.mended)
+        require_only_residue(Store.open(state_dir), mended=expected.mended)
     return seen
 
 
@@ -139,26 +139,26 @@ def _judge_scope(seen: Seen, scope: str, expected: Expectation) -> None:
     known = expected.chains.get(scope, [])
     chain = seen.chain(scope)
     on_it = [sha for sha in chain if sha in set(known)]
-    demand(on_it == known, f"{scope}: acknowledged {known}, on the chain are {chain}")
+    require(on_it == known, f"{scope}: acknowledged {known}, on the chain are {chain}")
     # One snapshot more may be the head: the whole of an unacknowledged save.
     later = chain[chain.index(known[-1]) + 1 :] if known else chain
-    demand(len(later) <= 1, f"{scope}: {later} were never acknowledged")
+    require(len(later) <= 1, f"{scope}: {later} were never acknowledged")
     loose = [link for link in seen.snapshots.get(scope, {}).values() if link.sha256 not in set(chain)]
     under_way = [link.path for link in loose if f"{scope}/{link.path}" not in expected.kept]
-    demand(len(under_way) <= 1, f"{scope}: more than one save was under way: {under_way}")
+    require(len(under_way) <= 1, f"{scope}: more than one save was under way: {under_way}")
     for link in loose:
-        demand(link.document["prev_sha"] in {None, *chain}, f"{scope}/{link.path} stands on nothing")
+        require(link.document["prev_sha"] in {None, *chain}, f"{scope}/{link.path} stands on nothing")
 
 
-def _demand_nothing_lost(seen: Seen, before: Seen) -> None:
+def _require_nothing_lost(seen: Seen, before: Seen) -> None:
     """As long as a repair is under way, all that was intact is there under its own name."""
     for scope, snapshots in before.snapshots.items():
         for name, link in snapshots.items():
-            demand(seen.snapshots[scope].get(name) == link, f"{scope}/{name} was lost by a repair")
+            require(seen.snapshots[scope].get(name) == link, f"{scope}/{name} was lost by a repair")
     for scope, torn in before.pointers().items():
         there = seen.tree.get(f"{scope}/{naming.POINTER}")
-        demand(torn == there or torn in seen.aside, "the damaged pointer is gone")
-    demand(before.objects() <= seen.objects(), "an object was lost by a repair")
+        require(torn == there or torn in seen.aside, "the damaged pointer is gone")
+    require(before.objects() <= seen.objects(), "an object was lost by a repair")
 
 
 def save_next(state_dir: Path) -> Note:
@@ -169,5 +169,5 @@ def save_next(state_dir: Path) -> Note:
         with store.backend.lock(hashed, wait=5.0):
             pass
     left = [name for name in look(state_dir).temporary if _SCOPE.fullmatch(name.partition("/")[0])]
-    demand(not left, f"never swept: {left}")
+    require(not left, f"never swept: {left}")
     return Note("head", saved.scope, saved.path, saved.sha256)

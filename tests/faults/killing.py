@@ -24,9 +24,9 @@ from faults.tracing import Call, read_trace
 
 from stateline.service.execute import Call as Turn
 from stateline.service.execute import Options, execute
-from stateline.store.fs import Directory, HandleFs
+from stateline.store.local.filesystem import Directory, Filesystem
 
-METHODS = tuple(name for name, value in vars(HandleFs).items() if callable(value) and not name.startswith("_"))
+METHODS = tuple(name for name, value in vars(Filesystem).items() if callable(value) and not name.startswith("_"))
 CHANGING = frozenset(
     (
         *("make_root", "make_directory", "create", "write", "sync_file", "sync_directory", "close_file", "link"),
@@ -49,7 +49,7 @@ class Death:
         self.calls: list[str] = []
         self._inside = False
 
-    def seam(self) -> HandleFs:
+    def seam(self) -> Filesystem:
         return _Killing(self)
 
     def around(self, name: str, call: Callable[[], Any]) -> Any:
@@ -73,17 +73,17 @@ def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class _Killing(HandleFs):
+class _Killing(Filesystem):
     def __init__(self, death: Death) -> None:
         self._death = death
 
     def names(self, directory: Directory) -> Iterator[str]:
         # A listing changes nothing: all of it is one call.
-        yield from self._death.around("names", lambda: list(HandleFs.names(self, directory)))
+        yield from self._death.around("names", lambda: list(Filesystem.names(self, directory)))
 
 
 def _deadly(name: str) -> Callable[..., Any]:
-    whole = getattr(HandleFs, name)
+    whole = getattr(Filesystem, name)
 
     def method(self: _Killing, *args: Any) -> Any:
         return self._death.around(name, lambda: whole(self, *args))
@@ -103,7 +103,7 @@ class Later(Place):
     """A place at which somebody works ``hours`` after the beginning: no clock is set back from one to the next."""
 
     def __init__(
-        self, at: Path, hours: int, fs: Callable[[], HandleFs | None], listener: Callable[[Note], None]
+        self, at: Path, hours: int, fs: Callable[[], Filesystem | None], listener: Callable[[Note], None]
     ) -> None:
         super().__init__(str(at / "s"), at, fs, listener, EPOCH + hours * 3_600 * 10**9)
 

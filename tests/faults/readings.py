@@ -9,22 +9,22 @@ from pathlib import Path
 from crash.workloads import WORKLOADS, Place
 from faults.cases import WENT_ON, Verdict, descriptors
 from faults.failing import CHANGING, INTERRUPTS, Failing, Fault, Script
-from faults.unharmed import Harm, Picture, demand, demand_told, fresh
+from faults.unharmed import Harm, Picture, fresh, require, require_told
 
 from stateline import Store
-from stateline.bundle.redact import Redactor
+from stateline.contexts.literal import ContextRequest
+from stateline.contexts.prepare import ContextOptions
 from stateline.errors import StatelineError
 from stateline.history import log
 from stateline.history.diff import compare
-from stateline.history.verify import verify
-from stateline.prestage.context import Wishes
+from stateline.redaction.redactor import Redactor
 from stateline.service import runs
-from stateline.service.contexts import ContextOptions
 from stateline.service.execute import Options
 from stateline.service.plan import plan_context, plan_execute
 from stateline.service.repair import apply_repair, plan_repair
-from stateline.store.fs import HandleFs
-from stateline.store.local import LocalBackend
+from stateline.store.local.backend import LocalBackend
+from stateline.store.local.filesystem import Filesystem
+from stateline.verify.checker import verify
 
 UNREADABLE = "unreadable"
 """The code of what the system refused to read; it may pass."""
@@ -86,7 +86,7 @@ def _dry(store: Store, files: Path) -> Iterator[str]:
     for plan in (
         plan_execute(store, Options(machine=machine, run=RUN)),
         plan_execute(store, Options(machine=machine, run="new")),
-        plan_context(store, ContextOptions(name="docs", wishes=Wishes(refine="Be kind."))),
+        plan_context(store, ContextOptions(name="docs", wishes=ContextRequest(refine="Be kind."))),
     ):
         if plan.exit in (5, 6):
             yield f"exit {plan.exit}: {plan.reason}"
@@ -111,7 +111,7 @@ class Library:
         self.path = str(root / "state dir")
         self.files = root / "files"
         self.files.mkdir(parents=True)
-        place = Place(self.path, self.files, HandleFs, lambda note: None)
+        place = Place(self.path, self.files, Filesystem, lambda note: None)
         for name in ("long lists", "refine", "turn"):
             WORKLOADS[name].prepare(place)
             WORKLOADS[name].act(place)
@@ -125,7 +125,7 @@ class Library:
         """What a reading calls when nothing fails."""
         script = Script()
         told = list(READINGS[name](self.store(script), self.files))
-        demand(not told, f"{name} calls something damaged where nothing is: {told}")
+        require(not told, f"{name} calls something damaged where nothing is: {told}")
         return script.calls
 
     def case(self, name: str, fault: Fault) -> Verdict:
@@ -154,7 +154,7 @@ class Library:
             told = set(READINGS[name](self.store(script), self.files))
         except StatelineError as error:
             try:
-                demand_told(error)
+                require_told(error)
             except Harm as harm:
                 return error.code, [str(harm)]
             return error.code, []

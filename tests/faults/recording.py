@@ -21,10 +21,10 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from stateline.store.fs import Directory, HandleFs, Stat
+from stateline.store.local.filesystem import Directory, Filesystem, Stat
 
 METHODS = tuple(
-    name for name, value in vars(HandleFs).items() if callable(value) and not name.startswith("_") and name != "names"
+    name for name, value in vars(Filesystem).items() if callable(value) and not name.startswith("_") and name != "names"
 )
 """The methods of the seam but ``names``, which is a generator."""
 
@@ -42,7 +42,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-class Recording(HandleFs):
+class Recording(Filesystem):
     """The seam as it is; ``side`` is the descriptor that each call is written to."""
 
     def __init__(self, side: int) -> None:
@@ -86,7 +86,7 @@ def _word(error: BaseException) -> str:
 
 
 def _recorded(name: str) -> Callable[..., Any]:
-    whole = getattr(HandleFs, name)
+    whole = getattr(Filesystem, name)
 
     def method(self: Recording, *args: Any) -> Any:
         return self._bracketed(name, args, lambda: whole(self, *args))
@@ -112,9 +112,9 @@ def main(side: str, what: str, *words: str) -> int:
     with _side(side) as fd:
         if what == "command":
             from stateline.cli.main import run
-            from stateline.store import local
+            from stateline.store.local import backend
 
-            local.default_fs = lambda: Recording(fd)  # type: ignore[assignment]
+            backend.default_fs = lambda: Recording(fd)  # type: ignore[assignment]
             return run(list(words))
         import tempfile
 

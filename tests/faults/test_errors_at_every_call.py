@@ -17,12 +17,12 @@ from crash.workloads import SHARED, WORKLOADS
 from faults.cases import WENT_ON, Ground, Verdict
 from faults.failing import CHANGING, ERRORS, INTERRUPTS, Failing, Fault, Script, faults
 from faults.readings import READINGS, UNREADABLE, Library
-from faults.unharmed import demand_told
+from faults.unharmed import require_told
 
 from stateline import Store
 from stateline.errors import IntegrityError, StorageError
-from stateline.store.fs import HandleFs
-from stateline.store.local import LocalBackend
+from stateline.store.local.backend import LocalBackend
+from stateline.store.local.filesystem import Filesystem
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the seam by handles is not for Windows")
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_read_for_now_is_no_damage_and_is_left_where_it_is(name: 
 
 def test_every_call_of_the_seam_can_be_made_to_fail() -> None:
     """A call that is new there must be sorted into what it may do."""
-    public = {name for name, value in vars(HandleFs).items() if callable(value) and not name.startswith("_")}
+    public = {name for name, value in vars(Filesystem).items() if callable(value) and not name.startswith("_")}
     assert public == {name for name in vars(Failing) if name in public}
     assert set(CHANGING) < public
 
@@ -135,7 +135,7 @@ def test_a_sticky_error_comes_until_the_script_ends(tmp_path: Path, reach: str) 
 
 
 def test_an_error_that_says_too_little_is_found() -> None:
-    demand_told(StorageError("cannot write; what was there is untouched", hint="try again"))
+    require_told(StorageError("cannot write; what was there is untouched", hint="try again"))
     for bad in (
         StorageError("", hint="try again"),
         StorageError("cannot write; what was there is untouched"),
@@ -143,4 +143,4 @@ def test_an_error_that_says_too_little_is_found() -> None:
         IntegrityError("altered; nothing was changed", hint="repair"),
     ):
         with pytest.raises(AssertionError):
-            demand_told(bad)
+            require_told(bad)

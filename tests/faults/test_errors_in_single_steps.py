@@ -14,11 +14,11 @@ from faults.unharmed import Picture, fresh
 
 from stateline import Store
 from stateline.bundle import naming
-from stateline.errors import DurabilityUnknown, StorageError
+from stateline.errors import DurabilityUnknownError, StorageError
 from stateline.service.repair import apply_repair
-from stateline.store import fs as seam
-from stateline.store.fs import Directory, HandleFs, Stat
-from stateline.store.local import LocalBackend
+from stateline.store.local import filesystem as seam
+from stateline.store.local.backend import LocalBackend
+from stateline.store.local.filesystem import Directory, Filesystem, Stat
 
 KEY = "notes:x"
 HASH = naming.scope_hash(KEY)
@@ -49,7 +49,7 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_closing_the_handle_of_a_directory_never_fails_and_happens_once(tmp_path: Path, closed: list[int]) -> None:
-    fs = HandleFs()
+    fs = Filesystem()
     directory = fs.open_root(str(tmp_path))
     fd = directory.fd
     fs.close_directory(directory)
@@ -60,7 +60,7 @@ def test_closing_the_handle_of_a_directory_never_fails_and_happens_once(tmp_path
 def test_a_handle_that_nobody_closed_is_closed_in_silence(
     tmp_path: Path, closed: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory = HandleFs().open_root(str(tmp_path))
+    directory = Filesystem().open_root(str(tmp_path))
     fd = directory.fd
     del directory
     assert closed == [fd]
@@ -70,7 +70,7 @@ def test_a_handle_that_nobody_closed_is_closed_in_silence(
 def test_a_listing_that_is_left_half_way_is_closed_in_silence(tmp_path: Path, closed: list[int]) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
-    fs = HandleFs()
+    fs = Filesystem()
     directory = fs.open_root(str(tmp_path))
     names = fs.names(directory)
     assert next(names) in ("one", "two")
@@ -112,7 +112,7 @@ def test_a_new_file_whose_mode_cannot_be_set_is_not_left_open(
         opened.append(whole(*args, **kwargs))
         return opened[-1]
 
-    fs = HandleFs()
+    fs = Filesystem()
     directory = fs.open_root(str(tmp_path))
     before = os.umask(0o277)
     try:
@@ -130,7 +130,7 @@ def test_a_new_file_whose_mode_cannot_be_set_is_not_left_open(
 def test_a_rename_that_was_done_and_reported_an_error_is_gone_on_from(tmp_path: Path) -> None:
     """A network mount may move the pointer and lose the answer."""
 
-    class Lossy(HandleFs):
+    class Lossy(Filesystem):
         def rename(self, source_dir: Directory, source: str, target_dir: Directory, target: str) -> None:
             super().rename(source_dir, source, target_dir, target)
             raise refused(errno.EIO)
@@ -145,7 +145,7 @@ def test_a_rename_that_was_done_and_reported_an_error_is_gone_on_from(tmp_path: 
 
 @pytest.mark.parametrize("moved", [True, False])
 def test_a_rename_after_which_nobody_can_look_may_have_moved_the_head_and_says_so(tmp_path: Path, moved: bool) -> None:
-    class Blind(HandleFs):
+    class Blind(Filesystem):
         blind = False
 
         def rename(self, source_dir: Directory, source: str, target_dir: Directory, target: str) -> None:
@@ -162,7 +162,7 @@ def test_a_rename_after_which_nobody_can_look_may_have_moved_the_head_and_says_s
     root, fs = tmp_path / "s", Blind()
     fresh(str(root)).scope(KEY).save(0)
     store = Store(LocalBackend(str(root), fs))
-    with pytest.raises(DurabilityUnknown, match="whether the head moved is not known") as caught:
+    with pytest.raises(DurabilityUnknownError, match="whether the head moved is not known") as caught:
         store.scope(KEY).save(1)
     assert "stateline verify" in caught.value.hint
     assert len(litter(root)) == (1 if moved else 2), "the mark stays, so that the next holder sweeps"

@@ -89,12 +89,12 @@ def test_what_starts_unsaved_or_twice_is_seen(over: Callable[[], Any], line: str
 
 def test_a_context_that_changed_afterwards_is_another_end(over: Callable[[], Any]) -> None:
     from stateline import Store
-    from stateline.prestage.context import Wishes
-    from stateline.service.contexts import ContextOptions, prepare
+    from stateline.contexts.literal import ContextRequest
+    from stateline.contexts.prepare import ContextOptions, prepare
 
     trial = over()
     store = Store.open(trial.plant.state_dir)
-    trial._demand_same_end(store)
-    prepare(store, ContextOptions(name="talk", wishes=Wishes(refine="Once more.")))
+    trial._require_same_end(store)
+    prepare(store, ContextOptions(name="talk", wishes=ContextRequest(refine="Once more.")))
     with pytest.raises(Violated, match="the run goes by"):
-        trial._demand_same_end(Store.open(trial.plant.state_dir))
+        trial._require_same_end(Store.open(trial.plant.state_dir))

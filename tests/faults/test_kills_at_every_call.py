@@ -55,7 +55,7 @@ class Harmed:
 
     def judge(self) -> None:
         expected = Expectation.of(self.before)
-        expected.heed(self.notes)
+        expected.apply_losses(self.notes)
         judge(self.state_dir, expected)
 
 

@@ -226,8 +226,8 @@ def compare(trace: str, recorded: str, base: str, side: str) -> Comparison:
             at += 1
         else:
             story.see(call)
-    _demand(at == len(lines), f"{len(lines)} lines were recorded, the trace shows {at}")
-    _demand(story.inside is None, f"{story.inside} never ended")
+    _require(at == len(lines), f"{len(lines)} lines were recorded, the trace shows {at}")
+    _require(story.inside is None, f"{story.inside} never ended")
     return Comparison(story.operations, story.calls, story.outside, story.foreign)
 
 
@@ -246,7 +246,7 @@ class _Story:
     def line(self, line: dict[str, Json], thread: int) -> None:
         """A line that the seam wrote: an operation begins or ends."""
         if "call" in line:
-            _demand(self.inside is None, f"{line} began inside {self.inside}")
+            _require(self.inside is None, f"{line} began inside {self.inside}")
             self.inside, self.thread = Operation(line["call"], line["args"]), thread
             return
         operation = self.inside
@@ -287,16 +287,16 @@ class _Story:
         if self.operations and call.thread != self.thread:
             # A child between fork and exec has its parent's descriptors; it closes them at most.
             self.foreign[call.name] += 1
-            _demand(call.name == "close", f"another process did {call.line}")
+            _require(call.name == "close", f"another process did {call.line}")
         elif call.name == "flock":
-            _demand(call.args[0] in self.locks, f"no open lock: {call.line}")
+            _require(call.args[0] in self.locks, f"no open lock: {call.line}")
         else:
             mine = call.name == "close" and call.args[0] in self.directories
-            _demand(mine, f"outside the seam: {call.line}")
+            _require(mine, f"outside the seam: {call.line}")
             self.directories.discard(call.args[0])
 
 
-def _demand(holds: bool, what: str) -> None:
+def _require(holds: bool, what: str) -> None:
     if not holds:
         raise Differs(what)
 
@@ -316,14 +316,14 @@ def _match(operation: Operation) -> None:
     """Demand that the calls seen are those of the operation. Raises :class:`Differs`."""
     seen = [(call.name, *call.args) for call in operation.seen]
     if operation.call in _SINGLE:
-        _demand(seen == [_SINGLE[operation.call](operation.args)], f"not one to one: {operation}")
+        _require(seen == [_SINGLE[operation.call](operation.args)], f"not one to one: {operation}")
         call = operation.seen[0]
         if operation.raised:
-            _demand(call.result == operation.raised, f"the system gave another error: {operation}")
+            _require(call.result == operation.raised, f"the system gave another error: {operation}")
         else:
-            _demand(call.result == _number(operation), f"the system gave something else: {operation}")
+            _require(call.result == _number(operation), f"the system gave something else: {operation}")
     else:
-        _demand(_SEVERAL[operation.call](operation, seen), f"not one to one: {operation}")
+        _require(_SEVERAL[operation.call](operation, seen), f"not one to one: {operation}")
 
 
 def _number(operation: Operation) -> int:

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import msgspec
 from campaigns.judges import ledger, oracle
-from campaigns.judges.chain import Violated, demand
+from campaigns.judges.chain import Violated, require
 
 from stateline import Store
 from stateline.bundle import naming
-from stateline.bundle.redact import Redactor
 from stateline.errors import StatelineError
+from stateline.redaction.redactor import Redactor
 from stateline.service.repair import apply_repair
-from stateline.store.local import LocalBackend
+from stateline.store.local.backend import LocalBackend
 
 Harm = Violated
 SOON = 1.0
@@ -35,7 +35,7 @@ class Picture(msgspec.Struct, frozen=True):
     def of(cls, root: str) -> Picture:
         """As the place is now; modes are looked at on the way."""
         strange = oracle.strange_in(root)
-        demand(not strange, "; ".join(strange))
+        require(not strange, "; ".join(strange))
         tree = oracle.tree_of(root)
         directories = frozenset(path[:-1] for path in tree if path.endswith("/"))
         return cls({path: oracle.sha256(tree[path]) for path in tree if path and path[-1] != "/"}, directories)
@@ -60,18 +60,18 @@ def chain_of(root: str, scope: str) -> list[str]:
     return [link.sha256 for link in oracle.chain_of(oracle.tree_of(root), scope)][::-1]
 
 
-def demand_told(error: StatelineError, *, damaged: bool = False) -> None:
+def require_told(error: StatelineError, *, damaged: bool = False) -> None:
     """An error says what happened, what was left untouched and what to do next; and does not call damage what only
     could not be read, unless there is some."""
-    demand(bool(error.message), f"{type(error).__name__} says nothing")
-    demand(bool(error.hint), f"{type(error).__name__} has no hint: {error.message}")
+    require(bool(error.message), f"{type(error).__name__} says nothing")
+    require(bool(error.hint), f"{type(error).__name__} has no hint: {error.message}")
     said = error.message + " " + error.hint
     words = ("untouched", "nothing", "as it was")
-    demand(any(word in said.lower() for word in words), f"it does not say what was left untouched: {said}")
-    demand(damaged or error.exit_code in (1, 4), f"it is called {error.code}, exit {error.exit_code}: {error.message}")
+    require(any(word in said.lower() for word in words), f"it does not say what was left untouched: {said}")
+    require(damaged or error.exit_code in (1, 4), f"it is called {error.code}, exit {error.exit_code}: {error.message}")
 
 
-def demand_poisoned(store: Store, root: str, key: str) -> None:
+def require_poisoned(store: Store, root: str, key: str) -> None:
     """A store whose sync of something failed writes nothing more."""
     before = Picture.of(root)
     try:
@@ -80,7 +80,7 @@ def demand_poisoned(store: Store, root: str, key: str) -> None:
         pass
     else:
         raise Harm("a store saved again although a sync of it had failed")
-    demand(Picture.of(root) == before, "a store wrote again although a sync of it had failed")
+    require(Picture.of(root) == before, "a store wrote again although a sync of it had failed")
 
 
 def fresh(root: str) -> Store:
@@ -93,27 +93,27 @@ def keys_of(path: str) -> dict[str, str]:
     return oracle.keys_of(oracle.tree_of(path))
 
 
-def demand_only_residue(root: str, *, mended: bool = False) -> None:
+def require_only_residue(root: str, *, mended: bool = False) -> None:
     """``verify`` sees what a crash leaves at most; where something was ``mended``, the records of that too."""
     if os.path.isdir(root):
-        ledger.demand_only_residue(fresh(root), mended=mended)
+        ledger.require_only_residue(fresh(root), mended=mended)
 
 
 def mend(root: str) -> None:
     """Another repair ends what the first one left."""
     done = apply_repair(fresh(root), None, wait=SOON)
-    demand(done.ok, f"a second repair does not mend what the first left: {done.findings} {done.blocked}")
+    require(done.ok, f"a second repair does not mend what the first left: {done.findings} {done.blocked}")
 
 
-def demand_next_save(root: str, keys: dict[str, str]) -> None:
+def require_next_save(root: str, keys: dict[str, str]) -> None:
     """Somebody else saves to each of the scopes ``keys`` (by hash) at once, and nothing half written is left there."""
     for scope, key in keys.items():
         store = fresh(root)
         before = head_of(root, scope)
         saved = store.scope(key).save({"n": "next"}, wait=SOON)
         litter = [name for name in os.listdir(Path(root) / scope) if name.startswith(naming.TEMPORARY)]
-        demand(not litter, f"after the next save {litter} lies in {key}")
-        demand(saved.envelope.prev_sha == (before or None), f"the next save of {key} stands on another head")
+        require(not litter, f"after the next save {litter} lies in {key}")
+        require(saved.envelope.prev_sha == (before or None), f"the next save of {key} stands on another head")
 
 
 @ledger.demanding()

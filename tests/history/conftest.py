@@ -13,12 +13,12 @@ from history.verified import BIG, KEY, NODE, tree
 from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import Envelope, Link, Pointer
 from stateline.bundle.objects import Artifact
-from stateline.bundle.redact import Redactor
-from stateline.history.findings import Report
-from stateline.history.verify import verify
-from stateline.store.local import LocalBackend
+from stateline.redaction.redactor import Redactor
+from stateline.store.local.backend import LocalBackend
 from stateline.store.memory import MemoryBackend
 from stateline.store.store import Snapshot, Store
+from stateline.verify.checker import verify
+from stateline.verify.findings import Report
 
 START = 1_795_170_000_000_000_000
 

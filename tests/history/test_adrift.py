@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from stateline.bundle import naming
-from stateline.errors import NotFound
-from stateline.history import chain as chain_module
-from stateline.history.chain import ChainCheck
-from stateline.history.findings import NOTE, Finding, Report
-from stateline.history.verify import verify
+from stateline.errors import NotFoundError
 from stateline.store.store import Snapshot, Store
+from stateline.verify import chain as chain_module
+from stateline.verify.chain import ChainCheck
+from stateline.verify.checker import verify
+from stateline.verify.findings import NOTE, Finding, Report
 
 KEY = "notes:x"
 GONE = "0" * 64
@@ -111,7 +111,7 @@ def test_a_scope_that_is_gone_is_a_finding_where_anchors_are_given(store: Store,
     assert f"there is no scope {KEY}: it was taken away" in said(report).message
     [warning] = [finding for finding in report.findings if finding.code != "anchor"]
     assert warning == Finding("warning", "no_scope", KEY, "", f"there is no scope {KEY}")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         verify(store, KEY)
 
 
@@ -152,7 +152,7 @@ def test_all_scopes_are_checked_with_one_set_of_anchors_and_no_check_keeps_its_c
 
 
 def test_each_check_is_looked_through_once_for_all_anchors(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stateline.history import anchors
+    from stateline.verify import anchors
 
     reads = 0
 
@@ -165,7 +165,7 @@ def test_each_check_is_looked_through_once_for_all_anchors(store: Store, monkeyp
     inventory = chain_module.Inventory(store, None)
     checks = [Counted(store, "0" * 64, inventory) for _ in range(20)]
     reads = 0
-    moorings = anchors.Moorings(checks)
+    moorings = anchors.AnchorIndex(checks)
     assert 20 * 4 <= reads < 20 * 8
     before = reads
     for number in range(50):

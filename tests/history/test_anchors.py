@@ -14,10 +14,10 @@ from campaigns.damage import audits, forgeries
 
 from stateline.bundle.envelope import Link, Pointer
 from stateline.errors import UsageError
-from stateline.history.findings import Anchor, Finding
-from stateline.history.verify import verify
 from stateline.service.repair import apply_repair
 from stateline.store.store import Snapshot, Store
+from stateline.verify.checker import verify
+from stateline.verify.findings import Anchor, Finding
 
 KEY = "notes:x"
 OTHER = "notes:y"

@@ -41,7 +41,7 @@ def test_no_changed_byte_goes_unnoticed(victim: Victim) -> None:
     flips = list(harms.every_flip(victim, Random("bytes"), small=0, most=64))
     chosen = sorted(sample(flips, 600, "bytes"), key=lambda harm: harm.done)
     done = harmed.flip_all(judge, iter(chosen), time.monotonic() + 600, 100, print)
-    judge.demand()
+    judge.require()
     assert done == len(chosen) > 600
 
 
@@ -49,7 +49,7 @@ def test_no_removed_added_swapped_truncated_or_replaced_file_goes_unnoticed(vict
     judge = harmed.Judge(victim)
     cases = list(harmed.structural(victim, Random("files")))
     harmed.harm_all(judge, iter(sample(cases, 40, "files")), time.monotonic() + 600, print)
-    judge.demand()
+    judge.require()
     assert len(judge.counts) > 90
 
 
@@ -61,7 +61,7 @@ def test_a_judge_that_is_lied_to_notices(victim: Victim) -> None:
     judge.check(harm)
     assert len(judge.wrong) == 1, "nothing was harmed, and damage is expected"
     with pytest.raises(AssertionError, match="1 wrong verdicts"):
-        judge.demand()
+        judge.require()
 
 
 @pytest.mark.skipif(

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from stateline.bundle import canonical
 from stateline.bundle.envelope import JSON_TYPE, LIST_TYPE, NODE_TYPE, Chunk, Ref
-from stateline.bundle.redact import Redactor
-from stateline.errors import IntegrityError, NewerVersion
+from stateline.errors import IntegrityError, NewerVersionError
 from stateline.history.diff import Change, compare, patch, pointer, resolved
-from stateline.history.sequences import steps
+from stateline.history.list_diff import steps
+from stateline.redaction.redactor import Redactor
 from stateline.store.memory import MemoryBackend
 from stateline.store.store import Artifact, Snapshot, Store
 
@@ -341,9 +341,9 @@ def test_an_object_that_is_missing_on_the_way_is_damage() -> None:
 def test_an_object_of_a_type_of_a_newer_format_is_refused() -> None:
     store = memory()
     newer = Ref("0" * 64, 9000, "application/vnd.stateline.later+json")
-    with pytest.raises(NewerVersion):
+    with pytest.raises(NewerVersionError):
         compare(store, {"v": newer}, {"v": 1})
-    with pytest.raises(NewerVersion):
+    with pytest.raises(NewerVersionError):
         patch(store, compare(store, {}, {"v": newer}))
 
 

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import OWN_TYPES, Ref, read_envelope, read_pointer
 from stateline.bundle.objects import THRESHOLD, Artifact, split
-from stateline.bundle.redact import Redactor
-from stateline.errors import IntegrityError, ValueRefused
-from stateline.history.verify import verify
-from stateline.store.local import LocalBackend
+from stateline.errors import IntegrityError, InvalidValueError
+from stateline.redaction.redactor import Redactor
+from stateline.store.local.backend import LocalBackend
 from stateline.store.store import Snapshot, Store
+from stateline.verify.checker import verify
 
 PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
 KEY = "notes:to audit"
@@ -71,7 +71,7 @@ def test_a_text_has_the_bytes_and_digest_of_the_page(text: str, form: str, sha: 
 
 @pytest.mark.parametrize("text", [row[0] for row in REFUSED])
 def test_a_text_without_a_canonical_form_is_refused_both_ways(text: str) -> None:
-    with pytest.raises(ValueRefused):
+    with pytest.raises(InvalidValueError):
         canonical.parse(text.encode())
     with pytest.raises(IntegrityError):
         canonical.decode(text.encode())

@@ -13,14 +13,14 @@ import pytest
 
 from stateline.bundle import canonical
 from stateline.bundle.envelope import VERSION
-from stateline.bundle.redact import Redactor
-from stateline.engine import loop, runevent, step
+from stateline.contexts.literal import LIMIT, ContextRequest
+from stateline.contexts.prepare import ContextOptions, prepare
+from stateline.engine import event_codec, loop, step
 from stateline.engine.record import Run, keep_machine
-from stateline.errors import NewerVersion
-from stateline.machine import run as shapes
+from stateline.errors import NewerVersionError
 from stateline.machine import spec
-from stateline.machine.check import Outside, load
-from stateline.machine.run import (
+from stateline.machine.decider import run as shapes
+from stateline.machine.decider.run import (
     Answered,
     Asked,
     CallEnded,
@@ -34,9 +34,9 @@ from stateline.machine.run import (
     Succeeded,
     Unsent,
 )
-from stateline.prestage.context import LIMIT, Wishes
-from stateline.service.contexts import ContextOptions, prepare
-from stateline.service.launch import Launch, launch, machine_scope, read_machinery
+from stateline.machine.definition.check import Outside, load
+from stateline.redaction.redactor import Redactor
+from stateline.service.create_run import Launch, launch, machine_scope, read_machinery
 from stateline.service.models import Exchanges
 from stateline.store.memory import MemoryBackend
 from stateline.store.store import Snapshot, Store
@@ -105,9 +105,9 @@ def fields(shape: Any) -> set[str]:
 def test_the_page_has_the_members_that_the_code_has() -> None:
     assert STATE.keys() == fields(shapes.RunState) | {"machine"}
     assert INSTANCE.keys() == fields(shapes.Instance)
-    assert fields(runevent.RunEvent) <= EVENT.keys()
+    assert fields(event_codec.RunEvent) <= EVENT.keys()
     told = {"exchanges", "request", "answered_by", "finish", "estimated"}
-    assert EVENT.keys() - fields(runevent.RunEvent) - told == {"durability", "seconds", "replaced"}
+    assert EVENT.keys() - fields(event_codec.RunEvent) - told == {"durability", "seconds", "replaced"}
     assert members("member of a spec").keys() == fields(spec.Machine)
     assert members("member of a stage").keys() == fields(spec.Stage)
 
@@ -119,20 +119,20 @@ def test_the_page_has_the_members_that_the_code_has() -> None:
         (spec.Route, "routes", "member of a stage"),
         (spec.Bounds, "bounds", "member of a spec"),
         (spec.EdgeLimit, "edge_limits", "member of a spec"),
-        (runevent.MachinePlace, "machine", "member of a run's `event`"),
-        (runevent.Meters, "meters", "member of a run's `event`"),
-        (runevent.Way, "transitions", "member of a run's `event`"),
-        (runevent.Effect, "effect", "member of a run's `event`"),
-        (runevent.ToolsPlace, "tools", "member of a run's `event`"),
-        (runevent.ContextPlace, "context", "member of a run's `event`"),
-        (runevent.Calls, "calls", "member of a run's `event`"),
-        (runevent.CallAsked, "asked", "member of a run's `event`"),
-        (runevent.CallTold, "call", "member of a run's `event`"),
+        (event_codec.MachinePlace, "machine", "member of a run's `event`"),
+        (event_codec.Meters, "meters", "member of a run's `event`"),
+        (event_codec.TransitionRecord, "transitions", "member of a run's `event`"),
+        (event_codec.Effect, "effect", "member of a run's `event`"),
+        (event_codec.ToolsPlace, "tools", "member of a run's `event`"),
+        (event_codec.ContextPlace, "context", "member of a run's `event`"),
+        (event_codec.Calls, "calls", "member of a run's `event`"),
+        (event_codec.CallAsked, "asked", "member of a run's `event`"),
+        (event_codec.CallTold, "call", "member of a run's `event`"),
         (Exchanges, "exchanges", "member of a run's `event`"),
         (spec.Toolset, "toolset", "member of a spec"),
         (spec.Agent, "agent", "member of a stage"),
-        (runevent.Request, "waiting", "member of a run's `event`"),
-        (runevent.Given, "answered", "member of a run's `event`"),
+        (event_codec.Request, "waiting", "member of a run's `event`"),
+        (event_codec.Given, "answered", "member of a run's `event`"),
     ],
 )
 def test_the_page_has_the_inner_members_that_the_code_has(shape: Any, member: str, table: str) -> None:
@@ -182,7 +182,7 @@ def chain(memory: Store, begin: Callable[[], Run]) -> list[Snapshot]:
     with run.scope.locked(1.0):
         run = step.apply(run, Intended())
         failed = Failed(kind="exit", message="no", hint="look")
-        run = step.take(run, step.Happened(event=failed, cost=runevent.Cost(seconds=0.5)))
+        run = step.take(run, step.EventContext(event=failed, cost=event_codec.Cost(seconds=0.5)))
         run = step.apply(run, Intended())
         run = step.apply(run, Lost())
         run = step.apply(run, Answered(value={"given": True}))
@@ -194,7 +194,7 @@ def chain(memory: Store, begin: Callable[[], Run]) -> list[Snapshot]:
             run = step.apply(run, Failed(kind="exit", message="no"))
         run = step.apply(run, Retried())
         run = step.apply(run, Intended())
-        run = step.take(run, step.Happened(event=Succeeded(output=3), cost=runevent.Cost(seconds=1.5)))
+        run = step.take(run, step.EventContext(event=Succeeded(output=3), cost=event_codec.Cost(seconds=1.5)))
         step.apply(run, Answered(value=False))
     begin()
     return [*run.scope.walk()][::-1]
@@ -213,16 +213,16 @@ def talk(memory: Store) -> list[Snapshot]:
         run = loop.start(scope, None, keep_machine(memory, data, "yaml", machine), first)
         run = step.apply(run, Asked())
         told = {"model": {"name": "m"}, "request": "0" * 64, "finish": "tool_calls", "usage": {"input": 1, "output": 2}}
-        cost = runevent.Cost(seconds=0.5, llm_calls=1, tokens=runevent.Tokens(1, 2))
+        cost = event_codec.Cost(seconds=0.5, llm_calls=1, tokens=event_codec.Tokens(1, 2))
         reply = Replied(content="", tool_calls=[CALL])
-        run = step.take(run, step.Happened(event=reply, cost=cost, told=told))
+        run = step.take(run, step.EventContext(event=reply, cost=cost, told=told))
         run = step.apply(run, CallsIntended(ids=["a"]))
         run = step.apply(run, Lost())
         run = step.apply(run, Answered(value=5))
-        run = step.take(run, step.Happened(event=Replied(content="", tool_calls=[{**CALL, "id": "b"}]), cost=cost))
+        run = step.take(run, step.EventContext(event=Replied(content="", tool_calls=[{**CALL, "id": "b"}]), cost=cost))
         run = step.apply(run, CallsIntended(ids=["b"]))
         run = step.apply(run, CallEnded(id="b", result={"n": 1}))
-        step.take(run, step.Happened(event=Replied(content="Done."), cost=cost))
+        step.take(run, step.EventContext(event=Replied(content="Done."), cost=cost))
     return [*scope.walk()][::-1]
 
 
@@ -266,7 +266,7 @@ def test_after_a_repair_an_event_has_the_members_of_the_page_and_no_other(
 ) -> None:
     given = {"type", "durability", "redactions"}
     for snapshot in [*chain, *talk]:
-        event = runevent.after_repair(snapshot, newer_lost=True)
+        event = event_codec.after_repair(snapshot, newer_lost=True)
         assert EVENT.keys() - OPTIONAL - given <= event.keys() <= EVENT.keys()
         assert event["transitions"] == []
         assert event["birth"] != snapshot.event["birth"]
@@ -407,8 +407,8 @@ def test_a_large_spec_is_one_object_and_no_node(memory: Store) -> None:
 
 
 def test_contexts_have_the_members_of_the_page_and_no_other(memory: Store) -> None:
-    prepare(memory, ContextOptions(name="c", wishes=Wishes(model="m", system="s", settings={"a": 1})))
-    prepare(memory, ContextOptions(name="c", wishes=Wishes(refine="more", settings={"a": 2})))
+    prepare(memory, ContextOptions(name="c", wishes=ContextRequest(model="m", system="s", settings={"a": 1})))
+    prepare(memory, ContextOptions(name="c", wishes=ContextRequest(refine="more", settings={"a": 2})))
     newest, first = memory.scope("context:c").walk()
     assert (newest.event["type"], first.event["type"]) == ("refine", "derive")
     for snapshot in (newest, first):
@@ -443,7 +443,7 @@ def test_nobody_writes_on_top_of_a_newer_minor_version_and_everybody_reads_it(
 ) -> None:
     store = open_store()
     head = publish(store, "notes:x", head=True, version="1.3", event={"type": "dreamt"}, extra={"signed": "yes"})
-    with pytest.raises(NewerVersion) as raised:
+    with pytest.raises(NewerVersionError) as raised:
         store.scope("notes:x").save({"n": 1})
     assert raised.value.code == "newer_version"
     assert raised.value.exit_code == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stateline.bundle.envelope import Pointer
-from stateline.errors import IntegrityError, NewerVersion
+from stateline.errors import IntegrityError, NewerVersionError
 from stateline.history.log import rows, scopes, told, walk
 from stateline.store.store import Snapshot, Store
 
@@ -128,7 +128,7 @@ def test_a_store_of_a_newer_format_is_refused_each_time(store: Store, chain: lis
     (place / "stateline.json").write_bytes(b'{"format":"stateline/2","store_id":"0"}')
     fresh = Store.open(place)
     for _ in range(2):
-        with pytest.raises(NewerVersion):
+        with pytest.raises(NewerVersionError):
             scopes(fresh)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from stateline.bundle import naming
-from stateline.history.mend import plan, repair
-from stateline.history.verify import verify
+from stateline.repair.apply import plan, repair
 from stateline.store.store import Snapshot, Store
+from stateline.verify.checker import verify
 
 KEY = "notes:x"
 HASH = naming.scope_hash(KEY)

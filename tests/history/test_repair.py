@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 
 from stateline.bundle import naming
-from stateline.bundle import repairs as declarations
+from stateline.bundle import repair_record as declarations
 from stateline.bundle.envelope import Link, Pointer
 from stateline.bundle.objects import Artifact
-from stateline.bundle.redact import Redactor
-from stateline.errors import IntegrityError, NotFound, RequestError, UnsafePlace
-from stateline.history import mend
-from stateline.history.mend import Repair, plan, repair
+from stateline.errors import IntegrityError, NotFoundError, RequestError, UnsafePathError
 from stateline.history.revision import find
-from stateline.history.verify import verify
-from stateline.store.fs import Directory, HandleFs
-from stateline.store.local import LocalBackend
+from stateline.redaction.redactor import Redactor
+from stateline.repair import apply
+from stateline.repair.apply import Repair, plan, repair
+from stateline.store.local.backend import LocalBackend
+from stateline.store.local.filesystem import Directory, Filesystem
 from stateline.store.memory import MemoryBackend
 from stateline.store.store import Snapshot, Store
+from stateline.verify.checker import verify
 
 KEY = "notes:x"
 HASH = naming.scope_hash(KEY)
@@ -215,7 +215,7 @@ def test_the_number_of_a_lost_snapshot_is_not_given_to_another_one(
     store = open_store(place)
     assert find(store, f"{KEY}@1").sha256 == chain[1].sha256
     assert find(store, f"{KEY}~5").sha256 == chain[1].sha256
-    with pytest.raises(NotFound, match="lost"):
+    with pytest.raises(NotFoundError, match="lost"):
         find(store, f"{KEY}@2")
     # From below the repair, whose word is not on the way.
     assert [item.seq for item in store.scope(KEY).walk(find(store, f"{KEY}@4"))] == [4, 3, 1, 0]
@@ -294,7 +294,7 @@ def test_more_losses_than_one_snapshot_declares_take_several(
     open_store: Callable[..., Store],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mend, "DECLARED", 1)
+    monkeypatch.setattr(apply, "DECLARED", 1)
     for number in (1, 3):
         remove(place / HASH / chain[number].path)
     mended()
@@ -538,7 +538,7 @@ def test_what_a_newer_version_wrote_is_left_untouched_and_said(
     assert done.exit_code == 5
 
 
-class Unreadable(HandleFs):
+class Unreadable(Filesystem):
     """Refuses to open one file, as a disk or an administrator may for a while."""
 
     def __init__(self, name: str, number: int) -> None:
@@ -590,7 +590,7 @@ def test_a_state_dir_that_others_may_change_is_not_mended(
     (place / "foreign").write_bytes(b"")
     (place if where == "state dir" else place.parent).chmod(0o777)
     before = tree(place)
-    with pytest.raises(UnsafePlace):
+    with pytest.raises(UnsafePathError):
         repair(open_store(place))
     assert tree(place) == before
 
@@ -601,7 +601,7 @@ def test_a_key_repairs_that_scope_alone(chain: list[Snapshot], place: Path, open
     assert repair(open_store(place), OTHER).ok
     assert verify(open_store(place), OTHER).ok
     assert not verify(open_store(place), KEY).ok
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         repair(open_store(place), "notes:none")
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from stateline.bundle import naming
-from stateline.history.mend import Carry, carry_all, repair
-from stateline.history.verify import verify
+from stateline.repair.apply import Carry, carry_all, repair
 from stateline.store.store import Snapshot, Store
+from stateline.verify.checker import verify
 
 KEY = "notes:x"
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from stateline.bundle import naming
-from stateline.history import mend
-from stateline.history.mend import repair
-from stateline.history.verify import verify
+from stateline.repair import apply
+from stateline.repair.apply import repair
 from stateline.store.store import Snapshot, Store
+from stateline.verify.checker import verify
 
 KEY = "notes:x"
 HASH = naming.scope_hash(KEY)
@@ -76,7 +76,7 @@ def test_gaps_below_gaps_and_lost_objects_are_walked_over_too(
     says: Callable[[], tuple[int, str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mend, "DECLARED", 2)
+    monkeypatch.setattr(apply, "DECLARED", 2)
     for number in (4, 1):
         (place / HASH / chain[number].path).write_bytes(b"")
     assert repair(open_store(place)).ok

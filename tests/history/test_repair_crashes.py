@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from stateline.bundle import naming
-from stateline.bundle.redact import Redactor
 from stateline.errors import StatelineError
-from stateline.history.mend import Repair, repair
-from stateline.history.verify import verify
-from stateline.store.fs import HandleFs
-from stateline.store.local import LocalBackend
+from stateline.redaction.redactor import Redactor
+from stateline.repair.apply import Repair, repair
+from stateline.store.local.backend import LocalBackend
+from stateline.store.local.filesystem import Filesystem
 from stateline.store.store import Snapshot, Store
+from stateline.verify.checker import verify
 
 KEY = "notes:x"
 HASH = naming.scope_hash(KEY)
@@ -40,7 +40,7 @@ class Died(BaseException):
     """The process is gone."""
 
 
-class Stopping(HandleFs):
+class Stopping(Filesystem):
     """Stops before the call with the number ``at`` of those that change something: dies, and stays dead, or is refused
     that one call with ``number``."""
 
@@ -51,7 +51,7 @@ class Stopping(HandleFs):
 
 
 def _stop(name: str) -> Callable[..., Any]:
-    whole = getattr(HandleFs, name)
+    whole = getattr(Filesystem, name)
 
     def method(self: Stopping, *args: Any) -> Any:
         seen, self.calls = self.calls, self.calls + 1
@@ -68,7 +68,7 @@ for _name in CHANGING:
     setattr(Stopping, _name, _stop(_name))
 
 
-def store_on(place: Path, fs: HandleFs | None = None) -> Store:
+def store_on(place: Path, fs: Filesystem | None = None) -> Store:
     return Store(LocalBackend(str(place), fs), redactor=Redactor())
 
 

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from stateline.bundle import naming
-from stateline.history import mend
-from stateline.history.mend import repair
-from stateline.history.verify import verify
-from stateline.store.fs import Directory, HandleFs
-from stateline.store.local import LocalBackend
+from stateline.repair import apply
+from stateline.repair.apply import repair
+from stateline.store.local.backend import LocalBackend
+from stateline.store.local.filesystem import Directory, Filesystem
 from stateline.store.store import Store
+from stateline.verify.checker import verify
 
 KEY = "notes:x"
 
 
-class Mounted(HandleFs):
+class Mounted(Filesystem):
     """Something in the state dir is a mount point: nobody can rename it."""
 
     def rename(self, source_dir: Directory, source: str, target_dir: Directory, target: str) -> None:
@@ -52,16 +52,16 @@ def test_an_object_that_was_mended_meanwhile_is_left_where_it_is(
     store.scope(KEY).save({"small": 1})
     (file,) = (file for file in (place / naming.OBJECTS).rglob("*") if file.is_file())
     file.write_bytes(b"xxx")
-    plan_store = mend.plan_store
+    plan_store = apply.plan_store
 
     def meanwhile(*planned: object) -> object:
         plan = plan_store(*planned)  # type: ignore[arg-type]
-        monkeypatch.setattr(mend, "plan_store", plan_store)
+        monkeypatch.setattr(apply, "plan_store", plan_store)
         assert repair(open_store(place)).ok
         open_store(place).scope(KEY).save({"big": big})
         return plan
 
-    monkeypatch.setattr(mend, "plan_store", meanwhile)
+    monkeypatch.setattr(apply, "plan_store", meanwhile)
     done = repair(open_store(place))
     assert (done.ok, done.actions, done.lost) == (True, (), ())
     assert open_store(place).resolve(open_store(place).scope(KEY).load().state) == {"big": big}

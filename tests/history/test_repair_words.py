@@ -10,9 +10,9 @@ import pytest
 
 from stateline.bundle import naming
 from stateline.bundle.envelope import Pointer
-from stateline.history.mend import plan, repair
-from stateline.history.verify import verify
+from stateline.repair.apply import plan, repair
 from stateline.store.store import Store
+from stateline.verify.checker import verify
 
 KEY = "notes:x"
 HASH = naming.scope_hash(KEY)

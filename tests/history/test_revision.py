@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stateline.bundle.envelope import Pointer
-from stateline.errors import AmbiguousRevision, IntegrityError, NotFound, RequestError
+from stateline.errors import AmbiguousRevisionError, IntegrityError, NotFoundError, RequestError
 from stateline.history.revision import find
 from stateline.store.store import Snapshot, Store
 
@@ -53,13 +53,13 @@ def test_walking_back_never_lists_the_scopes_directory(
 
 @pytest.mark.parametrize("text", ["notes:x~5", "notes:x@5", "notes:x~999999999999", "notes:x@999999999999"])
 def test_a_snapshot_beyond_the_chain_is_not_found(store: Store, chain: list[Snapshot], text: str) -> None:
-    with pytest.raises(NotFound, match="notes:x has"):
+    with pytest.raises(NotFoundError, match="notes:x has"):
         find(store, text)
 
 
 @pytest.mark.parametrize("text", ["notes:x@release", "notes:x@", "notes:x@-1"])
 def test_a_checkpoint_that_does_not_exist_is_not_found(store: Store, chain: list[Snapshot], text: str) -> None:
-    with pytest.raises(NotFound, match="has no checkpoint") as caught:
+    with pytest.raises(NotFoundError, match="has no checkpoint") as caught:
         find(store, text)
     assert "notes:x@SEQ" in caught.value.hint
 
@@ -74,7 +74,7 @@ def test_a_scope_whose_key_is_exactly_the_text_wins(store: Store, chain: list[Sn
 
 def test_an_unknown_scope_is_answered_with_the_nearest_key(store: Store, chain: list[Snapshot]) -> None:
     for text, near in (("note:x", "notes:x"), ("notes:xx~2", "notes:x"), ("notes:xy@1", "notes:x"), ("x", "notes:x")):
-        with pytest.raises(NotFound) as caught:
+        with pytest.raises(NotFoundError) as caught:
             find(store, text)
         assert caught.value.hint == f"did you mean {near}?", text
 
@@ -83,7 +83,7 @@ def test_an_unknown_scope_is_answered_with_the_nearest_key(store: Store, chain: 
     "text", ["", ":", "~", "@", "~1", "@1", "notes:", "a\0:b", "run:\ud800", "../../x", "notes:x\n", "g" * 40, "0" * 65]
 )
 def test_what_names_nothing_is_not_found(store: Store, chain: list[Snapshot], text: str) -> None:
-    with pytest.raises(NotFound) as caught:
+    with pytest.raises(NotFoundError) as caught:
         find(store, text)
     assert caught.value.message.isprintable()
 
@@ -107,7 +107,7 @@ def test_a_prefix_of_several_snapshots_lists_them(
         seen[sha[:4]] = sha
     else:
         pytest.fail("no two of 2,000 digests share four digits")
-    with pytest.raises(AmbiguousRevision) as caught:
+    with pytest.raises(AmbiguousRevisionError) as caught:
         find(store, sha[:4])
     assert sha in caught.value.message
     assert seen[sha[:4]] in caught.value.message
@@ -116,7 +116,7 @@ def test_a_prefix_of_several_snapshots_lists_them(
 
 def test_a_prefix_longer_than_the_label_is_checked_on_the_content(store: Store, chain: list[Snapshot]) -> None:
     wrong = chain[2].sha256[:8] + ("0" if chain[2].sha256[8] != "0" else "1")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         find(store, wrong)
 
 
@@ -139,14 +139,14 @@ def test_a_first_snapshot_that_was_never_acknowledged_makes_no_scope(
     store: Store, publish: Callable[..., Pointer]
 ) -> None:
     pointer = publish(store, "notes:new", head=False)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         find(store, "notes:new")
     assert find(store, pointer.sha256).seq == 0
 
 
 def test_an_absent_store_is_an_empty_one_and_stays_absent(store: Store, place: Path) -> None:
     for text in ("notes:x", "notes:x~1", "abcd1234"):
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             find(store, text)
     assert not place.exists()
 
@@ -156,7 +156,7 @@ def test_a_damaged_scope_does_not_hide_what_a_prefix_names(store: Store, chain: 
     (place / broken.scope / "latest.json").write_bytes(b"junk")
     (place / ("f" * 64)).symlink_to(place)
     assert find(store, chain[3].sha256[:10]).seq == 3
-    with pytest.raises(NotFound) as caught:
+    with pytest.raises(NotFoundError) as caught:
         find(store, "notes:z")
     assert "notes:x" in caught.value.hint
 

@@ -10,9 +10,9 @@ import pytest
 
 from stateline.bundle import naming
 from stateline.bundle.envelope import Pointer
-from stateline.history.findings import Finding
-from stateline.history.verify import verify
 from stateline.store.store import Snapshot, Store
+from stateline.verify.checker import verify
+from stateline.verify.findings import Finding
 
 KEY = "notes:x"
 NEWER = "2030-01-01T00:00:00.000000Z"

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import Link, Pointer, Ref
 from stateline.bundle.objects import Artifact
-from stateline.errors import NotFound
-from stateline.history.findings import NOTE, SHOWN, Finding, Report
-from stateline.history.verify import verify
+from stateline.errors import NotFoundError
 from stateline.store.store import Snapshot, Store
+from stateline.verify.checker import verify
+from stateline.verify.findings import NOTE, SHOWN, Finding, Report
 
 
 def test_a_good_store_is_ok_and_counted(store: Store, chain: list[Snapshot], check: Callable[[], Report]) -> None:
@@ -382,7 +382,7 @@ def test_one_scope_can_be_checked_alone(
     report = verify(store, KEY)
     assert (report.ok, report.scopes, report.snapshots, report.objects) == (True, 1, 5, 4)
     assert not verify(store, "notes:y").ok
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         verify(store, "notes:z")
 
 

@@ -17,9 +17,9 @@ from stateline import Store
 from stateline.bundle.envelope import Pointer
 from stateline.history.log import rows, scopes
 from stateline.history.revision import find
-from stateline.history.verify import verify
-from stateline.store.local import LocalBackend
+from stateline.store.local.backend import LocalBackend
 from stateline.store.store import Snapshot
+from stateline.verify.checker import verify
 
 WRITERS = 4
 SAVES = 60

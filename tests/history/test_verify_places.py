@@ -11,9 +11,9 @@ import pytest
 from history.verified import codes, only
 
 from stateline.bundle import naming
-from stateline.history.findings import SHOWN, Report
-from stateline.history.verify import verify
 from stateline.store.store import Snapshot, Store
+from stateline.verify.checker import verify
+from stateline.verify.findings import SHOWN, Report
 
 
 @pytest.mark.parametrize("kind", ["symlink", "fifo", "directory"])

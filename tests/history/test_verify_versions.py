@@ -11,9 +11,9 @@ from history.verified import KEY, codes, only
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import Pointer
-from stateline.history.findings import SHOWN, Report
 from stateline.service.repair import apply_repair
 from stateline.store.store import Snapshot, Store
+from stateline.verify.findings import SHOWN, Report
 
 
 def test_a_newer_store_is_a_warning_and_not_descended_into(

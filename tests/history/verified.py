@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stateline.history.findings import Finding, Report
+from stateline.verify.findings import Finding, Report
 
 KEY = "notes:x"
 BIG = "x" * 5000

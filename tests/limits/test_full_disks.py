@@ -15,7 +15,7 @@ from campaigns.damage.victim import call
 
 from stateline import Store
 from stateline.bundle import naming
-from stateline.history.verify import verify
+from stateline.verify.checker import verify
 
 PAGE = 4096
 

@@ -12,10 +12,10 @@ from machine.building import machine
 from msgspec.structs import replace
 
 from stateline.bundle import canonical
-from stateline.errors import AnswerRefused, IllegalEvent, MachineChanged, RequestError, ValueRefused
-from stateline.machine import advance as table
-from stateline.machine.advance import TABLE, advance, place_of
-from stateline.machine.run import (
+from stateline.errors import IllegalEventError, InvalidAnswerError, InvalidValueError, MachineChangedError, RequestError
+from stateline.machine.decider import advance as table
+from stateline.machine.decider.advance import TABLE, advance, place_of
+from stateline.machine.decider.run import (
     Answered,
     Asked,
     CallEnded,
@@ -192,7 +192,7 @@ def test_an_illegal_event_raises_and_changes_nothing(place: str, name: str) -> N
     said = "retry.*nothing changed" if name == "Retried" else f"'{name.lower()}'.*nothing changed"
     if place == "absent":
         said = f"'{name.lower()}'.*nothing changed"
-    with pytest.raises(IllegalEvent, match=said) as caught:
+    with pytest.raises(IllegalEventError, match=said) as caught:
         advance(MACHINE, state, event, facts)
     assert image(MACHINE, state, event, facts) == before
     assert caught.value.hint
@@ -260,7 +260,7 @@ def test_a_restart_gives_what_a_first_start_gives(place: str) -> None:
 
 def test_an_input_that_its_schema_forbids_is_refused_with_its_place() -> None:
     spec = machine(task("a"), input={"type": "object", "required": ["repo"]})
-    with pytest.raises(ValueRefused, match="repo") as caught:
+    with pytest.raises(InvalidValueError, match="repo") as caught:
         advance(spec, None, Started(input={}))
     assert caught.value.where == "/input"
     assert caught.value.hint
@@ -271,7 +271,7 @@ def test_a_refused_input_does_not_restart_the_run() -> None:
     spec = machine(task("a"), input={"type": "object"})
     state = advance(spec, None, Started(input={})).state
     before = image(state)
-    with pytest.raises(ValueRefused):
+    with pytest.raises(InvalidValueError):
         advance(spec, state, Started(input=3))
     assert image(state) == before
 
@@ -340,7 +340,7 @@ def test_a_retry_is_the_next_attempt_of_the_same_visit_and_needs_a_new_intent() 
     assert tree.error is not None
     assert tree.error.message == "no"
     assert decision.transitions == ()
-    with pytest.raises(IllegalEvent):
+    with pytest.raises(IllegalEventError):
         advance(spec, decision.state, Succeeded(output=1))
 
 
@@ -390,7 +390,7 @@ def test_an_answer_is_the_output_of_a_human_stage() -> None:
 def test_an_answer_that_its_schema_forbids_is_refused_and_the_run_still_waits() -> None:
     state = at("waiting")
     before = image(state)
-    with pytest.raises(AnswerRefused, match="still waits") as caught:
+    with pytest.raises(InvalidAnswerError, match="still waits") as caught:
         advance(MACHINE, state, Answered(value=7))
     assert caught.value.hint
     assert image(state) == before
@@ -479,7 +479,7 @@ def test_a_machine_without_the_place_of_the_run_is_refused(place: str, kind: Any
     if kind:
         stages[name] = Stage(name=name, kind=kind)
     before = image(state)
-    with pytest.raises(MachineChanged, match=f"'{name}'.*nothing changed") as caught:
+    with pytest.raises(MachineChangedError, match=f"'{name}'.*nothing changed") as caught:
         advance(replace(MACHINE, stages=stages), state, Replaced())
     assert image(state) == before
     assert caught.value.hint
@@ -492,12 +492,12 @@ def test_a_machine_with_another_kind_of_stage_there_is_refused(place: str, kind:
     state = at(place)
     assert state is not None
     stages = {**MACHINE.stages, state.tree.stage: Stage(name=state.tree.stage, kind=kind)}
-    with pytest.raises(MachineChanged, match=kind):
+    with pytest.raises(MachineChangedError, match=kind):
         advance(replace(MACHINE, stages=stages), state, Replaced())
 
 
 def test_any_event_on_a_machine_without_the_runs_stage_is_refused() -> None:
-    with pytest.raises(MachineChanged):
+    with pytest.raises(MachineChangedError):
         advance(machine(task("other")), at("started"), Succeeded(output=1))
 
 

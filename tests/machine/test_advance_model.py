@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stateline.bundle import canonical
-from stateline.errors import IllegalEvent, RequestError
-from stateline.machine.advance import advance
-from stateline.machine.run import (
+from stateline.errors import IllegalEventError, RequestError
+from stateline.machine.decider.advance import advance
+from stateline.machine.decider.run import (
     Answered,
     Event,
     Facts,
@@ -377,7 +377,7 @@ def test_any_machine_under_any_events_does_what_the_oracle_does(spec: dict[str, 
         except Refused:
             with pytest.raises(RequestError, match="nothing changed") as caught:
                 advance(machine, state, event, facts)
-            assert isinstance(caught.value, IllegalEvent) or (name, oracle.mode) == ("retry", "unknown")
+            assert isinstance(caught.value, IllegalEventError) or (name, oracle.mode) == ("retry", "unknown")
         else:
             decision = advance(machine, state, event, facts)
             assert image(advance(machine, state, event, facts)) == image(decision)

@@ -13,10 +13,10 @@ from machine import building
 from msgspec.structs import replace
 
 from stateline.bundle import canonical
-from stateline.errors import AnswerRefused, IllegalEvent, MachineChanged
-from stateline.machine import agents
-from stateline.machine.advance import advance
-from stateline.machine.run import (
+from stateline.errors import IllegalEventError, InvalidAnswerError, MachineChangedError
+from stateline.machine.decider import agents
+from stateline.machine.decider.advance import advance
+from stateline.machine.decider.run import (
     Answered,
     Asked,
     Event,
@@ -163,13 +163,13 @@ def test_a_limit_may_refuse_the_way_out_of_a_prompt_that_cannot_be_rendered() ->
 
 def test_a_prompt_without_braces_loads_no_cel() -> None:
     code = (
-        "import sys; from stateline.machine.advance import advance; from stateline.machine.run import *;"
+        "import sys; from stateline.machine.decider.advance import advance; from stateline.machine.decider.run import *;"
         "from stateline.machine.spec import *;"
         "stage = Stage(name='a', kind='agent', agent=Agent(prompt='Think.'), repeatable=True);"
         "spec = Machine(name='m', start='a', order=['a'], stages={'a': stage});"
         "state = advance(spec, None, Started(), Facts(manual=False)).state;"
         "state = advance(spec, state, Replied(content='Yes.'), Facts()).state;"
-        "print(state.outputs, {'cel_expr_python', 'jsonschema_rs', 'stateline.machine.conditions'} & set(sys.modules))"
+        "print(state.outputs, {'cel_expr_python', 'jsonschema_rs', 'stateline.machine.expressions.cel'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "{'a': 'Yes.'} set()\n"
@@ -336,7 +336,7 @@ def test_at_a_task_that_took_the_place_of_an_agent_a_retry_forgets_the_conversat
 @pytest.mark.parametrize("kind", ["task", "human"])
 def test_an_agent_that_is_under_way_is_no_other_kind_of_stage(facts: Facts, kind: Any) -> None:
     state = play(machine(agent()), facts=facts)
-    with pytest.raises(MachineChanged, match=kind):
+    with pytest.raises(MachineChangedError, match=kind):
         advance(machine(Stage(name="think", kind=kind, argv=["x"])), state, Replaced())
 
 
@@ -346,7 +346,7 @@ def test_an_agent_that_is_under_way_is_no_other_kind_of_stage(facts: Facts, kind
 def test_the_intent_of_a_call_that_is_not_repeatable_is_saved_first_and_a_lost_one_waits() -> None:
     spec = machine(agent(repeatable=False))
     for event in (Replied(content="Yes."), Failed(kind="model", message="no")):
-        with pytest.raises(IllegalEvent):
+        with pytest.raises(IllegalEventError):
             advance(spec, play(spec), event, MODEL)
     assert play(spec, Intended(), Replied(content="Yes.")).outputs == {"think": "Yes."}
     state = play(spec, Intended(), Lost())
@@ -361,7 +361,7 @@ def test_a_model_may_be_called_while_the_run_waits_and_not_without_intent_if_not
     assert play(machine(agent()), Asked(), Replied(content="Yes.")).outputs == {"think": "Yes."}
     spec = machine(agent(repeatable=False))
     state = play(spec, Asked())
-    with pytest.raises(IllegalEvent):
+    with pytest.raises(IllegalEventError):
         advance(spec, state, Replied(content="Yes."), MODEL)
     state = advance(spec, state, Intended(), MODEL).state
     assert (state.status, state.tree.phase, state.interrupts) == ("running", "started", [])
@@ -405,7 +405,7 @@ def test_an_answer_that_cannot_be_used_is_refused_and_the_run_still_waits(value:
     spec = machine(agent(tools=["find", "hide"], output_schema={"type": "object"}, repeatable=False))
     state = play(spec, *([Asked()] if place == "waiting" else [Intended(), Lost()]))
     before = image(state)
-    with pytest.raises(AnswerRefused, match=words) as caught:
+    with pytest.raises(InvalidAnswerError, match=words) as caught:
         advance(spec, state, Answered(value=value))
     assert "still waits" in caught.value.message
     assert caught.value.hint

@@ -8,8 +8,18 @@ import pytest
 from machine.building import machine
 from msgspec.structs import replace
 
-from stateline.machine.advance import advance
-from stateline.machine.run import Answered, Facts, Failed, Failure, Replied, Retried, RunState, Started, Succeeded
+from stateline.machine.decider.advance import advance
+from stateline.machine.decider.run import (
+    Answered,
+    Facts,
+    Failed,
+    Failure,
+    Replied,
+    Retried,
+    RunState,
+    Started,
+    Succeeded,
+)
 from stateline.machine.spec import Agent, Bounds, EdgeLimit, Machine, Retry, Stage
 
 N = 3

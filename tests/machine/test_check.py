@@ -13,8 +13,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.errors import MachineInvalid, NotFound
-from stateline.machine.check import Outside, Problem, check, load
+from stateline.errors import InvalidMachineError, NotFoundError
+from stateline.machine.definition.check import Outside, Problem, check, load
 from stateline.machine.spec import (
     Agent,
     Bounds,
@@ -533,14 +533,14 @@ def test_tools_are_looked_up_in_the_manifest_where_it_can_be_read() -> None:
 
 def test_a_manifest_that_cannot_be_read_is_a_mistake_and_never_no_tools() -> None:
     def toolset(name: str) -> Toolset:
-        raise NotFound(f"there is no tools manifest {name!r}", hint="check the path")
+        raise NotFoundError(f"there is no tools manifest {name!r}", hint="check the path")
 
     machine, problems = check(AGENT.encode() + b"tools: [search]}", "m.yaml", Outside(toolset=toolset))
     assert machine is None
     assert [(p.code, p.where, p.message, p.hint) for p in problems] == [
         ("bad_tools", "3:1 tools", "there is no tools manifest 't.json'", "check the path")
     ]
-    with pytest.raises(MachineInvalid, match=r"no tools manifest 't\.json'"):
+    with pytest.raises(InvalidMachineError, match=r"no tools manifest 't\.json'"):
         load(AGENT.encode() + b"tools: [search]}", "m.yaml", Outside(toolset=toolset))
 
 
@@ -590,7 +590,7 @@ def test_an_end_stage_may_bound_its_visits() -> None:
 
 def test_load_raises_all_problems_and_names_the_first_few() -> None:
     data = HEAD + "a: 1\nb: 2\nc: 3\nd: 4\nstages: {a: {end: {}}, z: {end: {}}}\n"
-    with pytest.raises(MachineInvalid) as caught:
+    with pytest.raises(InvalidMachineError) as caught:
         load(data.encode(), "dir/m.yaml")
     assert len(caught.value.problems) == 5
     assert caught.value.message.startswith("dir/m.yaml has 4 mistakes: 3:1 a: ")
@@ -721,9 +721,7 @@ _Block.add_representer(float, lambda dumper, x: dumper.represent_scalar("tag:yam
 
 def test_importing_the_check_loads_no_slow_library() -> None:
     slow = "{'yaml', 'cel_expr_python', 'jsonschema_rs', 'json', 'difflib', 'pathlib', 'dataclasses'}"
-    code = (
-        f"import sys; old = set(sys.modules); import stateline.machine.check; print({slow} & (set(sys.modules) - old))"
-    )
+    code = f"import sys; old = set(sys.modules); import stateline.machine.definition.check; print({slow} & (set(sys.modules) - old))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "set()\n"
 

@@ -12,8 +12,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.machine.check import Outside, check
-from stateline.machine.formats.reader import read
+from stateline.machine.definition.check import Outside, check
+from stateline.machine.definition.formats.reader import read
 from stateline.machine.spec import Tool, Toolset, from_json, to_json
 
 HEAD = "stateline: 1\nname: m\n"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.machine.conditions import (
+from stateline.machine.expressions.cel import (
     NAMES,
     ConditionError,
     decide,
@@ -333,5 +333,5 @@ def test_a_long_unclosed_template_is_refused_quickly() -> None:
 
 
 def test_importing_the_module_loads_no_cel() -> None:
-    code = "import sys, stateline.machine.conditions; sys.exit('cel_expr_python' in sys.modules)"
+    code = "import sys, stateline.machine.expressions.cel; sys.exit('cel_expr_python' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.machine.check import load
+from stateline.machine.decider.run import Instance, RunState
+from stateline.machine.definition.check import load
 from stateline.machine.draw import flowchart
-from stateline.machine.run import Instance, RunState
 from stateline.machine.spec import EdgeLimit, Machine, Route, Stage
 
 TRIAGE = b"""\

@@ -13,8 +13,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.machine.formats.document import Document
-from stateline.machine.formats.reader import read
+from stateline.machine.definition.formats.document import Document
+from stateline.machine.definition.formats.reader import read
 from stateline.machine.problems import Problem
 
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from stateline.bundle import canonical
-from stateline.machine.check import Outside, check
-from stateline.machine.formats.python_text import Evaluated
+from stateline.machine.definition.check import Outside, check
+from stateline.machine.definition.formats.python_text import Evaluated
 from stateline.machine.spec import to_json
 
 SMALL = {"stateline": 1, "name": "m", "stages": {"a": {"end": {}}}}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from machine.building import machine
 
-from stateline.machine.advance import advance
-from stateline.machine.run import Event, Facts, Failed, Intended, Lost, RunState, Started
+from stateline.machine.decider.advance import advance
+from stateline.machine.decider.run import Event, Facts, Failed, Intended, Lost, RunState, Started
 from stateline.machine.spec import Agent, Bounds, Machine, Retry, Stage
 
 MODEL = Facts(manual=False)

@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from stateline.bundle import canonical
-from stateline.errors import IllegalEvent, MachineChanged, RequestError
-from stateline.machine import agents
-from stateline.machine.advance import advance, place_of
-from stateline.machine.rounds import keep_undecided
-from stateline.machine.run import (
+from stateline.errors import IllegalEventError, MachineChangedError, RequestError
+from stateline.machine.decider import agents
+from stateline.machine.decider.advance import advance, place_of
+from stateline.machine.decider.rounds import keep_undecided
+from stateline.machine.decider.run import (
     Answered,
     CallEnded,
     CallsIntended,
@@ -207,7 +207,7 @@ def test_a_result_that_cannot_be_kept_becomes_an_error_and_the_run_goes_on(resul
 
 def test_a_call_that_is_not_repeatable_cannot_end_before_its_intent() -> None:
     state = play(machine(), asks("look", "push"))
-    with pytest.raises(IllegalEvent, match="nothing changed") as caught:
+    with pytest.raises(IllegalEventError, match="nothing changed") as caught:
         advance(machine(), state, ended(1), MODEL)
     assert "intent" in caught.value.hint
     assert statuses(go(machine(), state, intended(1), ended(1))) == ["ready", "done"]
@@ -217,7 +217,7 @@ def test_a_call_that_is_not_repeatable_cannot_end_before_its_intent() -> None:
 def test_only_calls_that_are_ready_and_not_repeatable_can_be_intended_each_once(ids: list[str]) -> None:
     state = play(machine(), asks("look", "push", "push", "nope"), intended(2))
     before = image(state)
-    with pytest.raises(IllegalEvent, match=r"callsintended.*nothing changed"):
+    with pytest.raises(IllegalEventError, match=r"callsintended.*nothing changed"):
         advance(machine(), state, CallsIntended(ids=ids), MODEL)
     assert image(state) == before
     assert statuses(state) == ["ready", "ready", "started", "done"]
@@ -226,7 +226,7 @@ def test_only_calls_that_are_ready_and_not_repeatable_can_be_intended_each_once(
 @pytest.mark.parametrize("number", [1, 7])
 def test_a_call_that_is_done_or_unknown_cannot_end(number: int) -> None:
     state = play(machine(), asks("look", "nope"))
-    with pytest.raises(IllegalEvent, match=r"callended.*nothing changed"):
+    with pytest.raises(IllegalEventError, match=r"callended.*nothing changed"):
         advance(machine(), state, ended(number), MODEL)
 
 
@@ -247,13 +247,13 @@ def test_lost_calls_can_be_run_again_all_at_once_with_new_intents() -> None:
     state = play(machine(), asks("push", "push", "look"), intended(0, 1), ended(0), Lost(), Retried())
     assert (state.status, state.tree.phase, state.interrupts) == ("running", "calling", [])
     assert statuses(state) == ["done", "ready", "ready"]
-    with pytest.raises(IllegalEvent):
+    with pytest.raises(IllegalEventError):
         advance(machine(), state, ended(1), MODEL)
 
 
 def test_nothing_is_lost_where_no_call_has_started() -> None:
     state = play(machine(), asks("look", "push"))
-    with pytest.raises(IllegalEvent, match="nothing changed"):
+    with pytest.raises(IllegalEventError, match="nothing changed"):
         advance(machine(), state, Lost())
 
 
@@ -358,7 +358,7 @@ def test_a_machine_that_does_not_allow_a_call_under_way_is_refused(lost: bool) -
     state = play(machine(), asks("look", "push"), intended(1), ended(0), *([Lost()] if lost else []))
     before = image(state)
     for agent in (Agent(prompt="Think."), Agent(prompt="Think.", tools=["look"])):
-        with pytest.raises(MachineChanged, match=r"'push'.*nothing changed") as caught:
+        with pytest.raises(MachineChangedError, match=r"'push'.*nothing changed") as caught:
             advance(machine(agent=agent), state, Replaced())
         assert caught.value.hint
     assert image(state) == before

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stateline.bundle import canonical
-from stateline.errors import AnswerRefused, IllegalEvent, RequestError
-from stateline.machine.advance import advance
-from stateline.machine.run import (
+from stateline.errors import IllegalEventError, InvalidAnswerError, RequestError
+from stateline.machine.decider.advance import advance
+from stateline.machine.decider.conversation import unsound
+from stateline.machine.decider.run import (
     Answered,
     Asked,
     CallEnded,
@@ -34,7 +35,6 @@ from stateline.machine.run import (
     Unsent,
 )
 from stateline.machine.spec import Agent, Bounds, Json, Machine, Retry, Stage, Tool, Toolset
-from stateline.machine.talk import unsound
 
 TOKENS = 10
 """What each call of the model uses."""
@@ -383,7 +383,7 @@ def image(*values: Any) -> bytes:
     return canonical.encode(msgspec.json.decode(msgspec.json.encode(values)))
 
 
-def demand_invariants(before: RunState, after: RunState) -> None:
+def require_invariants(before: RunState, after: RunState) -> None:
     """What holds whatever happens: nothing that was said is unsaid, and every call has its answer in its order."""
     assert unsound(after) == ""
     said = after.tree.conversation
@@ -423,12 +423,12 @@ def test_any_agent_under_any_events_does_what_the_oracle_does(spec: dict[str, An
         except Refused:
             with pytest.raises(RequestError, match=r"nothing changed|still waits") as caught:
                 advance(machine, state, event, facts)
-            refused = AnswerRefused if name == "answer" and mode in ("waiting", "lost") else RequestError
-            assert isinstance(caught.value, IllegalEvent | refused)
+            refused = InvalidAnswerError if name == "answer" and mode in ("waiting", "lost") else RequestError
+            assert isinstance(caught.value, IllegalEventError | refused)
         else:
             decision = advance(machine, state, event, facts)
             assert image(advance(machine, state, event, facts)) == image(decision)
-            demand_invariants(state, decision.state)
+            require_invariants(state, decision.state)
             state, rounds = decision.state, rounds + decision.tool_rounds
             assert (oracle.mode == "done") is bool(decision.transitions)
         assert image(machine, previous) == before

@@ -9,10 +9,10 @@ from machine.building import machine
 from msgspec.structs import replace
 
 from stateline.bundle import canonical
-from stateline.errors import ValueRefused
-from stateline.machine.advance import advance
-from stateline.machine.run import Answered, Decision, Facts, Failed, Retried, RunState, Started, Succeeded
-from stateline.machine.settling import merge, names
+from stateline.errors import InvalidValueError
+from stateline.machine.decider.advance import advance
+from stateline.machine.decider.evaluate_outputs import merge, names
+from stateline.machine.decider.run import Answered, Decision, Facts, Failed, Retried, RunState, Started, Succeeded
 from stateline.machine.spec import Json, Machine, Retry, Route, Stage
 
 
@@ -183,7 +183,7 @@ def test_a_state_that_grows_deeper_than_can_be_kept_fails_the_stage_not_the_save
     assert failure_of(state) == ("set", "a", "settling")
     # The run's state holds the user's one level deep, and must itself be at most DEPTH deep.
     assert canonical.encode({"state": state.state})
-    with pytest.raises(ValueRefused):
+    with pytest.raises(InvalidValueError):
         canonical.encode({"state": {"s": state.state}})
 
 

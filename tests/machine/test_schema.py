@@ -13,10 +13,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stateline.machine.check import check
-from stateline.machine.formats.reader import read
-from stateline.machine.schema import machine_schema
-from stateline.machine.schemas import problems
+from stateline.machine.definition.check import check
+from stateline.machine.definition.editor_schema import machine_schema
+from stateline.machine.definition.formats.reader import read
+from stateline.machine.expressions.json_schema import problems
 
 CHECKOUT = Path(__file__).parent.parent.parent
 VALIDATOR = jsonschema_rs.validator_for(machine_schema())

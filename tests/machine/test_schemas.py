@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.machine.schemas import problems, violations
+from stateline.machine.expressions.json_schema import problems, violations
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.machine.check import check
-from stateline.machine.conditions import mistake
+from stateline.machine.definition.check import check
+from stateline.machine.expressions.cel import mistake
 
 SLIPS = [
     ("output.a = 1", "`=` is not CEL (column 10)", "write == for `=`"),
@@ -152,8 +152,8 @@ def test_whatever_is_written_gets_one_line_that_says_what_is_wrong(expression: s
 
 def test_expressions_are_evaluated_without_what_explains_mistakes() -> None:
     code = (
-        "import sys; from stateline.machine.conditions import ConditionError, evaluate; evaluate('1 + 1', {});"
-        "before = 'stateline.machine.slips' in sys.modules\n"
+        "import sys; from stateline.machine.expressions.cel import ConditionError, evaluate; evaluate('1 + 1', {});"
+        "before = 'stateline.machine.expressions.cel_hints' in sys.modules\n"
         "try: evaluate('len(input)', {'input': []})\n"
         "except ConditionError as error: print(before, error.hint)"
     )

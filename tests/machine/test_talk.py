@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateline.errors import StatelineError
-from stateline.machine.advance import advance
-from stateline.machine.run import (
+from stateline.machine.decider.advance import advance
+from stateline.machine.decider.conversation import unsound
+from stateline.machine.decider.run import (
     Answered,
     CallEnded,
     CallsIntended,
@@ -25,7 +26,6 @@ from stateline.machine.run import (
     Started,
 )
 from stateline.machine.spec import Agent, Machine, Stage, Tool, Toolset
-from stateline.machine.talk import unsound
 
 USER = {"role": "user", "content": "Think."}
 READY = {"type": "tool", "id": "1", "name": "look", "arguments": {}, "position": 0, "status": "ready"}

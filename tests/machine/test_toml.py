@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.machine.check import check
-from stateline.machine.formats.reader import read
+from stateline.machine.definition.check import check
+from stateline.machine.definition.formats.reader import read
 from stateline.machine.problems import Path
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from model_server import ModelServer
 
-from stateline.model.choice import Choice, open_model
 from stateline.model.protocol import Model
+from stateline.model.providers.selection import Choice, open_model
 
 KEY = "sk-test-0123456789abcdef"
 

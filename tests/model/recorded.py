@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from stateline.model.exchange import digest_of, file_name
 from stateline.model.protocol import Reply, Request, Told
+from stateline.model.recordings.exchange import digest_of, file_name
 
 
 def ask(text: str, **more: Any) -> Request:

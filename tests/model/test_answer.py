@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.errors import AnswerRefused
+from stateline.errors import InvalidAnswerError
 from stateline.model.answer import parse_reply
 from stateline.model.protocol import Reply, ToolCall, ToolSpec
-from stateline.model.whole import MOST_CALLS
+from stateline.model.reply_validation import MOST_CALLS
 
 SEARCH = ToolSpec("search", "Searches.", {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]})
 NOW = ToolSpec("now", "The time.", {"type": "object"})
@@ -123,7 +123,7 @@ def test_calls_keep_ids_that_the_conversation_does_not_hold() -> None:
     ],
 )
 def test_anything_else_is_refused_and_the_run_still_waits(value: Any, said: str) -> None:
-    with pytest.raises(AnswerRefused) as raised:
+    with pytest.raises(InvalidAnswerError) as raised:
         parse_reply(value, TOOLS, ID)
     assert said in raised.value.message
     assert raised.value.message.endswith("nothing was lost, and the run still waits")
@@ -161,23 +161,23 @@ def test_with_a_schema_the_known_forms_are_still_read_as_such() -> None:
         ({"tools": [{"name": "serch"}]}, "no tool 'serch'"),
         ({"response": 7}, "neither text nor an object"),
     ):
-        with pytest.raises(AnswerRefused, match=said):
+        with pytest.raises(InvalidAnswerError, match=said):
             parse_reply(value, TOOLS, ID, schema=free)
 
 
 @pytest.mark.parametrize("value", [{"respose": "Paris."}, {"kind": 1}, ["bug"], {}, 7, None])
 def test_a_value_that_is_no_form_and_breaks_the_schema_is_refused_with_both_ways_to_answer(value: Any) -> None:
-    with pytest.raises(AnswerRefused) as raised:
+    with pytest.raises(InvalidAnswerError) as raised:
         parse_reply(value, TOOLS, ID, schema=FORM)
     assert "output_schema" in raised.value.message
     assert '{"response": "..."' in raised.value.hint
 
 
 def test_a_refusal_helps_with_what_was_meant() -> None:
-    with pytest.raises(AnswerRefused) as raised:
+    with pytest.raises(InvalidAnswerError) as raised:
         parse_reply({"tools": [{"name": "serch"}]}, TOOLS, ID)
     assert raised.value.hint == "did you mean 'search'? the tools of this request are search, now"
-    with pytest.raises(AnswerRefused) as raised:
+    with pytest.raises(InvalidAnswerError) as raised:
         parse_reply({"tools": [CALL]}, [], ID)
     assert raised.value.hint == "this request offers no tools"
 
@@ -191,7 +191,7 @@ values = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dic
 def test_whatever_comes_is_a_reply_or_refused(value: Any) -> None:
     try:
         reply = parse_reply(value, TOOLS, ID)
-    except AnswerRefused:
+    except InvalidAnswerError:
         return
     assert reply.content.strip() or reply.tool_calls
     assert len({call.id for call in reply.tool_calls}) == len(reply.tool_calls)
@@ -201,7 +201,7 @@ def test_whatever_comes_is_a_reply_or_refused(value: Any) -> None:
 @given(st.text(max_size=5))
 def test_words_from_an_answer_do_not_steer_a_terminal(word: str) -> None:
     for value in ({"tools": [{"name": f"x{word}"}]}, {f"x{word}": 1}, {"requestId": f"x{word}", "response": "x"}):
-        with pytest.raises(AnswerRefused) as raised:
+        with pytest.raises(InvalidAnswerError) as raised:
             parse_reply(value, TOOLS, ID)
         assert (raised.value.message + raised.value.hint).isprintable()
 
@@ -210,7 +210,7 @@ def test_arguments_that_nest_deeper_than_a_run_can_keep_are_refused() -> None:
     deep: Any = 1
     for _ in range(125):
         deep = [deep]
-    with pytest.raises(AnswerRefused, match="nested deeper"):
+    with pytest.raises(InvalidAnswerError, match="nested deeper"):
         parse_reply({"tools": [{"name": "now", "params": {"deep": deep}}]}, TOOLS, ID)
 
 
@@ -219,6 +219,6 @@ def test_an_answer_calls_as_many_tools_at_once_as_a_model_may_and_no_more() -> N
     for answer in ({"tools": [CALL] * MOST}, message(*[one] * MOST)):
         assert len(parse_reply(answer, TOOLS, ID).tool_calls) == MOST_CALLS == MOST
     for answer in ({"tools": [CALL] * (MOST + 1)}, message(*[one] * (MOST + 1))):
-        with pytest.raises(AnswerRefused, match="calls more than 1000 tools at once; nothing was lost") as caught:
+        with pytest.raises(InvalidAnswerError, match="calls more than 1000 tools at once; nothing was lost") as caught:
             parse_reply(answer, TOOLS, ID)
         assert caught.value.hint

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from model_server import ModelServer, Say
 
-from stateline.model.choice import Choice, open_model
 from stateline.model.protocol import Model, ModelFailed, Request, ToolSpec, Usage
+from stateline.model.providers.selection import Choice, open_model
 
 Opened = Callable[[str, ModelServer], Model]
 

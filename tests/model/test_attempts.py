@@ -11,8 +11,8 @@ import pytest
 from model.asked import QUICK, Opened, ask, asked, refusal
 from model_server import ModelServer, Say
 
-from stateline.model import wire
-from stateline.model.choice import Choice, open_model
+from stateline.model.providers import http
+from stateline.model.providers.selection import Choice, open_model
 
 
 def test_the_key_and_the_idempotency_key_are_sent_again_with_each_retry(
@@ -222,8 +222,8 @@ def test_a_call_that_was_paid_once_stays_paid_when_the_server_goes_away(provider
 def test_what_a_run_has_left_shortens_the_longest_silence_and_never_lengthens_it(
     own: float, left: float, silence: float
 ) -> None:
-    limits = wire.Wire("openai", asked(timeout=own, left=left), str).limits()
-    assert (limits.read, limits.connect) == (silence, min(silence, wire.CONNECT))
+    limits = http.Wire("openai", asked(timeout=own, left=left), str).limits()
+    assert (limits.read, limits.connect) == (silence, min(silence, http.CONNECT))
 
 
 @pytest.mark.parametrize(("own", "left", "bound"), [(0.0, 0.3, "timeout"), (30.0, 0.3, "timeout"), (0.3, 30.0, "")])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stateline.errors import RequestError
-from stateline.model.choice import MANUAL, Choice, choose, open_model
+from stateline.model.providers.selection import MANUAL, Choice, choose, open_model
 
 LOCAL = "http://127.0.0.1:8000/v1"
 KEY = "sk-test-0123456789abcdef"
@@ -205,7 +205,7 @@ real = importlib.machinery.PathFinder.find_spec
 importlib.machinery.PathFinder.find_spec = classmethod(
     lambda cls, name, *rest: None if name == {provider!r} else real(name, *rest))
 from stateline.errors import RequestError
-from stateline.model.choice import Choice, open_model
+from stateline.model.providers.selection import Choice, open_model
 try:
     open_model(Choice({provider!r}, "x"), environ={{}})
 except RequestError as error:
@@ -219,7 +219,7 @@ except RequestError as error:
 def test_a_choice_loads_no_sdk_and_no_http_library() -> None:
     program = """
 import sys
-from stateline.model.choice import choose, open_model
+from stateline.model.providers.selection import choose, open_model
 from stateline.model import answer, protocol
 open_model(choose("openai/x", environ={}), environ={"OPENAI_API_KEY": "sk-test-0123456789"})
 open_model(choose("anthropic/x", environ={}), environ={"ANTHROPIC_API_KEY": "sk-test-0123456789"})

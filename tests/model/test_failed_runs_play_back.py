@@ -11,9 +11,9 @@ from model_server import ModelServer, Say
 from scripted_model import write_machine
 
 from stateline import Store
+from stateline.contexts.literal import ContextRequest
 from stateline.errors import RequestError
-from stateline.model.playback import MODES
-from stateline.prestage.context import Wishes
+from stateline.model.recordings.playback import MODES
 from stateline.service.execute import Call, Options, execute, resume
 from stateline.service.models import ModelOptions, Models
 from stateline.service.outcome import Outcome
@@ -139,7 +139,9 @@ def test_a_bound_on_calls_counts_a_failed_one_in_a_playback_too(tmp_path: Path) 
 def asked(store: Store, **models: Any) -> Outcome:
     """``run -p`` with a context of its own name."""
     said = ModelOptions(**models)
-    return run(store, RunOptions(prompt="How far is the moon?", run="r", context="demo", wishes=Wishes(), models=said))
+    return run(
+        store, RunOptions(prompt="How far is the moon?", run="r", context="demo", wishes=ContextRequest(), models=said)
+    )
 
 
 def context(store: Store) -> Any:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stateline.model.choice import choose, open_model
 from stateline.model.protocol import Model, ModelFailed, Reply, Request, ToolSpec
+from stateline.model.providers.selection import choose, open_model
 
 if TYPE_CHECKING:
     from llmock.pytest_plugin import LLMock

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from model_server import ModelServer, Say
 
-from stateline.model.openai import OpenAIModel
 from stateline.model.protocol import Model, ModelFailed, Request, ToolCall, ToolSpec, Usage
+from stateline.model.providers.openai import OpenAIModel
 
 Opened = Callable[[str, ModelServer], Model]
 

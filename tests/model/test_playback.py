@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from model.recorded import Answering, ask, put, talk
 
-from stateline.bundle.redact import Redactor
-from stateline.errors import NotFound, PlaybackMiss, RequestError, UsageError, ValueRefused
-from stateline.model.playback import MODES, Playback
+from stateline.errors import InvalidValueError, NotFoundError, PlaybackMissError, RequestError, UsageError
 from stateline.model.protocol import Request
-from stateline.model.recording import Recorder, read_exchanges
+from stateline.model.recordings.playback import MODES, Playback
+from stateline.model.recordings.recording import Recorder, read_exchanges
+from stateline.redaction.redactor import Redactor
 
 
 def record(directory: Path, requests: list[Request]) -> list[str]:
@@ -72,7 +72,7 @@ def test_hybrid_never_plays_a_recording_twice(tmp_path: Path) -> None:
     # What was found by its digest is not given again to a request that nothing fits.
     said = [playback.reply(ask(text)).content for text in ("c", "?", "a", "?")]
     assert said == ["reply 3", "reply 1", "reply 2", "reply 4"]
-    with pytest.raises(PlaybackMiss, match="all 4 recordings"):
+    with pytest.raises(PlaybackMissError, match="all 4 recordings"):
         playback.reply(ask("a"))
 
 
@@ -105,7 +105,7 @@ def test_one_recording_that_did_not_fit_is_told_by_itself(tmp_path: Path) -> Non
 def test_a_changed_prompt_is_noticed_in_strict_mode_and_nothing_is_played(tmp_path: Path) -> None:
     record(tmp_path / "rec", talk(2))
     playback = Playback(tmp_path / "rec", "strict")
-    with pytest.raises(PlaybackMiss):
+    with pytest.raises(PlaybackMissError):
         playback.reply(ask("question one"))
     assert (playback.used, playback.unplayed()) == ([], [1, 2])
     assert playback.reply(talk(2)[0]).content == "to question 1"
@@ -128,11 +128,11 @@ def test_a_missing_directory_is_a_typed_error_and_so_is_an_empty_one(tmp_path: P
     (tmp_path / "sets").mkdir()
     put(tmp_path / "golden", 1, ask("x"))
     put(tmp_path / "sets" / "inner", 1, ask("x"))
-    with pytest.raises(NotFound, match=r"none does not exist.*/golden, .*/sets/inner$"):
+    with pytest.raises(NotFoundError, match=r"none does not exist.*/golden, .*/sets/inner$"):
         Playback(tmp_path / "none")
-    with pytest.raises(NotFound, match=r"sets holds no recordings.*/golden, .*/sets/inner$"):
+    with pytest.raises(NotFoundError, match=r"sets holds no recordings.*/golden, .*/sets/inner$"):
         Playback(tmp_path / "sets")
-    with pytest.raises(NotFound, match="the recording holds no recordings"):
+    with pytest.raises(NotFoundError, match="the recording holds no recordings"):
         Playback([])
 
 
@@ -176,10 +176,10 @@ def test_each_purpose_has_an_order_of_its_own(tmp_path: Path, mode: Any) -> None
 def test_a_purpose_that_was_never_recorded_is_told_from_one_that_is_used_up(tmp_path: Path) -> None:
     put(tmp_path, 1, ask("x"))
     playback = Playback(tmp_path)
-    with pytest.raises(PlaybackMiss, match="holds no recording for `derive` among its 1"):
+    with pytest.raises(PlaybackMissError, match="holds no recording for `derive` among its 1"):
         playback.reply(ask("x", purpose="derive"))
     playback.reply(ask("x"))
-    with pytest.raises(PlaybackMiss, match="the one recording for `turn`") as used_up:
+    with pytest.raises(PlaybackMissError, match="the one recording for `turn`") as used_up:
         playback.reply(ask("x"))
     assert "the run is as it was" in used_up.value.message
     assert used_up.value.hint
@@ -196,10 +196,10 @@ def test_a_recording_needs_no_model_to_be_named_and_heeds_one_that_is(tmp_path: 
     put(tmp_path, 1, ask("x"))
     put(tmp_path, 2, ask("y", model="test/two"))
     playback = Playback(tmp_path, "strict")
-    with pytest.raises(PlaybackMiss) as missed:
+    with pytest.raises(PlaybackMissError) as missed:
         playback.reply(ask("x", model="test/two"))
     assert '+  "model": "test/two",' in missed.value.message
-    with pytest.raises(PlaybackMiss) as missed:
+    with pytest.raises(PlaybackMissError) as missed:
         playback.reply(ask("z", model=""))
     assert "model" not in missed.value.message.split("@@")[1]
     assert [playback.reply(ask(text, model="")).content for text in "xy"] == ["reply 1", "reply 2"]
@@ -283,7 +283,7 @@ def test_a_request_that_has_no_digest_is_refused_and_uses_nothing(tmp_path: Path
     put(tmp_path, 1, ask("x"))
     heard: list[str] = []
     playback = Playback(tmp_path, mode)
-    with pytest.raises(ValueRefused):
+    with pytest.raises(InvalidValueError):
         playback.reply(ask("\ud800"), heard.append)
     assert (heard, playback.unplayed()) == ([], [1])
 
@@ -326,7 +326,7 @@ def test_a_request_that_was_edited_is_told_of_once_and_compared_as_it_is(tmp_pat
     path = put(tmp_path, 1, ask("old words"))
     path.write_text(path.read_text().replace("old words", "new words"))
     playback = Playback(tmp_path, "strict")
-    with pytest.raises(PlaybackMiss):
+    with pytest.raises(PlaybackMissError):
         playback.reply(ask("old words"))
     assert playback.reply(ask("new words")).content == "reply 1"
     assert len(playback.warnings) == 1
@@ -342,7 +342,7 @@ def test_a_secret_in_the_request_is_masked_before_it_is_compared(tmp_path: Path)
     request = ask("use sk-live-0123456789")
     Recorder(Answering(lambda _: "ok"), tmp_path / "rec", mask).reply(request)
     assert Playback(tmp_path / "rec", "strict", mask=mask).reply(request).content == "ok"
-    with pytest.raises(PlaybackMiss) as missed:
+    with pytest.raises(PlaybackMissError) as missed:
         Playback(tmp_path / "rec", "strict", mask=mask).reply(ask("drop sk-live-0123456789"))
     assert "sk-live" not in str(missed.value)
 
@@ -354,7 +354,7 @@ def test_neither_sdk_is_loaded_and_no_network(tmp_path: Path) -> None:
     put(tmp_path, 1, ask("x"))
     code = (
         "import sys\n"
-        "from stateline.model.playback import Playback\n"
+        "from stateline.model.recordings.playback import Playback\n"
         "from stateline.model.protocol import Request\n"
         "request = Request(model='test/one', messages=[{'role': 'user', 'content': 'x'}])\n"
         "print(Playback(sys.argv[1], 'strict').reply(request).content)\n"

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model.recorded import ask, put, talk
 
-from stateline.errors import PlaybackMiss, StatelineError
-from stateline.model import difference
-from stateline.model.playback import Playback
+from stateline.errors import PlaybackMissError, StatelineError
 from stateline.model.protocol import Request
+from stateline.model.recordings import playback_miss
+from stateline.model.recordings.playback import Playback
 
 
-def miss(directory: Path, request: Request, used: Any = ()) -> PlaybackMiss:
-    with pytest.raises(PlaybackMiss) as missed:
+def miss(directory: Path, request: Request, used: Any = ()) -> PlaybackMissError:
+    with pytest.raises(PlaybackMissError) as missed:
         Playback(directory, "strict", used).reply(request)
     return missed.value
 
@@ -77,7 +77,7 @@ def test_recordings_of_other_purposes_and_used_ones_are_not_the_nearest(tmp_path
 def test_only_where_two_requests_part_is_shown(tmp_path: Path) -> None:
     old, new = talk(40)[-1], talk(40)[-1]
     new.messages[10]["content"] = "something else"
-    lines = difference.unified(old.document(), new.document(), ("old", "new"))
+    lines = playback_miss.unified(old.document(), new.document(), ("old", "new"))
     assert len(lines) == 9
     assert [line for line in lines if line[:1] in "+-"] == [
         "--- old",
@@ -89,7 +89,7 @@ def test_only_where_two_requests_part_is_shown(tmp_path: Path) -> None:
 
 def test_a_long_prompt_is_compared_by_its_lines(tmp_path: Path) -> None:
     text = "\n".join(f"Rule {number}: be kind to users of kind {number}." for number in range(50))
-    lines = difference.unified(
+    lines = playback_miss.unified(
         ask(text).document(), ask(text.replace("Rule 30: be", "Rule 30: be not")).document(), ("old", "new")
     )
     assert len(lines) < 12
@@ -131,11 +131,11 @@ def test_no_look_is_taken_at_more_than_its_bound() -> None:
             read.append(number)
             yield number, {"messages": "x"}
 
-    assert difference.nearest({"messages": "x"}, candidates(), otherwise=5) == 0
+    assert playback_miss.nearest({"messages": "x"}, candidates(), otherwise=5) == 0
     assert len(read) <= 64
-    assert difference.nearest({}, iter(()), otherwise=5) == 5
+    assert playback_miss.nearest({}, iter(()), otherwise=5) == 5
     huge = ((number, {"messages": "x" * (33 * 1024 * 1024)}) for number in range(3))
-    assert difference.nearest({"messages": "y"}, huge, otherwise=9) == 0
+    assert playback_miss.nearest({"messages": "y"}, huge, otherwise=9) == 0
     assert next(huge)[0] == 1
 
 
@@ -149,9 +149,9 @@ _documents = st.builds(
 
 @given(old=_documents, new=_documents)
 def test_a_diff_is_empty_for_equal_requests_only_and_its_lines_are_theirs(old: Any, new: Any) -> None:
-    lines = difference.unified(old, new, ("old", "new"))
+    lines = playback_miss.unified(old, new, ("old", "new"))
     assert bool(lines) == (old != new)
-    assert (difference.members(old, new) == "nothing") == (old == new)
+    assert (playback_miss.members(old, new) == "nothing") == (old == new)
     if not lines:
         return
     assert lines[:3] == ["--- old", "+++ new", "@@"]
@@ -170,7 +170,7 @@ def test_a_diff_is_empty_for_equal_requests_only_and_its_lines_are_theirs(old: A
 
 def test_where_two_requests_differ_is_said_in_words() -> None:
     old, new = talk(3)[-1], talk(3, settings={"top_p": 1})[-1]
-    assert difference.members(old.document(), new.document()) == "settings"
-    assert difference.members(old.document(), talk(2)[-1].document()) == "messages from number 4 on"
+    assert playback_miss.members(old.document(), new.document()) == "settings"
+    assert playback_miss.members(old.document(), talk(2)[-1].document()) == "messages from number 4 on"
     new.messages[1]["content"] = "else"
-    assert difference.members(old.document(), new.document()) == "messages from number 2 on, settings"
+    assert playback_miss.members(old.document(), new.document()) == "messages from number 2 on, settings"

@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from model.recorded import Scripted, ask
 
-from stateline.errors import PlaybackMiss
-from stateline.model.exchange import Exchange
-from stateline.model.playback import MODES, Playback
+from stateline.errors import PlaybackMissError
 from stateline.model.protocol import Reply, Request, ToolCall, Usage
-from stateline.model.recording import Recorder
+from stateline.model.recordings.exchange import Exchange
+from stateline.model.recordings.playback import MODES, Playback
+from stateline.model.recordings.recording import Recorder
 
 
 # Few words and few purposes: most requests fit some recording, and many fit several.
@@ -76,7 +76,7 @@ def oracle(mode: str, recorded: list[Exchange], asked: list[Request]) -> tuple[l
 def said(playback: Playback, request: Request) -> str:
     try:
         return playback.reply(request).content
-    except PlaybackMiss:
+    except PlaybackMissError:
         return "miss"
 
 
@@ -165,7 +165,7 @@ def test_a_miss_changes_nothing_and_is_the_same_again(mode: Any, recorded: list[
     for _ in range(2):
         try:
             playback.reply(asked)
-        except PlaybackMiss as missed:
+        except PlaybackMissError as missed:
             misses.append(missed.document())
             assert (playback.used, playback.stale) == ([], [])
             assert len(playback.unplayed()) == len(recorded)

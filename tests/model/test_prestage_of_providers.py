@@ -11,16 +11,18 @@ from model_server import ModelServer, Say
 from pydantic import TypeAdapter
 
 from stateline import Store
+from stateline.contexts import by_model as prestage
+from stateline.contexts.literal import ContextRequest
+from stateline.contexts.prepare import ContextOptions, prepare
 from stateline.errors import RequestError
 from stateline.model.protocol import Model, ToolSpec
-from stateline.prestage import model as prestage
-from stateline.prestage.context import Wishes
-from stateline.service.contexts import ContextOptions, prepare
 
 Opened = Callable[[str, ModelServer], Model]
 
 TOOLS = [ToolSpec("search", "Finds.", {"type": "object", "properties": {"q": {"type": "string"}}})]
-WISHES = Wishes(model="p/m", tools=TOOLS, developer=["Cite."], settings={"top_k": 3}, task="What is in the box?")
+WISHES = ContextRequest(
+    model="p/m", tools=TOOLS, developer=["Cite."], settings={"top_k": 3}, task="What is in the box?"
+)
 CONTEXT = '{"prompts": {"system": "Be brief.", "developer": ["Ask."]}, "settings": {"temperature": 0.2}}'
 
 
@@ -35,7 +37,7 @@ def shape(provider: str) -> Any:
     return OpenAI
 
 
-def demand_shape(provider: str, body: dict[str, Any]) -> None:
+def require_shape(provider: str, body: dict[str, Any]) -> None:
     """The body is one that the SDK's own types allow: no member that they do not know, and none of another type."""
     typed = shape(provider)
     assert body.keys() <= get_type_hints(typed).keys()
@@ -68,7 +70,7 @@ def test_the_request_has_the_schema_where_the_sdk_has_it(opened: Opened, provide
         assert derived(store, model)["settings"] == {"temperature": 0.2, "top_k": 3}
         derived(store, model, refine="Tighten it.")
         for sent in server.requests:
-            demand_shape(provider, sent)
+            require_shape(provider, sent)
             if provider == "anthropic":
                 assert sent["output_config"] == {"format": {"type": "json_schema", "schema": schema}}
             else:
@@ -86,7 +88,7 @@ def test_an_endpoint_without_schemas_is_asked_once_more_in_words(opened: Opened,
     with ModelServer(Say(words[provider], status=400), fenced) as server:
         assert derived(Store.in_memory(), opened(provider, server))["prompts"]["system"] == "Be brief."
         first, second = server.requests
-    demand_shape(provider, first)
+    require_shape(provider, first)
     assert not second.keys() & {"output_config", "response_format"}
     assert "valid under the JSON Schema" in json.dumps(second)
 

@@ -250,7 +250,7 @@ def test_redirects_are_not_followed_so_that_the_key_stays(opened: Opened, provid
 def test_an_answer_that_never_ends_is_cut_off(
     opened: Opened, provider: str, monkeypatch: pytest.MonkeyPatch, streamed: bool
 ) -> None:
-    monkeypatch.setattr("stateline.model.wire.LIMIT", 10_000)
+    monkeypatch.setattr("stateline.model.providers.http.LIMIT", 10_000)
     with ModelServer(Say("flood " * 10_000)) as server:
         failure = refusal(opened(provider, server), asked(), streamed)
         assert server.count == 1
@@ -360,12 +360,12 @@ def test_certificates_are_read_once_for_all_calls_and_checked_in_each(
 ) -> None:
     import ssl
 
-    from stateline.model import wire
+    from stateline.model.providers import http
 
     # Only certificates of the environment are read by the function that is counted here.
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
-    wire._trust.cache_clear()
+    http._trust.cache_clear()
     made: list[ssl.SSLContext] = []
     make = ssl.create_default_context
 
@@ -378,7 +378,7 @@ def test_certificates_are_read_once_for_all_calls_and_checked_in_each(
         for _ in range(3):
             opened(provider, server).reply(asked())
     (trust,) = made
-    wire._trust.cache_clear()
+    http._trust.cache_clear()
     assert (trust.verify_mode, trust.check_hostname) == (ssl.CERT_REQUIRED, True)
 
 

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model.recorded import Scripted, ask, put
 
-from stateline.bundle.redact import Redactor
-from stateline.errors import PlaybackMiss, RequestError
-from stateline.model import recording
-from stateline.model.exchange import Failure
-from stateline.model.playback import MODES, Playback
+from stateline.errors import PlaybackMissError, RequestError
 from stateline.model.protocol import FailureKind, ModelFailed, Reply, Request
-from stateline.model.recording import Recorder, read_exchanges
+from stateline.model.recordings import recording
+from stateline.model.recordings.exchange import Failure
+from stateline.model.recordings.playback import MODES, Playback
+from stateline.model.recordings.recording import Recorder, read_exchanges
+from stateline.redaction.redactor import Redactor
 
 SECRET = "sk-live-0123456789abcdef"
 DOWN = ModelFailed("model", "openai answered with status 503: down (tried 3 times)", "try again later")
@@ -159,7 +159,7 @@ def test_a_run_that_was_given_up_does_not_stand_before_the_one_that_worked(tmp_p
     playback = Playback(tmp_path, mode)
     assert heard(playback, turn("c", 1)) == "well"
     assert (playback.used, playback.closing()) == ([3], [])
-    with pytest.raises(PlaybackMiss):
+    with pytest.raises(PlaybackMissError):
         playback.reply(turn("c", 2, "z"))
 
 

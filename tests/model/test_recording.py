@@ -17,23 +17,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model.recorded import Answering, Scripted, ask, put, talk
 
-from stateline.bundle.redact import Redactor
 from stateline.errors import (
-    NewerVersion,
-    NotFound,
+    InvalidValueError,
+    NewerVersionError,
+    NotFoundError,
     RequestError,
     StatelineError,
     StorageError,
-    UnsafePlace,
+    UnsafePathError,
     UsageError,
-    ValueRefused,
 )
-from stateline.model import recording
-from stateline.model.exchange import LIMIT, MEND, Exchange, parse_exchange, render
 from stateline.model.protocol import Reply, Request, ToolCall, ToolSpec, Usage
-from stateline.model.recording import Recorder, check_place, read_exchanges
-from stateline.process.interrupts import Interrupted, Signals
-from stateline.store.fs import HandleFs
+from stateline.model.recordings import recording
+from stateline.model.recordings.exchange import LIMIT, MEND, Exchange, parse_exchange, render
+from stateline.model.recordings.recording import Recorder, check_place, read_exchanges
+from stateline.process.signals import Interrupted, Signals
+from stateline.redaction.redactor import Redactor
+from stateline.store.local.filesystem import Filesystem
 
 SECRET = "sk-live-0123456789abcdef"
 
@@ -207,10 +207,10 @@ def test_a_directory_that_others_may_write_to_is_refused_before_anything_is_sent
     place.mkdir()
     place.chmod(mode)
     model = Answering()
-    with pytest.raises(UnsafePlace, match="others may use it; nothing was recorded or sent") as refused:
+    with pytest.raises(UnsafePathError, match="others may use it; nothing was recorded or sent") as refused:
         Recorder(model, place).reply(ask("x"))
     assert f"chmod go-w {place}" in refused.value.hint
-    with pytest.raises(UnsafePlace):
+    with pytest.raises(UnsafePathError):
         check_place(place)
     assert (model.calls, os.listdir(place)) == (0, [])
     assert stat.S_IMODE(place.stat().st_mode) == mode
@@ -227,7 +227,12 @@ def test_a_symlink_a_file_and_what_lies_below_a_file_are_no_directories_to_recor
     (tmp_path / "link").symlink_to(tmp_path / "real")
     (tmp_path / "file").write_text("mine")
     model = Answering()
-    for name, error in (("link", UnsafePlace), ("link/", UnsafePlace), ("file", UnsafePlace), ("file/x", StorageError)):
+    for name, error in (
+        ("link", UnsafePathError),
+        ("link/", UnsafePathError),
+        ("file", UnsafePathError),
+        ("file/x", StorageError),
+    ):
         with pytest.raises(error):
             Recorder(model, f"{tmp_path}/{name}").reply(ask("x"))
         with pytest.raises(error):
@@ -242,7 +247,7 @@ def test_a_symlink_a_file_and_what_lies_below_a_file_are_no_directories_to_recor
 def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rec").mkdir(mode=0o700)
     os.chown(tmp_path / "rec", 12345, 12345)
-    with pytest.raises(UnsafePlace, match="belongs to user 12345"):
+    with pytest.raises(UnsafePathError, match="belongs to user 12345"):
         Recorder(Answering(), tmp_path / "rec").reply(ask("x"))
 
 
@@ -268,7 +273,7 @@ def test_a_request_that_could_not_be_read_again_is_refused_before_it_is_sent(tmp
     assert not (tmp_path / "rec").exists()
 
 
-class Failing(HandleFs):
+class Failing(Filesystem):
     """Refuses one call, by name, with an errno."""
 
     def __init__(self, call: str, number: int) -> None:
@@ -331,7 +336,7 @@ def test_a_reply_that_cannot_be_kept_is_returned_as_it_is(tmp_path: Path) -> Non
         assert read_exchanges(tmp_path / str(number)) == []
 
 
-class Linkless(HandleFs):
+class Linkless(Filesystem):
     """A file system without hard links."""
 
     def link(self, *_: object) -> None:
@@ -588,14 +593,14 @@ TEXTS = {
 @pytest.mark.parametrize("what", TEXTS)
 def test_a_file_that_is_no_json_is_refused_by_name(tmp_path: Path, what: str) -> None:
     (tmp_path / "0001.json").write_bytes(TEXTS[what])
-    with pytest.raises(ValueRefused) as refused:
+    with pytest.raises(InvalidValueError) as refused:
         read_exchanges(tmp_path)
     assert str(tmp_path / "0001.json") in refused.value.message
 
 
 def test_an_exchange_of_a_newer_version_is_told_apart(tmp_path: Path) -> None:
     put(tmp_path, 1, ask("x"), version="2", more=[])
-    with pytest.raises(NewerVersion, match="version 2"):
+    with pytest.raises(NewerVersionError, match="version 2"):
         read_exchanges(tmp_path)
 
 
@@ -705,7 +710,7 @@ def test_a_missing_directory_is_an_error_that_lists_the_recordings_near_it(tmp_p
     (tmp_path / "wrong").mkdir()
     (tmp_path / "wrong" / "turn-1.json").write_text("{}")
     (tmp_path / "loop").symlink_to(tmp_path)
-    with pytest.raises(NotFound) as missing:
+    with pytest.raises(NotFoundError) as missing:
         read_exchanges(tmp_path / "goldne")
     near = [f"{tmp_path}/{name}" for name in ("golden", "sets/deep", "sets/triage")]
     assert missing.value.message == (
@@ -720,10 +725,10 @@ def test_near_is_seen_from_what_exists_and_spelt_as_the_caller_does(
     put(tmp_path / "recordings", 1, ask("x"))
     monkeypatch.chdir(tmp_path)
     for path in ("missing", "no/such/place", "recordings/x", "./gone/"):
-        with pytest.raises(NotFound, match=r"recordings near by: recordings$"):
+        with pytest.raises(NotFoundError, match=r"recordings near by: recordings$"):
             read_exchanges(path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(NotFound, match=r"file is not a directory.* near by: recordings$"):
+    with pytest.raises(NotFoundError, match=r"file is not a directory.* near by: recordings$"):
         read_exchanges("file")
 
 
@@ -735,15 +740,15 @@ def test_the_look_around_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for number in range(12):
         put(tmp_path / f"rec{number:02d}", 1, ask("x"))
     os.mkfifo(tmp_path / "0001.json")
-    with pytest.raises(NotFound) as missing:
+    with pytest.raises(NotFoundError) as missing:
         read_exchanges(tmp_path / "none")
     assert missing.value.message.count("/rec") == 8
     assert missing.value.message.endswith(" and 4 more")
-    monkeypatch.setattr("stateline.model.nearby._ENTRIES", 20)
-    with pytest.raises(NotFound, match=r"nothing to play back$"):
+    monkeypatch.setattr("stateline.model.recordings.nearby._ENTRIES", 20)
+    with pytest.raises(NotFoundError, match=r"nothing to play back$"):
         read_exchanges(tmp_path / "none")
 
 
 def test_where_nothing_is_near_nothing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match=r"nothing to play back$"):
+    with pytest.raises(NotFoundError, match=r"nothing to play back$"):
         read_exchanges(tmp_path / "none")

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from stateline.model.playback import MODES, Playback
 from stateline.model.protocol import Request
-from stateline.model.recording import read_exchanges
+from stateline.model.recordings.playback import MODES, Playback
+from stateline.model.recordings.recording import read_exchanges
 
 TESTS = Path(__file__).resolve().parent.parent
 
@@ -23,7 +23,7 @@ TESTS = Path(__file__).resolve().parent.parent
 MANY = """
 import sys
 from model.recorded import Answering, ask
-from stateline.model.recording import Recorder
+from stateline.model.recordings.recording import Recorder
 place, who, count = sys.argv[1:]
 recorder = Recorder(Answering(), place)
 for number in range(int(count)):
@@ -37,7 +37,7 @@ print(*recorder.used)
 RUN = """
 import json, os, signal, sys
 from model.recorded import Answering, talk
-from stateline.model.recording import Recorder
+from stateline.model.recordings.recording import Recorder
 place, saved, ledger, turns, die = sys.argv[1:]
 
 def pay(request):

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from model_server import ModelServer, Say
 
-from stateline.model.choice import Choice, open_model
 from stateline.model.protocol import ModelFailed, Request
+from stateline.model.providers.selection import Choice, open_model
 
 KEY = "sk-secret-of-a-test-0123456789"
 HI: list[dict[str, Any]] = [{"role": "user", "content": "Hi"}]
@@ -88,7 +88,7 @@ def test_no_error_holds_the_key(provider: str, streamed: bool, fault: str) -> No
 def test_the_sdks_own_logs_hold_no_key_and_stay_off_stdout(provider: str, level: str, tmp_path: Path) -> None:
     program = """
 import sys
-from stateline.model.choice import choose, open_model
+from stateline.model.providers.selection import choose, open_model
 from stateline.model.protocol import ModelFailed, Request
 model = open_model(choose(sys.argv[1]))
 request = Request(model="x", messages=[{"role": "user", "content": "Hi"}], key="k", timeout=5.0)
@@ -119,7 +119,7 @@ except ModelFailed as failed:
 def test_without_being_asked_nothing_is_written(provider: str, tmp_path: Path) -> None:
     program = """
 import sys
-from stateline.model.choice import choose, open_model
+from stateline.model.providers.selection import choose, open_model
 from stateline.model.protocol import Request
 open_model(choose(sys.argv[1])).reply(Request(model="x", messages=[{"role": "user", "content": "Hi"}]))
 """

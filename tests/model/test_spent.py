@@ -13,10 +13,10 @@ from model.recorded import Scripted
 from model_server import CHAT, MESSAGES, ModelServer, Say, written
 
 from stateline.errors import RequestError
-from stateline.model import wire
-from stateline.model.playback import Playback
 from stateline.model.protocol import ModelFailed, Reply, Request, Spent, Usage
-from stateline.model.recording import Recorder
+from stateline.model.providers import http
+from stateline.model.recordings.playback import Playback
+from stateline.model.recordings.recording import Recorder
 
 CUT = {"openai": "length", "anthropic": "max_tokens"}
 HELD = {"openai": "content_filter", "anthropic": "refusal"}
@@ -147,7 +147,7 @@ def test_a_call_without_a_time_of_its_own_ends_all_the_same(
     opened: Opened, provider: str, streamed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Something comes all the time, so that no wait for anything is long."""
-    monkeypatch.setattr(wire, "WHOLE", 1.0)
+    monkeypatch.setattr(http, "WHOLE", 1.0)
     drip = Say("drip " * 200, pause=0.1)
     if not streamed:
         drip = Say(body=b" " * 4000, drip=0.1)
@@ -176,7 +176,7 @@ def test_a_server_that_keeps_keys_is_asked_for_something_new_where_something_is_
 
 
 def test_another_model_is_asked_by_another_key(provider: str) -> None:
-    from stateline.model.choice import Choice, open_model
+    from stateline.model.providers.selection import Choice, open_model
 
     with ModelServer(otherwise=Say("Hi.")) as server:
         url = server.url if provider == "openai" else server.origin
@@ -212,7 +212,7 @@ def test_a_mistake_in_the_environment_is_told_and_nothing_is_sent(
     # Keys are logged only where certificates come from the environment.
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
     monkeypatch.setenv(name, value)
-    wire._trust.cache_clear()
+    http._trust.cache_clear()
     try:
         with ModelServer(otherwise=Say("Hi.")) as server:
             with pytest.raises(RequestError, match="nothing was sent") as raised:
@@ -220,7 +220,7 @@ def test_a_mistake_in_the_environment_is_told_and_nothing_is_sent(
             assert server.count == 0
     finally:
         monkeypatch.undo()
-        wire._trust.cache_clear()
+        http._trust.cache_clear()
     assert cause in raised.value.message
     assert name in raised.value.hint
 

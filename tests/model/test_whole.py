@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.model.asking import closed, unfenced
 from stateline.model.protocol import ModelFailed, Request
-from stateline.model.whole import Called, Draft, Text, new_ids, whole
+from stateline.model.providers.request_parts import closed, unfenced
+from stateline.model.reply_validation import Called, Draft, Text, new_ids, whole
 
 REQUEST = Request(model="m", messages=[])
 

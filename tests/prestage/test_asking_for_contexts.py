@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from model.recorded import Scripted
 
+from stateline.contexts.by_model import ask, derivation, refinement
+from stateline.contexts.literal import ContextRequest
+from stateline.contexts.literal import derive as literal
 from stateline.errors import RequestError
 from stateline.model.protocol import ModelFailed, Reply, Request
-from stateline.model.recording import Recorder
-from stateline.prestage.context import Wishes
-from stateline.prestage.context import derive as literal
-from stateline.prestage.model import ask, derivation, refinement
+from stateline.model.recordings.recording import Recorder
 
-DERIVE = derivation(Wishes(model="m"))
-REFINE = refinement(literal(Wishes()), Wishes(model="m", refine="R"))
+DERIVE = derivation(ContextRequest(model="m"))
+REFINE = refinement(literal(ContextRequest()), ContextRequest(model="m", refine="R"))
 
 
 def refused(request: Request, failed: ModelFailed) -> RequestError:

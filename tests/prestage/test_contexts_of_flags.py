@@ -7,26 +7,26 @@ from typing import Any
 import pytest
 
 from stateline.bundle import canonical
-from stateline.errors import RequestError
-from stateline.model.protocol import CALLS_OWN, ToolSpec
-from stateline.prestage.context import (
+from stateline.contexts.literal import (
     LIMIT,
+    ContextRequest,
     Draft,
-    Wishes,
-    demand_settings,
     derive,
     drift,
     laid_over,
     left_out,
     refine,
+    require_settings,
     under,
 )
+from stateline.errors import RequestError
+from stateline.model.protocol import CALLS_OWN, ToolSpec
 
-MADE = Wishes(model="m", base_url="u", toolset="t")
+MADE = ContextRequest(model="m", base_url="u", toolset="t")
 
 
 def made(**wishes: Any) -> dict[str, Any]:
-    return derive(Wishes(**wishes))
+    return derive(ContextRequest(**wishes))
 
 
 def unlike(what: str, was: str, said: str) -> str:
@@ -50,25 +50,25 @@ def test_a_null_that_is_there_already_stays_until_its_name_is_said() -> None:
 @pytest.mark.parametrize("value", ["evil", 0, False, "", []])
 def test_what_each_call_says_itself_is_no_setting_whatever_its_value(name: str, value: Any) -> None:
     with pytest.raises(RequestError, match=f"the setting {name}:"):
-        demand_settings({"seed": 1, name: value})
+        require_settings({"seed": 1, name: value})
 
 
 @pytest.mark.parametrize("name", CALLS_OWN)
 def test_what_each_call_says_itself_may_be_taken_out_of_a_context_that_has_it(name: str) -> None:
-    demand_settings({name: None})
+    require_settings({name: None})
     old = {**made(), "settings": {name: "x", "seed": 1}}
-    assert refine(old, Wishes(settings={name: None}))["settings"] == {"seed": 1}
+    assert refine(old, ContextRequest(settings={name: None}))["settings"] == {"seed": 1}
 
 
 # -- prompts and their size --------------------------------------------------------------------------------------------
 
 
 def test_a_refinement_follows_the_instructions_that_are_there() -> None:
-    first = refine(made(system="S", developer=["A"]), Wishes(refine="B"))
-    second = refine(first, Wishes(refine="C", settings={"seed": 1}))
+    first = refine(made(system="S", developer=["A"]), ContextRequest(refine="B"))
+    second = refine(first, ContextRequest(refine="C", settings={"seed": 1}))
     assert second["prompts"] == {"system": "S", "developer": ["A", "B", "C"]}
     assert second["refinements"] == {"count": 2, "last": {"text": "C", "settings": {"seed": 1}}}
-    third = refine(second, Wishes(settings={"seed": None}))
+    third = refine(second, ContextRequest(settings={"seed": None}))
     assert third["prompts"] == second["prompts"]
     assert third["refinements"] == {"count": 3, "last": {"text": None, "settings": {"seed": None}}}
 
@@ -76,7 +76,7 @@ def test_a_refinement_follows_the_instructions_that_are_there() -> None:
 def test_what_others_keep_among_the_prompts_outlives_a_refinement() -> None:
     old = made(system="S")
     old["prompts"]["notes"] = "by hand"
-    assert refine(old, Wishes(refine="R"))["prompts"] == {"system": "S", "developer": ["R"], "notes": "by hand"}
+    assert refine(old, ContextRequest(refine="R"))["prompts"] == {"system": "S", "developer": ["R"], "notes": "by hand"}
 
 
 def test_without_tools_a_context_names_none() -> None:
@@ -85,8 +85,8 @@ def test_without_tools_a_context_names_none() -> None:
 
 
 def test_an_empty_system_prompt_that_is_said_stands_over_a_proposed_one() -> None:
-    assert under(Draft("M", [], {}), Wishes(system="")).system == ""
-    assert under(Draft("M", [], {}), Wishes()).system == "M"
+    assert under(Draft("M", [], {}), ContextRequest(system="")).system == ""
+    assert under(Draft("M", [], {}), ContextRequest()).system == "M"
 
 
 def test_a_context_of_exactly_the_limit_can_be_made_and_none_of_a_byte_more() -> None:
@@ -139,12 +139,12 @@ def test_a_setting_that_changed_or_that_the_operator_took_out_is_no_loss() -> No
 @pytest.mark.parametrize("task", [None, "x"])
 def test_a_call_like_the_one_that_made_the_context_is_told_nothing(task: str | None) -> None:
     for wishes in ({}, {"model": "m"}, {"base_url": "u"}, {"model": "m", "base_url": "u", "toolset": "t"}):
-        assert drift(made(**wishes), Wishes(**wishes, task=task)) == []
+        assert drift(made(**wishes), ContextRequest(**wishes, task=task)) == []
 
 
 @pytest.mark.parametrize("task", [None, "x"])
 def test_each_thing_that_is_said_otherwise_is_told(task: str | None) -> None:
-    assert drift(derive(MADE), Wishes(model="n", base_url="v", toolset="s", task=task)) == [
+    assert drift(derive(MADE), ContextRequest(model="n", base_url="v", toolset="s", task=task)) == [
         unlike("model", "@m", "@n"),
         unlike("base URL", "@u", "@v"),
         unlike("toolset", "@t", "@s"),
@@ -152,30 +152,30 @@ def test_each_thing_that_is_said_otherwise_is_told(task: str | None) -> None:
 
 
 def test_without_a_task_a_call_is_asked_only_about_what_it_says() -> None:
-    assert drift(derive(MADE), Wishes()) == []
-    assert drift(derive(MADE), Wishes(model="m")) == []
+    assert drift(derive(MADE), ContextRequest()) == []
+    assert drift(derive(MADE), ContextRequest(model="m")) == []
 
 
 def test_a_task_for_the_same_model_elsewhere_and_without_tools_is_told_of_both() -> None:
-    assert drift(derive(MADE), Wishes(model="m", task="x")) == [
+    assert drift(derive(MADE), ContextRequest(model="m", task="x")) == [
         unlike("base URL", "@u", "no base URL"),
         unlike("toolset", "@t", "no toolset"),
     ]
 
 
 def test_a_task_for_no_model_is_told_nothing_of_models_and_where_they_are() -> None:
-    assert drift(made(model="m", base_url="u"), Wishes(task="x")) == []
-    assert drift(derive(MADE), Wishes(task="x")) == [unlike("toolset", "@t", "no toolset")]
+    assert drift(made(model="m", base_url="u"), ContextRequest(task="x")) == []
+    assert drift(derive(MADE), ContextRequest(task="x")) == [unlike("toolset", "@t", "no toolset")]
 
 
 def test_a_context_that_was_made_for_no_model_fits_any_but_not_any_tools() -> None:
-    said = Wishes(model="m", base_url="u", toolset="s", task="x")
+    said = ContextRequest(model="m", base_url="u", toolset="s", task="x")
     assert drift(made(), said) == [unlike("toolset", "no toolset", "@s")]
 
 
 @pytest.mark.parametrize("task", [None, "x"])
 def test_a_context_that_was_made_for_an_endpoint_without_a_name_of_a_model_fits_only_that(task: str | None) -> None:
-    assert drift(made(base_url="u"), Wishes(model="m", base_url="v", task=task)) == [
+    assert drift(made(base_url="u"), ContextRequest(model="m", base_url="v", task=task)) == [
         unlike("model", "no model", "@m"),
         unlike("base URL", "@u", "@v"),
     ]
@@ -184,5 +184,5 @@ def test_a_context_that_was_made_for_an_endpoint_without_a_name_of_a_model_fits_
 def test_a_context_that_says_nothing_of_tools_was_made_without_any() -> None:
     context = made(model="m")
     del context["toolset_hash"]
-    assert drift(context, Wishes(model="m", task="x")) == []
-    assert drift(context, Wishes(model="m", toolset="s")) == [unlike("toolset", "no toolset", "@s")]
+    assert drift(context, ContextRequest(model="m", task="x")) == []
+    assert drift(context, ContextRequest(model="m", toolset="s")) == [unlike("toolset", "no toolset", "@s")]

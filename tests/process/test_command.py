@@ -18,11 +18,11 @@ import pytest
 from process.life import Life
 from process.waiting import wait_for
 
-from stateline.bundle.redact import Redactor
-from stateline.machine.run import Failed, Succeeded
+from stateline.machine.decider.run import Failed, Succeeded
 from stateline.process import child
 from stateline.process.command import TaskCall, TaskOutcome, program_problem, resolve_program, run_task, shown
 from stateline.process.pipes import KEPT, TAIL, PolledPipes, ThreadedPipes, Written
+from stateline.redaction.redactor import Redactor
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the commands are POSIX shell")
 
@@ -490,7 +490,7 @@ def test_a_task_leads_a_session_of_its_own(task: Callable[..., TaskOutcome]) -> 
 SCRIPT = """
 import sys
 from stateline.process import child
-from stateline.process.interrupts import Interrupted, Signals
+from stateline.process.signals import Interrupted, Signals
 from stateline.process.command import TaskCall, run_task
 
 child.GRACE = 1.0

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from stateline.process.interrupts import Interrupted
+from stateline.process.signals import Interrupted
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to send to another process")
 
 BEGIN = """
 import os, signal, sys, threading, time
-from stateline.process.interrupts import Interrupted, Signals, interruptible, shield
+from stateline.process.signals import Interrupted, Signals, interruptible, shield
 
 def strike(signum=signal.SIGTERM):
     os.kill(os.getpid(), signum)

@@ -16,10 +16,11 @@ from stateline.bundle import canonical
 from stateline.engine import evaluate as evaluating
 from stateline.engine.record import load_run
 from stateline.errors import IntegrityError
-from stateline.machine import conditions, schemas, spec
-from stateline.machine.check import check
-from stateline.machine.formats.python_text import Evaluated
-from stateline.machine.formats.reader import read
+from stateline.machine import spec
+from stateline.machine.definition.check import check
+from stateline.machine.definition.formats.python_text import Evaluated
+from stateline.machine.definition.formats.reader import read
+from stateline.machine.expressions import cel, json_schema
 from stateline.service.repair import apply_repair
 from stateline.service.runs import history
 
@@ -48,8 +49,8 @@ def test_names_that_stand_for_each_other_twice_do_not_double_the_work_with_each(
 @pytest.mark.parametrize("index", ["9" * 5000, "²", "٣", "-1", "00"])
 def test_a_reference_to_an_index_that_no_list_has_is_a_mistake_in_the_schema(index: str) -> None:
     schema = {"allOf": [True], "not": {"$ref": f"#/allOf/{index}"}}
-    assert isinstance(schemas.problems(schema), list)
-    assert schemas.violations(schema, {}) != []
+    assert isinstance(json_schema.problems(schema), list)
+    assert json_schema.violations(schema, {}) != []
 
 
 def test_a_chain_of_references_is_judged_alike_however_deep_the_caller_stands() -> None:
@@ -58,14 +59,14 @@ def test_a_chain_of_references_is_judged_alike_however_deep_the_caller_stands() 
         "$defs": {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(390)},
     }
     chain["$defs"]["d390"] = {"type": "object"}
-    deeper: Any = lambda level: deeper(level - 1) if level else schemas.problems(chain)  # noqa: E731 (shortest frame)
+    deeper: Any = lambda level: deeper(level - 1) if level else json_schema.problems(chain)  # noqa: E731 (shortest frame)
     assert [type(deeper(level)) for level in (0, 200, 400, 600)] == [list] * 4
     assert deeper(0) == deeper(600)
 
 
 def test_what_is_said_of_a_long_expression_is_short() -> None:
     for expression in ("9" * 30_000, "{'a'" + "9" * 30_000, "x" * 30_000, "a." * 15_000 + "b"):
-        said = conditions.mistake(expression)
+        said = cel.mistake(expression)
         assert said is not None
         assert len(said.message) <= 2000
 

@@ -15,10 +15,10 @@ from stateline import Artifact, Store
 from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import Pointer
 from stateline.cli.main import run
-from stateline.errors import IntegrityError, NotFound, StatelineError, UnsafePlace, UsageError
-from stateline.history.verify import verify
-from stateline.store.local import LocalBackend
+from stateline.errors import IntegrityError, NotFoundError, StatelineError, UnsafePathError, UsageError
+from stateline.store.local.backend import LocalBackend
 from stateline.store.memory import MemoryBackend
+from stateline.verify.checker import verify
 
 NOT_IDS = [
     "../x", "../../etc/passwd", "/etc/passwd", "a/../b", "a\\..\\b", "a/b", "..", ".", "", "-x", "x" * 65, "a\0b",
@@ -164,11 +164,11 @@ def test_14_18_and_19_a_link_in_the_place_of_anything_is_not_followed(state: Pat
     path.symlink_to(outside)
     before = {name: entry for name, entry in tree(tmp_path).items() if "outside" in name}
     if what not in ("scope.lock", ".tmp-held"):  # readers open neither
-        with pytest.raises((UnsafePlace, IntegrityError)):
+        with pytest.raises((UnsafePathError, IntegrityError)):
             read_all(state)
     try:
         Store.open(state).scope("notes:a").save({"big": "z" * 5000})
-    except (UnsafePlace, IntegrityError):
+    except (UnsafePathError, IntegrityError):
         assert what not in ("shelf", "object")
     else:
         # The new object has another shelf, and a temporary file is made anew: neither way leads through the link.
@@ -257,7 +257,7 @@ def test_11_a_writer_does_not_trust_a_place_that_others_may_write_to(state: Path
     scope.save({"n": 1})
     {"state dir": state, "parent": tmp_path, "scope": state / scope.hash}[which].chmod(0o777)
     before = tree(state)
-    with pytest.raises(UnsafePlace):
+    with pytest.raises(UnsafePathError):
         Store.open(state).scope("notes:a").save({"n": 2})
     assert tree(state) == before
     tmp_path.chmod(0o700)
@@ -300,5 +300,5 @@ def test_10_an_id_is_judged_as_it_is_and_not_as_it_would_be_after_some_other_ste
         assert not naming.is_id(text)
     first, second = (naming.scope_hash(f"notes:{text}") for text in ("\u00e9", "e\u0301"))
     assert first != second
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         Store.in_memory().scope("notes:\u00e9").load()

@@ -25,8 +25,8 @@ UNSAFE_CALLS = {
 NO_DATA = {
     ("engine/loader.py", "exec"),  # a Python machine is the user's own program, run apart; nothing out of the store is
     ("engine/loader.py", "compile"),
-    ("machine/conditions.py", "compile"),  # of CEL, which knows values and no functions of this process
-    ("machine/conditions.py", "eval"),
+    ("machine/expressions/cel.py", "compile"),  # of CEL, which knows values and no functions of this process
+    ("machine/expressions/cel.py", "eval"),
     ("__init__.py", "import_module"),  # what is imported late, by names that stand in the source
     ("cli/app.py", "import_module"),
 }

@@ -14,18 +14,18 @@ from model_server import ModelServer, Say
 from stateline import Artifact, Redactor, Store
 from stateline.bundle import canonical
 from stateline.bundle.envelope import LIST_TYPE
+from stateline.contexts.literal import ContextRequest
+from stateline.contexts.prepare import ContextOptions, prepare
 from stateline.engine.record import load_run, read_context
 from stateline.errors import IntegrityError
-from stateline.history.verify import verify
-from stateline.prestage.context import Wishes
-from stateline.service.contexts import ContextOptions, prepare
 from stateline.service.execute import Call, resume
 from stateline.service.models import ModelOptions, Models
 from stateline.service.repair import apply_repair
 from stateline.service.run import RunOptions, run
-from stateline.store.local import LocalBackend
+from stateline.store.local.backend import LocalBackend
 from stateline.store.memory import MemoryBackend
 from stateline.store.store import Snapshot
+from stateline.verify.checker import verify
 
 DERIVED = json.dumps({"prompts": {"system": "Be brief.", "developer": ["Cite."]}, "settings": {"temperature": 0.3}})
 CALLS = [("look", {"q": "a" * 5000}), ("look", {"q": "b"})]
@@ -72,7 +72,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def options(tools: str, models: ModelOptions, call: Call | None = None, **more: Any) -> RunOptions:
-    wishes = Wishes(refine="Be kind.")
+    wishes = ContextRequest(refine="Be kind.")
     return RunOptions(prompt=PROMPT, tools=tools, wishes=wishes, models=models, call=call or Call(), **more)
 
 
@@ -119,7 +119,7 @@ def test_playbacks_of_one_run_end_in_the_same_state_whatever_the_store_and_the_c
 
 
 def context(store: Store, name: str = "demo", **wishes: Any) -> Snapshot:
-    return prepare(store, ContextOptions(name=name, wishes=Wishes(**wishes))).head
+    return prepare(store, ContextOptions(name=name, wishes=ContextRequest(**wishes))).head
 
 
 def test_the_digest_of_a_context_is_that_of_its_resolved_state(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from stateline.bundle import canonical
 from stateline.engine.record import load_run
 from stateline.errors import IntegrityError
 from stateline.model.protocol import Reply, Request
-from stateline.model.recording import Recorder
+from stateline.model.recordings.recording import Recorder
 from stateline.service.execute import Call, Options, execute, resume
 from stateline.service.models import ModelOptions, Models
 

@@ -12,10 +12,10 @@ from scripted_model import Scripted, calls, says, shell, write_machine, write_to
 
 from stateline import Store
 from stateline.bundle import canonical
-from stateline.bundle.redact import Redactor
-from stateline.errors import AnswerRefused, ConflictError, UsageError
-from stateline.prestage.context import Wishes
-from stateline.service.contexts import ContextOptions, prepare
+from stateline.contexts.literal import ContextRequest
+from stateline.contexts.prepare import ContextOptions, prepare
+from stateline.errors import ConflictError, InvalidAnswerError, UsageError
+from stateline.redaction.redactor import Redactor
 from stateline.service.execute import Call, Options, execute, resume
 from stateline.service.plan import plan_execute
 from stateline.service.runs import history, status
@@ -55,7 +55,7 @@ def events(store: Store) -> list[str]:
 
 
 def test_the_request_says_all_that_a_model_would_get(store: Store, path: str) -> None:
-    prepare(store, ContextOptions(name="demo", wishes=Wishes(system="S", developer=["D"])))
+    prepare(store, ContextOptions(name="demo", wishes=ContextRequest(system="S", developer=["D"])))
     waits = begin(store, path, context="demo")
     assert (waits.status, waits.exit_code, waits.stage) == ("waiting", 3, "think")
     request = store.scope(f"run:{RUN}").load().event["waiting"]["requestId"]
@@ -119,7 +119,7 @@ def test_the_same_answer_twice_is_one_answer_and_gives_the_same_document(
     assert second.document() == first.document()
     assert (tmp_path / "ran").read_text() == "x\n"
     assert store.scope(f"run:{RUN}").load().event["meters"]["llm_calls"] == 1
-    with pytest.raises(AnswerRefused, match="answered before, and differently"):
+    with pytest.raises(InvalidAnswerError, match="answered before, and differently"):
         answer(store, {**said, "response": "something else"})
 
 
@@ -144,7 +144,7 @@ def test_an_answer_is_the_same_in_whichever_form_it_is_given_again(store: Store,
     for again in forms("done", request):
         assert answer(store, again).document() == taken.document()
     for other in forms("Done", request):
-        with pytest.raises(AnswerRefused, match="answered before, and differently"):
+        with pytest.raises(InvalidAnswerError, match="answered before, and differently"):
             answer(store, other)
     assert store.scope(f"run:{RUN}").head() == head
 
@@ -158,10 +158,10 @@ def test_calls_of_tools_are_the_same_in_both_forms_and_not_with_other_arguments(
     answer(store, {"requestId": request, "tools": [{"name": "search", "params": {"q": "x"}}]})
     assert (tmp_path / "ran").read_text() == "x\n"
     for params in ({"q": "y"}, {}):
-        with pytest.raises(AnswerRefused, match="differently"):
+        with pytest.raises(InvalidAnswerError, match="differently"):
             answer(store, {"requestId": request, "tools": [{"name": "search", "params": params}]})
     for broken in ({"requestId": request, "tools": 5}, {"requestId": request, "response": 5}):
-        with pytest.raises(AnswerRefused, match="differently"):
+        with pytest.raises(InvalidAnswerError, match="differently"):
             answer(store, broken)
 
 
@@ -175,7 +175,7 @@ def test_an_answer_that_was_taken_before_forms_were_compared_is_known_as_it_was_
     event = {name: value for name, value in head.event.items() if name not in ("durability", "store_id")}
     scope.save(head.state, kind="run", event={**event, "answered": old}, parent=head)
     assert answer(store, said).output == taken.output
-    with pytest.raises(AnswerRefused, match="differently"):
+    with pytest.raises(InvalidAnswerError, match="differently"):
         answer(store, {**said, "response": "Done"})
 
 
@@ -187,7 +187,7 @@ def test_a_persons_words_are_never_read_as_a_form_of_something_else(store: Store
     assert answer(store, {"requestId": request, "answer": "done"}).output == "done"
     assert answer(store, {"requestId": request, "answer": "done"}).output == "done"
     for other in ({"requestId": request, "answer": {"response": "done"}}, {"requestId": request, "response": "done"}):
-        with pytest.raises(AnswerRefused, match="differently"):
+        with pytest.raises(InvalidAnswerError, match="differently"):
             answer(store, other)
 
 
@@ -197,7 +197,7 @@ def test_the_answer_to_a_request_finds_its_run_and_never_begins_another(store: S
     second = execute(store, Options(machine=path, call=Call(input=said)))
     assert first.document() == second.document()
     assert first.run == RUN
-    with pytest.raises(AnswerRefused, match="no run here"):
+    with pytest.raises(InvalidAnswerError, match="no run here"):
         execute(store, Options(machine=path, call=Call(input={**said, "requestId": "gone:0:0:12345678"})))
 
 
@@ -217,7 +217,7 @@ def test_the_answer_to_a_request_finds_its_run_and_never_begins_another(store: S
 )
 def test_a_refused_answer_changes_nothing_and_the_run_still_waits(store: Store, path: str, said: Any, why: str) -> None:
     waits = begin(store, path)
-    with pytest.raises(AnswerRefused, match=why) as caught:
+    with pytest.raises(InvalidAnswerError, match=why) as caught:
         answer(store, said)
     assert caught.value.exit_code == 1
     assert events(store) == ["started"]
@@ -230,14 +230,14 @@ def test_an_answer_that_breaks_the_output_schema_is_refused(store: Store, tmp_pa
     path = write_machine(tmp_path, {"think": {"agent": agent}})
     execute(store, Options(machine=path, run=RUN))
     for wrong in ("five", '"5"'):
-        with pytest.raises(AnswerRefused, match=r"output_schema|one JSON document"):
+        with pytest.raises(InvalidAnswerError, match=r"output_schema|one JSON document"):
             answer(store, wrong)
     assert answer(store, "5").output == 5
 
 
 def test_a_refused_answer_is_told_masked(store: Store, path: str) -> None:
     begin(store, path)
-    with pytest.raises(AnswerRefused) as caught:
+    with pytest.raises(InvalidAnswerError) as caught:
         answer(store, {"response": "", "tools": [{"name": "search", "params": {"q": [SECRET]}}]})
     assert SECRET not in caught.value.message + caught.value.hint
     done = answer(store, f"It is {SECRET}.")

@@ -21,18 +21,25 @@ from model_server import ModelServer, Say
 from stateline import Store
 from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import Pointer
-from stateline.bundle.redact import Redactor
-from stateline.errors import ConflictError, IntegrityError, LockTimeout, NewerVersion, RequestError, UnsafePlace
-from stateline.history.verify import verify
-from stateline.model.choice import choose, open_model
+from stateline.contexts.by_model import TIMEOUT, derivation
+from stateline.contexts.literal import LIMIT, ContextRequest
+from stateline.contexts.prepare import ContextOptions, Prepared, context_scope, prepare
+from stateline.errors import (
+    ConflictError,
+    IntegrityError,
+    LockTimeoutError,
+    NewerVersionError,
+    RequestError,
+    UnsafePathError,
+)
 from stateline.model.protocol import Model
-from stateline.prestage.context import LIMIT, Wishes
-from stateline.prestage.model import TIMEOUT, derivation
-from stateline.service.contexts import ContextOptions, Prepared, context_scope, prepare
+from stateline.model.providers.selection import choose, open_model
+from stateline.redaction.redactor import Redactor
 from stateline.service.plan import plan_context
-from stateline.store.local import LocalBackend
+from stateline.store.local.backend import LocalBackend
 from stateline.store.memory import MemoryBackend
 from stateline.store.store import WAIT
+from stateline.verify.checker import verify
 
 SECRET = "sesame-open-12"
 TASK = "Summarize the repository in at most five sentences."
@@ -53,7 +60,7 @@ def opened(server: ModelServer) -> Model:
 def options(server: ModelServer | None = None, **wishes: Any) -> ContextOptions:
     given = {name: wishes.pop(name) for name in ("name", "parent", "wait", "began") if name in wishes}
     said = {"name": "demo", **given, "model": opened(server) if server else None}
-    return ContextOptions(**said, wishes=Wishes(**{"model": "openai/m" if server else "", **wishes}))
+    return ContextOptions(**said, wishes=ContextRequest(**{"model": "openai/m" if server else "", **wishes}))
 
 
 def chain(store: Store, key: str = "context:demo") -> list[Any]:
@@ -278,7 +285,7 @@ def test_a_hundred_refinements_stay_bounded() -> None:
     with ModelServer(says("Be careful."), *replies) as server:
         asked = opened(server)
         for text in texts:
-            wishes = Wishes(model="openai/m", task=TASK, refine=text)
+            wishes = ContextRequest(model="openai/m", task=TASK, refine=text)
             prepare(store, ContextOptions(name="demo", wishes=wishes, model=asked))
     snapshots = chain(store)
     sizes = [len(canonical.encode(store.resolve(snapshot.state))) for snapshot in snapshots]
@@ -375,7 +382,7 @@ def test_a_contexts_lock_is_waited_for_as_long_as_a_model_may_take_unless_the_ca
     prepare(store, options(refine="R", wait=0))
     waits = [wait for wait in backend.waits if wait != WAIT]  # each save takes the lock again
     assert waits == [TIMEOUT + WAIT, TIMEOUT + WAIT, 3, 0]
-    assert derivation(Wishes()).timeout == TIMEOUT
+    assert derivation(ContextRequest()).timeout == TIMEOUT
 
 
 def test_whoever_may_not_wait_gets_a_conflict_while_a_model_is_asked(tmp_path: Path) -> None:
@@ -384,7 +391,7 @@ def test_whoever_may_not_wait_gets_a_conflict_while_a_model_is_asked(tmp_path: P
         first = threading.Thread(target=prepare, args=(Store.open(tmp_path / "s"), options(server, task=TASK)))
         first.start()
         server.wait(1)
-        with pytest.raises(LockTimeout) as caught:
+        with pytest.raises(LockTimeoutError) as caught:
             prepare(Store.open(tmp_path / "s"), options(server, task=TASK, wait=0.1))
         assert caught.value.exit_code == 4
         held.set()
@@ -408,12 +415,12 @@ def test_a_demanded_head_that_moved_is_a_conflict_before_anything_is_paid() -> N
 CHILD = """
 import sys
 from stateline import Store
-from stateline.model.choice import choose, open_model
-from stateline.prestage.context import Wishes
-from stateline.service.contexts import ContextOptions, prepare
+from stateline.model.providers.selection import choose, open_model
+from stateline.contexts.literal import ContextRequest
+from stateline.contexts.prepare import ContextOptions, prepare
 _, place, url, refine = sys.argv
 model = open_model(choose("openai/m", url, environ={}), environ={})
-wishes = Wishes(model="openai/m", task="A task.", refine=refine or None)
+wishes = ContextRequest(model="openai/m", task="A task.", refine=refine or None)
 prepare(Store.open(place), ContextOptions(name="demo", wishes=wishes, model=model))
 """
 
@@ -515,7 +522,7 @@ def test_where_nothing_can_be_saved_nobody_is_asked(tmp_path: Path) -> None:
     with ModelServer(says("S"), says("S2")) as server:
         prepare(Store.open(place), options(server, task=TASK))
         place.chmod(0o777)
-        with pytest.raises(UnsafePlace):
+        with pytest.raises(UnsafePathError):
             prepare(Store.open(place), options(server, task=TASK, refine="R"))
         place.chmod(0o700)
         scope = Store.open(place).scope("context:demo")
@@ -527,7 +534,7 @@ def test_where_nothing_can_be_saved_nobody_is_asked(tmp_path: Path) -> None:
         for name, text in ((path, data), ("latest.json", Pointer(path, canonical.sha256(data)).encode())):
             (place / scope.hash / name).write_bytes(text)
             (place / scope.hash / name).chmod(0o600)
-        with pytest.raises(NewerVersion):
+        with pytest.raises(NewerVersionError):
             prepare(Store.open(place), options(server, task=TASK, refine="R"))
         assert server.count == 1
 
@@ -582,7 +589,7 @@ def test_what_a_plan_says_is_what_the_call_then_does(there: bool, modelled: bool
 def test_the_default_context_is_named_by_model_url_and_toolset(store: Store) -> None:
     triples = [("m", "", ""), ("m", "u", ""), ("m", "", "t"), ("", "m", ""), ('m","', "", ""), ("m", '","t', "")]
     keys = {
-        context_scope(store, ContextOptions(wishes=Wishes(model=model, base_url=url, toolset=tools))).key
+        context_scope(store, ContextOptions(wishes=ContextRequest(model=model, base_url=url, toolset=tools))).key
         for model, url, tools in triples
     }
     assert len(keys) == len(triples)

@@ -13,13 +13,13 @@ import pytest
 from msgspec.structs import replace
 
 from stateline import Store
+from stateline.contexts.literal import ContextRequest
+from stateline.contexts.prepare import ContextOptions, prepare
 from stateline.engine.record import run_scope
-from stateline.errors import AnswerRefused, ConflictError
-from stateline.prestage.context import Wishes
+from stateline.errors import ConflictError, InvalidAnswerError
+from stateline.service import create_run as beginnings
 from stateline.service import execute as service
-from stateline.service import launch as beginnings
 from stateline.service import run as prompted
-from stateline.service.contexts import ContextOptions, prepare
 from stateline.service.execute import Call, Options, execute, resume
 from stateline.service.plan import plan_execute
 from stateline.service.repair import _carried
@@ -64,7 +64,7 @@ def store(backend: Raced) -> Store:
 
 
 def context(text: str = "", system: str | None = None, parent: str | None = None) -> ContextOptions:
-    return ContextOptions(name="demo", wishes=Wishes(system=system, refine=text or None), parent=parent)
+    return ContextOptions(name="demo", wishes=ContextRequest(system=system, refine=text or None), parent=parent)
 
 
 def machine(tmp_path: Path, **stages: Any) -> str:
@@ -146,7 +146,7 @@ def test_an_answer_to_a_question_that_was_settled_twice_over_is_refused(
         resume(store, "r1", Call(input=2))
 
     backend.other = quicker
-    with pytest.raises(AnswerRefused):
+    with pytest.raises(InvalidAnswerError):
         resume(store, "r1", Call(input={"requestId": request, "answer": 3}))
     assert resume(store, "r1", Call()).outputs == {"a": 1, "b": 2}
 
@@ -245,7 +245,7 @@ def test_a_named_answer_with_another_value_at_once_is_refused(store: Store, back
     asks = machine(tmp_path, a=ASK | {"default_next": "b"}, b=ASK, done=END)
     request = execute(store, Options(machine=asks, run="r1")).waiting["requestId"]
     backend.other = lambda: resume(store, "r1", Call(input={"requestId": request, "answer": "one"}))
-    with pytest.raises(AnswerRefused, match="answered before"):
+    with pytest.raises(InvalidAnswerError, match="answered before"):
         resume(store, "r1", Call(input={"requestId": request, "answer": "another"}))
     assert events(store, "r1") == ["started", "answered"]
 
@@ -392,10 +392,10 @@ def test_an_answer_to_another_runs_request_begins_no_run(store: Store, tmp_path:
         call = Call(input={"requestId": named, "answer": "yes"})
         for run, force in (("r2", False), ("r2", True), (None, True)):
             options = Options(machine=asks, run=run, force=force, call=call)
-            with pytest.raises(AnswerRefused, match="nothing was changed"):
+            with pytest.raises(InvalidAnswerError, match="nothing was changed"):
                 execute(store, options)
             assert plan_execute(store, options).action == "refuse"
-            with pytest.raises(AnswerRefused, match="nothing was changed"):
+            with pytest.raises(InvalidAnswerError, match="nothing was changed"):
                 run_prompt(store, prompt_of("x", run=run, force=force, call=call))
     assert len(list(store.backend.scopes())) == len({"context:demo", "run:r1", "machine"})
     assert events(store, "r1") == ["started"]

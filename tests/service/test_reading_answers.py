@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.errors import ValueRefused
-from stateline.prestage.context import Wishes, default_name, derive, refine
+from stateline.contexts.literal import ContextRequest, default_name, derive, refine
+from stateline.errors import InvalidValueError
 from stateline.service.answers import parse_answer
 
 NUMBERS = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
@@ -46,7 +46,7 @@ def test_text_that_is_no_json_is_a_string(text: str) -> None:
 def test_any_bytes_are_an_answer_or_refused(data: bytes) -> None:
     try:
         answer = parse_answer(data)
-    except ValueRefused:
+    except InvalidValueError:
         return
     assert answer is msgspec.UNSET or json.dumps(answer)
 
@@ -63,11 +63,11 @@ def test_two_different_triples_never_share_a_context(one: tuple[str, str, str], 
 
 @given(st.lists(st.text(min_size=1), max_size=5), st.dictionaries(st.text(), st.integers(0, 9), max_size=3))
 def test_refinements_are_appended_and_counted(texts: list[str], settings: dict[str, int]) -> None:
-    context = derive(Wishes(system="S", settings={"kept": 1}))
+    context = derive(ContextRequest(system="S", settings={"kept": 1}))
     before = json.dumps(context)
     for text in texts:
-        context = refine(context, Wishes(refine=text, settings=settings))
+        context = refine(context, ContextRequest(refine=text, settings=settings))
     assert context["prompts"] == {"system": "S", "developer": texts}
     assert context["settings"] == ({"kept": 1} | settings if texts else {"kept": 1})
     assert context["refinements"]["count"] == len(texts)
-    assert json.dumps(derive(Wishes(system="S", settings={"kept": 1}))) == before
+    assert json.dumps(derive(ContextRequest(system="S", settings={"kept": 1}))) == before

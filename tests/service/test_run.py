@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateline import Store
-from stateline.machine.agents import prompt
-from stateline.machine.check import Outside, load
-from stateline.machine.run import Facts, Instance, RunState
+from stateline.machine.decider.agents import prompt
+from stateline.machine.decider.run import Facts, Instance, RunState
+from stateline.machine.definition.check import Outside, load
 from stateline.service.run import RunOptions, asked_of
 
 

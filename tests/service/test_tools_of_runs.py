@@ -11,8 +11,8 @@ import pytest
 from scripted_model import Scripted, calls, says, shell, write_machine, write_tools
 
 from stateline import Store
-from stateline.bundle.redact import Redactor
-from stateline.errors import IntegrityError, MachineChanged, MachineInvalid, StatelineError
+from stateline.errors import IntegrityError, InvalidMachineError, MachineChangedError, StatelineError
+from stateline.redaction.redactor import Redactor
 from stateline.service.execute import Call, Options, execute, resume
 from stateline.service.plan import plan_execute
 from stateline.service.repair import apply_repair
@@ -73,7 +73,7 @@ def test_a_manifest_that_changed_since_is_told_and_taken_only_when_the_operator_
     execute(store, Options(machine=path, run=RUN, call=call(model)))
     write_tools(tmp_path, a=shell("echo 2"))
     head = scope(store).load().sha256
-    with pytest.raises(MachineChanged, match="tools manifest changed") as caught:
+    with pytest.raises(MachineChangedError, match="tools manifest changed") as caught:
         execute(store, Options(machine=path, run=RUN, call=call(model)))
     plan = plan_execute(store, Options(machine=path, run=RUN, call=call(model)))
     assert (plan.action, plan.exit) == ("refuse", 1)
@@ -115,7 +115,7 @@ def test_a_manifest_that_cannot_be_used_is_an_error_and_nothing_is_stored(
             manifest.mkdir()
         elif spoil == "not json":
             manifest.write_text("{")
-    with pytest.raises(MachineInvalid) as caught:
+    with pytest.raises(InvalidMachineError) as caught:
         execute(store, Options(machine=path, run=RUN))
     assert SECRET not in caught.value.message
     assert list(store.backend.scopes()) == []

@@ -12,10 +12,10 @@ import pytest
 
 from stateline import Store
 from stateline.bundle import naming
-from stateline.bundle.redact import Redactor
-from stateline.errors import ValueRefused
-from stateline.prestage.context import Wishes
-from stateline.service.contexts import ContextOptions, prepare
+from stateline.contexts.literal import ContextRequest
+from stateline.contexts.prepare import ContextOptions, prepare
+from stateline.errors import InvalidValueError
+from stateline.redaction.redactor import Redactor
 from stateline.service.execute import Call, Options, execute
 from stateline.service.plan import plan_execute
 from stateline.store.memory import MemoryBackend
@@ -64,7 +64,7 @@ def say(value: Any, **more: Any) -> dict[str, Any]:
 
 
 def test_a_call_reads_the_context_of_its_run_once(store: Store, backend: Counted, tmp_path: Path) -> None:
-    prepare(store, ContextOptions(name="demo", wishes=Wishes(system="S")))
+    prepare(store, ContextOptions(name="demo", wishes=ContextRequest(system="S")))
     used = f"{naming.scope_hash('context:demo')}/{store.scope('context:demo').load().path}"
     stages = {
         "a": say(1, default_next="b"),
@@ -94,7 +94,7 @@ def test_secrets_in_the_input_and_labels_are_masked_and_counted_once(store: Stor
 def test_a_refused_input_is_shown_masked_by_the_call_and_by_its_rehearsal(store: Store, tmp_path: Path) -> None:
     asks = machine(tmp_path, {"ask": {"human": {"prompt": "?"}}}, input={"type": "object", "maxProperties": 0})
     options = Options(machine=asks, run="r", call=Call(input={"say": SECRET}))
-    with pytest.raises(ValueRefused) as caught:
+    with pytest.raises(InvalidValueError) as caught:
         execute(store, options)
     plan = plan_execute(store, options)
     assert plan.action == "refuse"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stateline.store.fs import HandleFs, PathFs
-from stateline.store.local import LocalBackend
+from stateline.store.local.backend import LocalBackend
+from stateline.store.local.filesystem import Filesystem, PathFs
 from stateline.store.memory import MemoryBackend
 from stateline.store.protocol import Backend, Durability
 from stateline.testing.backends import BackendContract
@@ -27,7 +27,7 @@ class TestMemory(BackendContract):
 
 
 class TestLocal(BackendContract):
-    fs = HandleFs
+    fs = Filesystem
     durability: Durability = "full"
 
     @pytest.fixture

@@ -13,12 +13,12 @@ import pytest
 
 from stateline import Artifact, Store
 from stateline.bundle import naming
-from stateline.errors import DurabilityUnknown, IntegrityError, StorageError, UsageError
-from stateline.history.verify import verify
-from stateline.store.fs import Directory, HandleFs
-from stateline.store.local import LocalBackend
+from stateline.errors import DurabilityUnknownError, IntegrityError, StorageError, UsageError
+from stateline.store.durability import _names
+from stateline.store.local.backend import LocalBackend
+from stateline.store.local.filesystem import Directory, Filesystem
 from stateline.store.protocol import Durability
-from stateline.store.settling import _names
+from stateline.verify.checker import verify
 
 KEY = "notes:x"
 HASH = naming.scope_hash(KEY)
@@ -27,7 +27,7 @@ DEEP = {"list": ["y" * 5000, "z" * 5000], **{f"key{number}": "w" * 30 for number
 """A value that becomes a node with objects below it."""
 
 
-class Syncing(HandleFs):
+class Syncing(Filesystem):
     """Knows which names were synced since ``clear``: files by the name they had when they were opened or made."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Syncing(HandleFs):
         self.synced.append(name)
 
 
-def store_on(path: Path, durability: Durability, fs: HandleFs | None = None) -> Store:
+def store_on(path: Path, durability: Durability, fs: Filesystem | None = None) -> Store:
     return Store(LocalBackend(str(path), fs, durability=durability))
 
 
@@ -216,12 +216,12 @@ def test_a_state_that_ends_in_the_middle_of_a_save_is_only_residue(tmp_path: Pat
     code = """
 import os, signal, sys
 from stateline import Store
-from stateline.store.fs import HandleFs
-from stateline.store.local import LocalBackend
-class Dying(HandleFs):
+from stateline.store.local.filesystem import Filesystem
+from stateline.store.local.backend import LocalBackend
+class Dying(Filesystem):
     left = int(sys.argv[3])
 def dies(name):
-    whole = getattr(HandleFs, name)
+    whole = getattr(Filesystem, name)
     def method(self, *args):
         if Dying.left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -248,7 +248,7 @@ Store(LocalBackend(sys.argv[1], Dying(), durability=sys.argv[2])).scope("notes:x
     assert 10 < at < 39
 
 
-class Naming(HandleFs):
+class Naming(Filesystem):
     """Knows which names are durable: those that were in a directory when it was synced."""
 
     def __init__(self) -> None:
@@ -264,7 +264,7 @@ def test_the_state_dirs_own_name_is_durable_whoever_made_it(tmp_path: Path, dura
     class Dead(Exception):
         pass
 
-    class Dying(HandleFs):
+    class Dying(Filesystem):
         left = 0
 
         def make_root(self, path: str) -> None:
@@ -297,7 +297,7 @@ def test_the_state_dirs_own_name_is_durable_whoever_made_it(tmp_path: Path, dura
 def test_a_directory_above_that_cannot_be_synced_is_no_obstacle_unless_the_disk_fails(
     tmp_path: Path, number: int
 ) -> None:
-    class Refusing(HandleFs):
+    class Refusing(Filesystem):
         def open_parent(self, path: str) -> Directory:
             if number == errno.EACCES and path == str(tmp_path / "own"):
                 raise OSError(number, os.strerror(number))
@@ -325,7 +325,7 @@ def test_a_put_whose_directory_cannot_be_synced_is_visible_and_stops_the_writer(
     fs = Syncing()
     fs.broken = f"{ref.sha256[:2]}/"
     store = store_on(root, "full", fs)
-    with pytest.raises(DurabilityUnknown) as caught:
+    with pytest.raises(DurabilityUnknownError) as caught:
         store.put(Artifact(b"other shelf"))
     assert caught.value.hint
     with pytest.raises(StorageError, match="failed earlier"):
@@ -339,7 +339,7 @@ def test_a_save_that_fails_before_the_pointer_moved_is_told_as_not_done(tmp_path
     fs.broken = f"{HASH}/"
     with pytest.raises(StorageError, match="the head is as it was") as caught:
         store_on(root, "full", fs).scope(KEY).save(2)
-    assert not isinstance(caught.value, DurabilityUnknown)
+    assert not isinstance(caught.value, DurabilityUnknownError)
     assert store_on(root, "full").scope(KEY).load() == first
 
 

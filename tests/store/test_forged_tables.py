@@ -16,7 +16,7 @@ from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import sha256
 from stateline.bundle.envelope import LIST_TYPE, NODE_TYPE, Pointer, Ref
 from stateline.errors import IntegrityError
-from stateline.history.verify import verify
+from stateline.verify.checker import verify
 
 pytestmark = pytest.mark.skipif(not shutil.which("jq") or not shutil.which("sh"), reason="the script needs sh and jq")
 

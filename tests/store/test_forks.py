@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stateline import Store
-from stateline.history.verify import verify
+from stateline.verify.checker import verify
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 
@@ -18,7 +18,7 @@ KEY = "notes:x"
 BEGIN = """
 import os, sys
 from stateline import Store
-from stateline.errors import LockTimeout
+from stateline.errors import LockTimeoutError
 store = Store.open(sys.argv[1])
 scope = store.scope("notes:x")
 def in_a_child(work):
@@ -35,7 +35,7 @@ def others_may_hold_it():
     try:
         with Store.open(sys.argv[1]).scope("notes:x").locked(0):
             return True
-    except LockTimeout:
+    except LockTimeoutError:
         return False
 """
 
@@ -65,7 +65,7 @@ def test_a_child_waits_for_the_lock_like_everybody_else(tmp_path: Path) -> None:
 def in_the_block():
     try:
         scope.save({"who": "child"}, wait=0)
-    except LockTimeout:
+    except LockTimeoutError:
         print("waited", flush=True)
     with store.scope("notes:its own").locked():
         store.scope("notes:its own").save({"text": "t" * 5000})
@@ -107,7 +107,7 @@ for number in range(20):
         if child == 0:
             try:
                 scope.save({"who": "child"}, wait=0)
-            except LockTimeout:
+            except LockTimeoutError:
                 os._exit(7)
             os._exit(0)
         scope.save({"who": "parent", "number": number})

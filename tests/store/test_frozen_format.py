@@ -13,8 +13,8 @@ import pytest
 from stateline import Store
 from stateline.bundle import canonical
 from stateline.bundle.envelope import LIST_TYPE, NODE_TYPE, Link
-from stateline.history.verify import verify
-from stateline.store.local import LocalBackend
+from stateline.store.local.backend import LocalBackend
+from stateline.verify.checker import verify
 
 FROZEN = Path(__file__).parent.parent / "fixtures" / "format-1"
 HEADS = {

@@ -9,8 +9,8 @@ import pytest
 from stateline import Store
 from stateline.bundle import naming
 from stateline.errors import StorageError
-from stateline.history.verify import verify
 from stateline.store.protocol import Durability
+from stateline.verify.checker import verify
 
 KEY = "notes:x"
 

@@ -12,19 +12,19 @@ from stateline import Artifact, Store
 from stateline.bundle import naming
 from stateline.bundle.envelope import LIST_TYPE, NODE_TYPE, Ref
 from stateline.bundle.objects import references
-from stateline.bundle.redact import Redactor
-from stateline.errors import IntegrityError, NotFound, ValueRefused
-from stateline.history.verify import verify
-from stateline.store.fs import Directory, HandleFs, Stat
-from stateline.store.local import LocalBackend
+from stateline.errors import IntegrityError, InvalidValueError, NotFoundError
+from stateline.redaction.redactor import Redactor
+from stateline.store.local.backend import LocalBackend
+from stateline.store.local.filesystem import Directory, Filesystem, Stat
 from stateline.store.memory import MemoryBackend
 from stateline.store.store import Scope, Snapshot
+from stateline.verify.checker import verify
 
 KEY = "notes:grows"
 MIB = "m" * 1024 * 1024
 
 
-class Counting(HandleFs):
+class Counting(Filesystem):
     """Counts the bytes written, and which objects are opened, made and synced."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ def scope(tmp_path: Path, fs: Counting) -> Scope:
     return again(tmp_path, fs)
 
 
-def again(root: Path, fs: HandleFs) -> Scope:
+def again(root: Path, fs: Filesystem) -> Scope:
     """The scope as another process sees it, which has put nothing yet."""
     return Store(LocalBackend(str(root / "s"), fs), redactor=Redactor()).scope(KEY)
 
@@ -154,7 +154,7 @@ def test_a_process_puts_what_it_has_put_only_once(tmp_path: Path, fs: Counting) 
 
 @pytest.mark.parametrize("state", [{"big": MIB}, {"chat": chat(30)}, {"art": Artifact(b"raw" * 9)}])
 def test_what_somebody_took_away_since_is_put_again(tmp_path: Path, state: dict[str, Any]) -> None:
-    scope = again(tmp_path, HandleFs())
+    scope = again(tmp_path, Filesystem())
     scope.save(state)
     scope.save({"n": 1})
     objects = [path for path in (tmp_path / "s" / "objects").rglob("*") if path.is_file()]
@@ -172,15 +172,15 @@ def test_what_somebody_took_away_since_is_put_again(tmp_path: Path, state: dict[
 
 
 def test_a_reference_to_what_somebody_took_away_since_is_refused(tmp_path: Path) -> None:
-    scope = again(tmp_path, HandleFs())
+    scope = again(tmp_path, Filesystem())
     ref = scope.store.put_value("kept")
     (tmp_path / "s" / naming.object_path(ref.sha256)).unlink()
-    with pytest.raises(NotFound, match="there is no object"):
+    with pytest.raises(NotFoundError, match="there is no object"):
         scope.save({"ref": ref})
 
 
 def test_what_this_process_put_is_looked_at_only_where_it_is_named_anew(tmp_path: Path) -> None:
-    class Looking(HandleFs):
+    class Looking(Filesystem):
         looks = 0
 
         def stat(self, directory: Directory, name: str = "") -> Stat:
@@ -208,7 +208,7 @@ def test_a_damaged_object_that_the_new_state_does_not_need_is_no_obstacle(scope:
     old = scope.save({"chat": chat(30)}).envelope.objects["/chat"]
     path = tmp_path / "s" / naming.object_path(old.sha256)
     path.write_bytes(b"x")
-    saved = again(tmp_path, HandleFs()).save({"chat": chat(31)})
+    saved = again(tmp_path, Filesystem()).save({"chat": chat(31)})
     assert saved.seq == 1
     assert scope.store.resolve(saved.state) == {"chat": chat(31)}
 
@@ -275,9 +275,9 @@ def test_what_cannot_be_appended_is_refused_and_nothing_is_written(scope: Scope,
     state = scope.load().state
     nowhere = Ref("ab" * 32, 7, "text/plain")
     for ref, item, error in (
-        (state["text"], 1, ValueRefused),
-        (state["chat"], float("nan"), ValueRefused),
-        (state["chat"], nowhere, NotFound),
+        (state["text"], 1, InvalidValueError),
+        (state["chat"], float("nan"), InvalidValueError),
+        (state["chat"], nowhere, NotFoundError),
         (nowhere, 1, IntegrityError),
     ):
         with pytest.raises(error):
@@ -297,19 +297,19 @@ def test_verify_follows_a_chain_of_chunks_and_finds_the_first_one_gone(scope: Sc
     chunks = sorted((tmp_path / "s" / "objects").rglob("[0-9a-f]" * 64))
     [beginning] = [path for path in chunks if path.read_bytes().startswith(b'{"before":null')]
     beginning.unlink()
-    report = verify(again(tmp_path, HandleFs()).store)
+    report = verify(again(tmp_path, Filesystem()).store)
     assert [(found.severity, found.code) for found in report.findings] == [("damage", "missing")]
     with pytest.raises(IntegrityError):
-        again(tmp_path, HandleFs()).store.resolve(ref)
+        again(tmp_path, Filesystem()).store.resolve(ref)
 
 
 def test_verify_reads_a_chunk_as_one_though_the_same_bytes_are_an_artifact_too(tmp_path: Path) -> None:
-    scope = again(tmp_path, HandleFs())
+    scope = again(tmp_path, Filesystem())
     ref = scope.save({"chat": chat(30)}).envelope.objects["/chat"]
     same = Artifact(scope.store.get(ref))
     before = references(same.data, ref)[-1]
     scope.store.scope("notes:both").save({"a": same, "chat": ref, "z": same})
     scope.store.backend.remove(scope.hash)
     (tmp_path / "s" / naming.object_path(before.sha256)).unlink()
-    report = verify(again(tmp_path, HandleFs()).store)
+    report = verify(again(tmp_path, Filesystem()).store)
     assert [found.code for found in report.findings if found.severity == "damage"] == ["missing"]

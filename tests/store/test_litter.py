@@ -15,10 +15,10 @@ from stateline import Artifact, Store
 from stateline.bundle import naming
 from stateline.bundle.canonical import sha256
 from stateline.errors import StatelineError, StorageError
-from stateline.history.verify import verify
-from stateline.store import publish
-from stateline.store.fs import Directory, HandleFs
-from stateline.store.local import LocalBackend
+from stateline.store.local import atomic_write
+from stateline.store.local.backend import LocalBackend
+from stateline.store.local.filesystem import Directory, Filesystem
+from stateline.verify.checker import verify
 
 KEY = "notes:x"
 HASH = naming.scope_hash(KEY)
@@ -26,7 +26,7 @@ BIG = "x" * 5000
 TEMPORARY = ".tmp-0123456789abcdef"
 
 
-class Watching(HandleFs):
+class Watching(Filesystem):
     """Writes down which directories are listed, and where temporary files are made."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Watching(HandleFs):
         return super().create(directory, name)
 
 
-def store_on(path: Path, fs: HandleFs | None = None) -> Store:
+def store_on(path: Path, fs: Filesystem | None = None) -> Store:
     return Store(LocalBackend(str(path), fs))
 
 
@@ -79,7 +79,7 @@ def test_a_save_lists_neither_the_scopes_directory_nor_the_state_dir(tmp_path: P
 def test_the_mark_is_there_while_something_half_written_may_lie_there_and_never_after(tmp_path: Path) -> None:
     seen: list[bool] = []
 
-    class Linking(HandleFs):
+    class Linking(Filesystem):
         def link(self, source_dir: Directory, source: str, target_dir: Directory, target: str) -> None:
             seen.append((root / HASH / naming.HELD).exists())
             super().link(source_dir, source, target_dir, target)
@@ -141,7 +141,7 @@ def test_a_mark_that_somebody_took_away_is_done_without(tmp_path: Path, *, made_
 
 
 def test_a_writer_leaves_the_mark_beside_what_it_could_not_remove(tmp_path: Path) -> None:
-    class Broken(HandleFs):
+    class Broken(Filesystem):
         """One file cannot be removed, the next ones can."""
 
         broken = False
@@ -176,14 +176,14 @@ def test_an_interrupt_between_two_steps_leaves_the_mark_for_the_next_holder(
 ) -> None:
     root = tmp_path / "s"
     store_on(root).scope(KEY).save(0)
-    whole = publish.write_temporary
+    whole = atomic_write.write_temporary
 
     def interrupted(*args: Any, **kwargs: Any) -> str:
         whole(*args, **kwargs)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(publish, "write_temporary", interrupted)
+        patched.setattr(atomic_write, "write_temporary", interrupted)
         with pytest.raises(KeyboardInterrupt):
             store_on(root).scope(KEY).save(1)
     assert f"{HASH}/{naming.HELD}" in litter(root)
@@ -252,7 +252,7 @@ def test_crashes_leave_no_more_than_the_last_one_did(tmp_path: Path) -> None:
     class Dead(BaseException):
         """As if the process had ended: nothing that comes after has an effect."""
 
-    class Dying(HandleFs):
+    class Dying(Filesystem):
         alive = True
 
         def rename(self, source_dir: Directory, source: str, target_dir: Directory, target: str) -> None:
@@ -295,7 +295,7 @@ def test_a_blob_of_a_scope_that_is_put_without_its_lock_is_safe_from_the_sweep(t
 
 
 def test_a_mark_that_a_full_disk_does_not_take_is_done_without(tmp_path: Path) -> None:
-    class Full(HandleFs):
+    class Full(Filesystem):
         number = errno.ENOSPC
 
         def create(self, directory: Directory, name: str) -> int:

@@ -18,17 +18,17 @@ import pytest
 from stateline import Artifact, Store
 from stateline.bundle import naming
 from stateline.errors import (
-    DurabilityUnknown,
+    DurabilityUnknownError,
     IntegrityError,
-    LockTimeout,
-    NewerVersion,
+    LockTimeoutError,
+    NewerVersionError,
     RequestError,
     StorageError,
-    UnsafePlace,
+    UnsafePathError,
 )
-from stateline.store.fs import Directory, HandleFs, PathFs
-from stateline.store.local import LocalBackend
-from stateline.store.locking import Held
+from stateline.store.local.backend import LocalBackend
+from stateline.store.local.filesystem import Directory, Filesystem, PathFs
+from stateline.store.local.lock import Held
 from stateline.store.protocol import Durability
 
 KEY = "notes:x"
@@ -38,7 +38,7 @@ BIG = "x" * 5000
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 
 
-def store_on(path: Path, fs: HandleFs | None = None, durability: Durability = "full") -> Store:
+def store_on(path: Path, fs: Filesystem | None = None, durability: Durability = "full") -> Store:
     return Store(LocalBackend(str(path), fs, durability=durability))
 
 
@@ -97,7 +97,7 @@ def test_a_umask_that_changes_between_two_files_leaves_both_readable(tmp_path: P
 # -- order of system calls ---------------------------------------------------------------------------------------------
 
 
-class Recorder(HandleFs):
+class Recorder(Filesystem):
     """Writes down each change and sync, by base name; names with a random part by their prefix."""
 
     def __init__(self) -> None:
@@ -220,7 +220,7 @@ LOCKING = ("open_lock",)
 NUMBERS = (errno.ENOSPC, errno.EIO, errno.EROFS)
 
 
-class Faulty(HandleFs):
+class Faulty(Filesystem):
     """Raises OSError in the ``at``-th call of ``method``, once; counts the calls of every method."""
 
     def __init__(self, method: str = "", at: int = 0, number: int = errno.EIO) -> None:
@@ -231,7 +231,7 @@ class Faulty(HandleFs):
 
 
 def _break(name: str) -> Callable[..., Any]:
-    whole = getattr(HandleFs, name)
+    whole = getattr(Filesystem, name)
 
     def method(self: Faulty, *args: Any) -> Any:
         seen = self.counts.get(name, 0)
@@ -288,7 +288,7 @@ def test_every_refusal_of_the_disk_is_a_typed_error_and_loses_nothing(
         except StorageError as caught:
             error = caught
         assert fs.failed
-        if isinstance(error, DurabilityUnknown):
+        if isinstance(error, DurabilityUnknownError):
             # The last sync: the new head is visible, only its durability is not known.
             assert method == "sync_directory"
         elif error is None:
@@ -356,7 +356,7 @@ def test_reasons_of_the_disk_are_told_in_words(tmp_path: Path, durability: Durab
 
 
 def test_short_writes_are_continued(tmp_path: Path) -> None:
-    class Short(HandleFs):
+    class Short(Filesystem):
         def write(self, fd: int, data: bytes | memoryview) -> int:
             return super().write(fd, data[:7])
 
@@ -367,7 +367,7 @@ def test_short_writes_are_continued(tmp_path: Path) -> None:
 
 
 def test_a_write_that_stops_half_way_leaves_nothing_under_the_name(tmp_path: Path) -> None:
-    class Full(HandleFs):
+    class Full(Filesystem):
         left = 600
 
         def write(self, fd: int, data: bytes | memoryview) -> int:
@@ -387,7 +387,7 @@ def test_after_a_failed_sync_of_the_head_the_store_writes_no_more(tmp_path: Path
     begun(tmp_path / "s")
     last = calls_of(lambda store: store.scope(KEY).save({"n": 1}), tmp_path / "count")["sync_directory"] - 1
     store = store_on(tmp_path / "s", Faulty("sync_directory", last))
-    with pytest.raises(DurabilityUnknown) as caught:
+    with pytest.raises(DurabilityUnknownError) as caught:
         store.scope(KEY).save({"n": 1})
     assert caught.value.hint
     with pytest.raises(StorageError, match="failed earlier"):
@@ -417,7 +417,7 @@ def test_a_disk_without_hard_links_keeps_the_same_promises(tmp_path: Path) -> No
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes are POSIX's")
 def test_a_read_only_disk_is_a_storage_error_for_writers_and_nothing_for_readers(tmp_path: Path) -> None:
-    class ReadOnly(HandleFs):
+    class ReadOnly(Filesystem):
         """Every change is refused as a read-only mount refuses it; works for root, too."""
 
     def refuse(self: ReadOnly, *args: Any) -> Any:
@@ -449,14 +449,14 @@ def test_whether_a_lock_is_taken_is_decided_where_its_block_begins(tmp_path: Pat
         later = scope.locked()
         with later:
             pass
-        with pytest.raises(LockTimeout), store_on(tmp_path / "s").scope(KEY).locked(0):
+        with pytest.raises(LockTimeoutError), store_on(tmp_path / "s").scope(KEY).locked(0):
             pass
     with later:
-        with pytest.raises(LockTimeout), store_on(tmp_path / "s").scope(KEY).locked(0):
+        with pytest.raises(LockTimeoutError), store_on(tmp_path / "s").scope(KEY).locked(0):
             pass
         with later, scope.locked():
             pass
-        with pytest.raises(LockTimeout), store_on(tmp_path / "s").scope(KEY).locked(0):
+        with pytest.raises(LockTimeoutError), store_on(tmp_path / "s").scope(KEY).locked(0):
             pass
     with store_on(tmp_path / "s").scope(KEY).locked(0):
         pass
@@ -474,7 +474,7 @@ def test_a_lock_that_another_thread_lets_go_of_is_free(tmp_path: Path) -> None:
 
 
 def test_a_scope_that_goes_away_again_and_again_keeps_nobody_beyond_the_wait(tmp_path: Path) -> None:
-    class Removing(HandleFs):
+    class Removing(Filesystem):
         left = 50
 
         def open_lock(self, directory: Directory, name: str) -> int:
@@ -485,7 +485,7 @@ def test_a_scope_that_goes_away_again_and_again_keeps_nobody_beyond_the_wait(tmp
             return lock
 
     fs = Removing()
-    with pytest.raises(LockTimeout), store_on(tmp_path / "s", fs).scope(KEY).locked(0):
+    with pytest.raises(LockTimeoutError), store_on(tmp_path / "s", fs).scope(KEY).locked(0):
         pass
     assert fs.left == 49
 
@@ -533,11 +533,11 @@ def test_stores_that_are_let_go_leave_no_descriptor_open(tmp_path: Path) -> None
 # -- whose directory is it ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fs", [HandleFs, PathFs])
-def test_a_state_dir_that_is_a_symlink_is_refused(tmp_path: Path, fs: type[HandleFs]) -> None:
+@pytest.mark.parametrize("fs", [Filesystem, PathFs])
+def test_a_state_dir_that_is_a_symlink_is_refused(tmp_path: Path, fs: type[Filesystem]) -> None:
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "s").symlink_to("real")
-    with pytest.raises(UnsafePlace, match="symbolic link"):
+    with pytest.raises(UnsafePathError, match="symbolic link"):
         store_on(tmp_path / "s", fs()).scope(KEY).save(1)
     assert os.listdir(tmp_path / "real") == []
 
@@ -546,7 +546,7 @@ def test_a_state_dir_that_is_a_symlink_is_refused(tmp_path: Path, fs: type[Handl
 def test_a_state_dir_that_is_no_directory_is_refused(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "s"
     path.write_text("mine") if kind == "file" else path.symlink_to("nowhere")
-    with pytest.raises(UnsafePlace):
+    with pytest.raises(UnsafePathError):
         store_on(path).scope(KEY).save(1)
     assert path.is_symlink() or path.read_text() == "mine"
     assert os.listdir(tmp_path) == ["s"]
@@ -557,7 +557,7 @@ def test_a_state_dir_that_others_may_enter_is_refused_with_the_fix(tmp_path: Pat
     store_on(tmp_path / "s").scope(KEY).save(1)
     os.chmod(tmp_path / "s", mode)
     before = modes(tmp_path / "s")
-    with pytest.raises(UnsafePlace) as caught:
+    with pytest.raises(UnsafePathError) as caught:
         store_on(tmp_path / "s").scope(KEY).save(2)
     assert "chmod 700" in caught.value.hint
     assert modes(tmp_path / "s") == before
@@ -571,7 +571,7 @@ def test_a_state_dir_that_others_may_enter_is_refused_with_the_fix(tmp_path: Pat
 def test_a_directory_of_another_user_is_refused(tmp_path: Path, name: str) -> None:
     store_on(tmp_path / "s").scope(KEY).save(1)
     os.chown(tmp_path / "s" / name, 12345, -1)
-    with pytest.raises(UnsafePlace, match="belongs to user 12345"):
+    with pytest.raises(UnsafePathError, match="belongs to user 12345"):
         store_on(tmp_path / "s").scope(KEY).save(2)
     assert store_on(tmp_path / "s").scope(KEY).load().state == 1
 
@@ -579,22 +579,22 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path, name: str) -> No
 def test_a_scope_that_others_may_enter_is_refused(tmp_path: Path) -> None:
     store_on(tmp_path / "s").scope(KEY).save(1)
     os.chmod(tmp_path / "s" / HASH, 0o750)
-    with pytest.raises(UnsafePlace, match="others may use it"):
+    with pytest.raises(UnsafePathError, match="others may use it"):
         store_on(tmp_path / "s").scope(KEY).save(2)
     assert store_on(tmp_path / "s").scope(KEY).load().state == 1
 
 
-@pytest.mark.parametrize("fs", [HandleFs, PathFs])
+@pytest.mark.parametrize("fs", [Filesystem, PathFs])
 @pytest.mark.parametrize("name", [HASH, "objects"])
-def test_a_directory_inside_that_is_a_symlink_is_never_entered(tmp_path: Path, name: str, fs: type[HandleFs]) -> None:
+def test_a_directory_inside_that_is_a_symlink_is_never_entered(tmp_path: Path, name: str, fs: type[Filesystem]) -> None:
     store_on(tmp_path / "s").scope(KEY).save({"n": 1, "big": BIG})
     os.rename(tmp_path / "s" / name, tmp_path / "elsewhere")
     (tmp_path / "s" / name).symlink_to(tmp_path / "elsewhere")
     before = sorted(tmp_path.joinpath("elsewhere").rglob("*"))
-    with pytest.raises(UnsafePlace):
+    with pytest.raises(UnsafePathError):
         store_on(tmp_path / "s", fs()).scope(KEY).save({"big": "another" * 1000})
     store = store_on(tmp_path / "s", fs())
-    with pytest.raises(UnsafePlace):
+    with pytest.raises(UnsafePathError):
         store.resolve(store.scope(KEY).load().state)
     assert sorted(tmp_path.joinpath("elsewhere").rglob("*")) == before
 
@@ -614,11 +614,11 @@ def plant(path: Path, kind: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kinds of files are POSIX's")
-@pytest.mark.parametrize("fs", [HandleFs, PathFs])
+@pytest.mark.parametrize("fs", [Filesystem, PathFs])
 @pytest.mark.parametrize("kind", ["symlink", "fifo", "directory", "socket"])
 @pytest.mark.parametrize("which", ["pointer", "snapshot", "object", "store file"])
 def test_what_is_not_a_regular_file_is_neither_followed_nor_waited_for(
-    tmp_path: Path, which: str, kind: str, fs: type[HandleFs]
+    tmp_path: Path, which: str, kind: str, fs: type[Filesystem]
 ) -> None:
     root = tmp_path / "s"
     head = store_on(root).scope(KEY).save({"big": BIG})
@@ -633,10 +633,10 @@ def test_what_is_not_a_regular_file_is_neither_followed_nor_waited_for(
         kind,
     )
     store = store_on(root, fs())
-    with pytest.raises(UnsafePlace):
+    with pytest.raises(UnsafePathError):
         store.resolve(store.scope(KEY).load().state)
     if which != "object":
-        with pytest.raises(UnsafePlace):
+        with pytest.raises(UnsafePathError):
             store.scope(KEY).save(2)
 
 
@@ -650,7 +650,7 @@ def test_a_writer_refuses_a_file_that_others_may_use_and_a_reader_does_not(
     head = store_on(root).scope(KEY).save(1)
     path = root / {"pointer": f"{HASH}/latest.json", "snapshot": f"{HASH}/{head.path}"}.get(which, "stateline.json")
     os.chmod(path, mode)
-    with pytest.raises(UnsafePlace) as caught:
+    with pytest.raises(UnsafePathError) as caught:
         store_on(root).scope(KEY).save(2)
     assert caught.value.hint == f"chmod 600 {path}"
     assert stat.S_IMODE(path.stat().st_mode) == mode
@@ -661,7 +661,7 @@ def test_a_writer_refuses_a_file_that_others_may_use_and_a_reader_does_not(
 def test_a_writer_refuses_a_pointer_of_another_user(tmp_path: Path) -> None:
     store_on(tmp_path / "s").scope(KEY).save(1)
     os.chown(tmp_path / "s" / HASH / "latest.json", 12345, -1)
-    with pytest.raises(UnsafePlace, match="belongs to user 12345"):
+    with pytest.raises(UnsafePathError, match="belongs to user 12345"):
         store_on(tmp_path / "s").scope(KEY).save(2)
 
 
@@ -670,7 +670,7 @@ def test_a_lock_file_that_is_a_symlink_is_not_followed(tmp_path: Path) -> None:
     lock = tmp_path / "s" / HASH / "scope.lock"
     lock.unlink()
     lock.symlink_to(tmp_path / "created elsewhere")
-    with pytest.raises((StorageError, UnsafePlace)):
+    with pytest.raises((StorageError, UnsafePathError)):
         store_on(tmp_path / "s").scope(KEY).save(2, wait=0.2)
     assert not (tmp_path / "created elsewhere").exists()
 
@@ -708,9 +708,9 @@ def test_a_store_of_a_newer_format_is_refused_every_time_and_left_untouched(tmp_
     (tmp_path / "s" / "stateline.json").write_bytes(newer)
     store = store_on(tmp_path / "s")
     for _ in range(2):
-        with pytest.raises(NewerVersion):
+        with pytest.raises(NewerVersionError):
             store.scope(KEY).load()
-        with pytest.raises(NewerVersion):
+        with pytest.raises(NewerVersionError):
             store.scope(KEY).save(2)
     assert (tmp_path / "s" / "stateline.json").read_bytes() == newer
 
@@ -727,7 +727,7 @@ def test_a_damaged_store_file_stops_a_writer(tmp_path: Path, data: bytes) -> Non
 def test_a_store_made_by_somebody_else_in_the_same_moment_is_taken(tmp_path: Path) -> None:
     root = tmp_path / "s"
 
-    class Slow(HandleFs):
+    class Slow(Filesystem):
         """Between the look for the store file and the look at what else is there, another writer makes the store."""
 
         def names(self, directory: Directory) -> Iterator[str]:
@@ -777,7 +777,7 @@ def test_a_reader_of_somebody_elses_copy_reads_with_a_warning(tmp_path: Path) ->
     assert reader.scope(KEY).load() == head
     assert reader.get(ref) == b"raw"
     assert any("belongs to user 12345" in warning for warning in reader.warnings)
-    with pytest.raises(UnsafePlace):
+    with pytest.raises(UnsafePathError):
         reader.scope(KEY).save(1)
 
 
@@ -805,7 +805,7 @@ def test_a_lock_that_others_may_use_stops_a_writer(tmp_path: Path, harm: str) ->
         lock.symlink_to(tmp_path / "elsewhere")
     else:
         lock.chmod(0o666)
-    with pytest.raises(UnsafePlace):
+    with pytest.raises(UnsafePathError):
         scope.save(2)
     assert scope.load().state == 1
     assert not (tmp_path / "elsewhere").exists()

@@ -10,8 +10,8 @@ import filelock
 import pytest
 
 from stateline.bundle import naming
-from stateline.errors import LockTimeout
-from stateline.store.local import LocalBackend
+from stateline.errors import LockTimeoutError
+from stateline.store.local.backend import LocalBackend
 from stateline.store.store import Store
 
 KEY = "notes:x"
@@ -23,7 +23,7 @@ def test_a_lock_that_was_taken_by_path_is_the_same_lock(tmp_path: Path) -> None:
     other = filelock.FileLock(tmp_path / "s" / scope.hash / naming.LOCK, fallback_to_soft=False)
     with scope.locked(), pytest.raises(filelock.Timeout):
         other.acquire(timeout=0)
-    with other, pytest.raises(LockTimeout), scope.locked(0):
+    with other, pytest.raises(LockTimeoutError), scope.locked(0):
         pass
     with scope.locked(0):
         pass

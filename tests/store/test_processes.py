@@ -16,9 +16,9 @@ import pytest
 
 from stateline import Store
 from stateline.bundle import naming
-from stateline.errors import LockTimeout
-from stateline.history.verify import verify
-from stateline.store.local import LocalBackend
+from stateline.errors import LockTimeoutError
+from stateline.store.local.backend import LocalBackend
+from stateline.verify.checker import verify
 
 KEY = "notes:x"
 HASH = naming.scope_hash(KEY)
@@ -27,7 +27,7 @@ HASH = naming.scope_hash(KEY)
 SAVER = """
 import os, sys
 from stateline import Store
-from stateline.store.local import LocalBackend
+from stateline.store.local.backend import LocalBackend
 root, count, times, *keys = sys.argv[1:]
 store = Store(LocalBackend(root))
 for number in range(int(count)):
@@ -40,7 +40,7 @@ for number in range(int(count)):
 HOLDER = """
 import sys, time
 from stateline import Store
-from stateline.store.local import LocalBackend
+from stateline.store.local.backend import LocalBackend
 with Store(LocalBackend(sys.argv[1])).scope(sys.argv[2]).locked():
     print("held", flush=True)
     time.sleep(600)
@@ -146,7 +146,7 @@ def test_a_live_holder_is_waited_for_and_then_named_as_the_reason(tmp_path: Path
     with ended(holder):
         assert read_line(holder) == "held\n"
         began = time.monotonic()
-        with pytest.raises(LockTimeout) as caught:
+        with pytest.raises(LockTimeoutError) as caught:
             store.scope(KEY).save(2, wait=0.3)
         assert 0.29 <= time.monotonic() - began < 60
         assert caught.value.exit_code == 4

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from stateline import Artifact, Store
-from stateline.store.local import LocalBackend
+from stateline.store.local.backend import LocalBackend
 
 READER = """
 import sys
 from stateline import Store
 from stateline.errors import StatelineError
-from stateline.store.local import LocalBackend
+from stateline.store.local.backend import LocalBackend
 mark = open(sys.argv[2], "rb")
 store = Store(LocalBackend(sys.argv[1]))
 found = 0

@@ -9,18 +9,18 @@ import pytest
 
 from stateline.bundle import naming
 from stateline.errors import IntegrityError, StatelineError, UsageError
-from stateline.history.verify import verify
-from stateline.store.fs import Directory, HandleFs, Stat
-from stateline.store.local import LocalBackend
-from stateline.store.protocol import BlobMissing
-from stateline.store.reading import Reading, reading_all
+from stateline.store.local.backend import LocalBackend
+from stateline.store.local.filesystem import Directory, Filesystem, Stat
+from stateline.store.local.scan import Reading, reading_all
+from stateline.store.protocol import BlobMissingError
 from stateline.store.store import Store
+from stateline.verify.checker import verify
 
 KEY = "notes:x"
 SAVES = 20
 
 
-class Counting(HandleFs):
+class Counting(Filesystem):
     """Counts what is done to the files of snapshots, and how often a scope's directory is opened."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ def test_what_is_read_and_looked_at_is_what_the_backend_itself_says(place: Path)
         for each in (backend, reading):
             try:
                 outcomes.append(each.get(path, 4000))
-            except (StatelineError, BlobMissing) as error:
+            except (StatelineError, BlobMissingError) as error:
                 outcomes.append((type(error), str(error)))
         assert outcomes[0] == outcomes[1]
         # Twice: what was kept from reading, and a look of its own.
@@ -88,7 +88,7 @@ def test_names_and_limits_are_checked_as_everywhere(place: Path) -> None:
             reading.get(bad, 10)
     with pytest.raises(IntegrityError, match="too large"):
         reading.get(f"{scope}/{name}", 10)
-    with pytest.raises(BlobMissing):
+    with pytest.raises(BlobMissingError):
         reading.get(f"{scope}/nothing", 10)
     with pytest.raises(UsageError):
         next(reading.list("../x"))

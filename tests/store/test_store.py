@@ -14,19 +14,19 @@ import pytest
 from stateline import Artifact, Ref, Store
 from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import JSON_TYPE, NODE_TYPE
-from stateline.bundle.redact import Redactor
 from stateline.errors import (
     ConflictError,
     IntegrityError,
-    NewerVersion,
-    NotFound,
+    InvalidValueError,
+    NewerVersionError,
+    NotFoundError,
     RequestError,
     StatelineError,
     StorageError,
     UsageError,
-    ValueRefused,
 )
-from stateline.store.local import LocalBackend
+from stateline.redaction.redactor import Redactor
+from stateline.store.local.backend import LocalBackend
 from stateline.store.memory import MemoryBackend
 from stateline.store.store import Scope, Snapshot
 
@@ -104,7 +104,7 @@ def test_an_absent_store_is_an_empty_one(root: Path) -> None:
     assert store.scope(KEY).head() is None
     assert list(store.heads()) == []
     assert list(store.scope(KEY).walk()) == []
-    with pytest.raises(NotFound, match="no scope notes:x"):
+    with pytest.raises(NotFoundError, match="no scope notes:x"):
         store.scope(KEY).load()
     assert not root.exists()
 
@@ -334,7 +334,7 @@ def test_a_reference_to_an_object_that_is_not_there_is_refused_before_the_save(s
     nowhere = Ref(hashlib.sha256(b"nowhere").hexdigest(), 7, "text/plain")
     head = store.scope(KEY).save(1)
     for state in ({"a": nowhere}, {"a": {f"k{n}": "p" * 100 for n in range(60)} | {"deep": nowhere}}):
-        with pytest.raises(NotFound, match=nowhere.sha256):
+        with pytest.raises(NotFoundError, match=nowhere.sha256):
             store.scope(KEY).save(state)
     assert store.scope(KEY).load() == head
 
@@ -406,7 +406,7 @@ def test_what_the_format_cannot_hold_is_refused_and_the_chain_is_as_it_was(root:
         ({"a": bad} if not isinstance(bad, str) or len(bad) < 9 else bad, {}),
         (1, {"e": bad}),
     ):
-        with pytest.raises(ValueRefused):
+        with pytest.raises(InvalidValueError):
             scope.save(state, event=event)
     assert tree(root) == before
 
@@ -414,7 +414,7 @@ def test_what_the_format_cannot_hold_is_refused_and_the_chain_is_as_it_was(root:
 def test_the_deepest_state_is_128_levels(store: Store) -> None:
     store.scope(KEY).save(nested(128))
     assert store.resolve(store.scope(KEY).load().state) == nested(128)
-    with pytest.raises(ValueRefused):
+    with pytest.raises(InvalidValueError):
         store.scope(KEY).save(nested(129))
 
 
@@ -459,7 +459,7 @@ def test_names_of_a_state_that_was_masked_by_its_caller_are_left_alone(root: Pat
 )
 def test_words_of_the_store_in_a_callers_event_are_refused(root: Path, event: dict[str, Any], masked: bool) -> None:
     store = Store.open(root)
-    with pytest.raises(ValueRefused, match="is the store's own; nothing was written") as caught:
+    with pytest.raises(InvalidValueError, match="is the store's own; nothing was written") as caught:
         store.scope(KEY).save(1, event={"why": "so", **event}, masked=masked)
     assert caught.value.where == f"/{next(iter(event))}"
     assert not root.exists()
@@ -515,7 +515,7 @@ def test_a_minor_version_is_read_with_its_unknown_fields_and_not_written_over(ro
     assert head.envelope.extra == {"signature": "abc"}
     assert head.envelope.version == "1.1"
     before = tree(root)
-    with pytest.raises(NewerVersion, match=r"version 1\.1") as caught:
+    with pytest.raises(NewerVersionError, match=r"version 1\.1") as caught:
         local(root).scope(KEY).save({"n": 2})
     assert caught.value.exit_code == 1
     assert tree(root) == before
@@ -529,7 +529,7 @@ def test_a_newer_major_version_is_left_untouched(tmp_path: Path) -> None:
         before = tree(root)
         scope = local(root).scope(KEY)
         for call in (scope.head, scope.load, lambda scope=scope: scope.save(1), lambda scope=scope: list(scope.walk())):
-            with pytest.raises(NewerVersion) as caught:
+            with pytest.raises(NewerVersionError) as caught:
                 call()
             assert caught.value.exit_code == 1
         assert tree(root) == before
@@ -651,9 +651,9 @@ def test_a_chain_out_of_order_is_damage(root: Path) -> None:
 def test_a_file_unreadable_for_now_is_no_damage_and_is_not_renamed(root: Path) -> None:
     import errno
 
-    from stateline.store.fs import Directory, HandleFs
+    from stateline.store.local.filesystem import Directory, Filesystem
 
-    class Sick(HandleFs):
+    class Sick(Filesystem):
         def read(self, directory: Directory, name: str, limit: int) -> bytes:
             if name.startswith("state-"):
                 raise OSError(errno.EIO, "Input/output error")
@@ -680,7 +680,7 @@ def test_no_altered_byte_of_a_head_or_pointer_goes_unnoticed(root: Path) -> None
         data = path.read_bytes()
         for at in range(len(data)):
             path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-            with pytest.raises((IntegrityError, NewerVersion)):
+            with pytest.raises((IntegrityError, NewerVersionError)):
                 local(root).scope(KEY).load()
         path.write_bytes(data)
     assert local(root).scope(KEY).load() == head

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from stateline import Artifact, Store
-from stateline.errors import ConflictError, NotFound, ValueRefused
-from stateline.store.local import LocalBackend
+from stateline.errors import ConflictError, InvalidValueError, NotFoundError
+from stateline.store.local.backend import LocalBackend
 from stateline.store.memory import MemoryBackend
 from stateline.store.store import Snapshot
 
@@ -94,7 +94,7 @@ class StoreModel(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def a_refused_value_changes_nothing(self, key: str) -> None:
-        with pytest.raises(ValueRefused):
+        with pytest.raises(InvalidValueError):
             self.store.scope(key).save({"a": [float("nan")]})
 
     @rule(data=st.binary(max_size=6000))
@@ -123,7 +123,7 @@ class StoreModel(RuleBasedStateMachine):
             times = [snapshot.envelope.created_at for snapshot in found]
             assert times == sorted(set(times), reverse=True)
             if not expected:
-                with pytest.raises(NotFound):
+                with pytest.raises(NotFoundError):
                     reader.scope(key).load()
 
     @invariant()

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from stateline import Store
-from stateline.store.fs import Directory, HandleFs
-from stateline.store.local import LocalBackend
+from stateline.store.local.backend import LocalBackend
+from stateline.store.local.filesystem import Directory, Filesystem
 from stateline.store.protocol import Durability
 
 SYNCS = {
@@ -40,7 +40,7 @@ FAST = {**SYNCS, "a save": 0, "each new object": 0, "each object that is there":
 WORK = """
 import os, sys
 from stateline import Store
-from stateline.store.local import LocalBackend
+from stateline.store.local.backend import LocalBackend
 store = Store(LocalBackend(sys.argv[1], durability=sys.argv[2]))
 for number, (key, text) in enumerate(zip(sys.argv[3::2], sys.argv[4::2])):
     os.access(f"/save-{number}", os.F_OK)
@@ -83,7 +83,7 @@ both = pytest.mark.parametrize("durability", ["full", "fast"])
 
 @both
 def test_the_seam_counts_the_documented_syncs(tmp_path: Path, durability: Durability) -> None:
-    class Counting(HandleFs):
+    class Counting(Filesystem):
         count = 0
 
         def sync_file(self, fd: int) -> None:

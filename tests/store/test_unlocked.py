@@ -16,15 +16,15 @@ from campaigns.processes import unlocked
 from stateline import Store
 from stateline.bundle import naming
 from stateline.errors import ConflictError, StorageError
-from stateline.history.verify import verify
-from stateline.store.fs import Directory, HandleFs
-from stateline.store.local import LocalBackend
+from stateline.store.local.backend import LocalBackend
+from stateline.store.local.filesystem import Directory, Filesystem
+from stateline.verify.checker import verify
 
 KEY = "notes:x"
 HASH = naming.scope_hash(KEY)
 
 
-class Interrupted(HandleFs):
+class Interrupted(Filesystem):
     """Does ``other`` once, before the pointer's file is synced or before it is renamed."""
 
     def __init__(self) -> None:
@@ -170,15 +170,15 @@ def test_a_temporary_file_that_anothers_sweep_took_is_told_as_a_lock_that_does_n
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, fs, others = stores(tmp_path / "s")
-    first, whole = others.scope(KEY).load(), getattr(HandleFs, step)
+    first, whole = others.scope(KEY).load(), getattr(Filesystem, step)
 
-    def swept(self: HandleFs, source_dir: Directory, *words: Any) -> None:
+    def swept(self: Filesystem, source_dir: Directory, *words: Any) -> None:
         if self is fs:
             for path in (tmp_path / "s" / HASH).glob(f"{naming.TEMPORARY}*"):
                 path.unlink()
         whole(self, source_dir, *words)
 
-    monkeypatch.setattr(HandleFs, step, swept)
+    monkeypatch.setattr(Filesystem, step, swept)
     with pytest.raises(
         StorageError, match="another writer removed what was being written; the lock does not hold here"
     ):
@@ -192,7 +192,7 @@ def test_a_temporary_file_that_lies_there_is_not_said_to_be_removed(
 ) -> None:
     mine, fs, _ = stores(tmp_path / "s")
 
-    def missing(self: HandleFs, *words: Any) -> None:
+    def missing(self: Filesystem, *words: Any) -> None:
         raise FileNotFoundError(errno.ENOENT, "No such file or directory")
 
     monkeypatch.setattr(type(fs), "rename", missing)
@@ -201,7 +201,7 @@ def test_a_temporary_file_that_lies_there_is_not_said_to_be_removed(
 
 
 def test_an_object_that_was_taken_for_litter_is_not_told_as_a_lock_that_does_not_hold(tmp_path: Path) -> None:
-    class Slow(HandleFs):
+    class Slow(Filesystem):
         def link(self, source_dir: Directory, source: str, target_dir: Directory, target: str) -> None:
             if target != naming.STORE_FILE:
                 self.unlink(source_dir, source)

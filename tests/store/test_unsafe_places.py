@@ -19,11 +19,11 @@ import pytest
 
 from stateline import Artifact, Store
 from stateline.bundle import naming
-from stateline.errors import StorageError, UnsafePlace
-from stateline.history.verify import verify
-from stateline.store import places
-from stateline.store.fs import HandleFs, Stat
-from stateline.store.local import LocalBackend
+from stateline.errors import StorageError, UnsafePathError
+from stateline.store.local import permissions
+from stateline.store.local.backend import LocalBackend
+from stateline.store.local.filesystem import Filesystem, Stat
+from stateline.verify.checker import verify
 
 KEY = "notes:x"
 HASH = naming.scope_hash(KEY)
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="owners and mode
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
-def store_on(path: Path, *, trust: bool = False, fs: HandleFs | None = None) -> Store:
+def store_on(path: Path, *, trust: bool = False, fs: Filesystem | None = None) -> Store:
     return Store(LocalBackend(str(path), fs, trust_parent=trust))
 
 
@@ -95,8 +95,8 @@ def test_a_parent_that_all_may_write_to_is_refused_by_writers_only(
         store_on(root, trust=True).scope(KEY).save(1)
     before = tree(tmp_path)
     store = store_on(root)
-    for write in (lambda: store.scope(KEY).save(2), lambda: store.put(Artifact(b"x")), store.backend.demand_writable):
-        with pytest.raises(UnsafePlace) as caught:
+    for write in (lambda: store.scope(KEY).save(2), lambda: store.put(Artifact(b"x")), store.backend.require_writable):
+        with pytest.raises(UnsafePathError) as caught:
             write()
         assert str(tmp_path / "level0") in caught.value.message
         assert "--trust-parent" in caught.value.hint
@@ -135,7 +135,7 @@ def test_the_way_through_a_symlink_is_looked_at_on_both_sides(tmp_path: Path) ->
         if name == "c":
             assert store.scope(KEY).save(1).seq == 0
             continue
-        with pytest.raises(UnsafePlace, match="here" if name == "a" else "there"):
+        with pytest.raises(UnsafePathError, match="here" if name == "a" else "there"):
             store.scope(KEY).save(1)
         assert not (there / "deep" / "s").exists()
 
@@ -180,7 +180,7 @@ def test_a_group_may_write_above_only_if_it_is_the_callers_own(
     if safe:
         assert store_on(root).scope(KEY).save(1).seq == 0
     else:
-        with pytest.raises(UnsafePlace, match="level0"):
+        with pytest.raises(UnsafePathError, match="level0"):
             store_on(root).scope(KEY).save(1)
 
 
@@ -191,12 +191,12 @@ def test_a_group_that_nothing_is_known_of_is_not_the_callers_own(
         raise KeyError(number)
 
     monkeypatch.setattr(pwd, "getpwuid", unknown)
-    with pytest.raises(UnsafePlace):
+    with pytest.raises(UnsafePathError):
         store_on(way(tmp_path, 0o770)).scope(KEY).save(1)
 
 
 def test_what_is_above_costs_one_stat_each_once_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Counting(HandleFs):
+    class Counting(Filesystem):
         def __init__(self) -> None:
             self.looked: list[str] = []
 
@@ -208,7 +208,7 @@ def test_what_is_above_costs_one_stat_each_once_a_process(tmp_path: Path, monkey
     def asked(gid: int) -> bool:
         raise AssertionError("users and groups are asked for only where a group may write")
 
-    monkeypatch.setattr(places, "_is_private_group", asked)
+    monkeypatch.setattr(permissions, "_is_private_group", asked)
     root = tmp_path.resolve() / "s"
     root.mkdir(mode=0o700)
     fs = Counting()
@@ -258,7 +258,7 @@ def test_a_writer_refuses_whatever_it_opens_and_a_reader_says_so(tmp_path: Path,
     before = tree(root)
     writer = store_on(root)
     scope, parent = (writer.scope(KEY), head) if which in SAME else (writer.scope("notes:other"), None)
-    with pytest.raises(UnsafePlace) as caught:
+    with pytest.raises(UnsafePathError) as caught:
         scope.save({"big": BIG}, parent=parent)
     assert str(path) in caught.value.message
     assert caught.value.hint
@@ -281,9 +281,9 @@ def test_a_dry_run_sees_what_the_writer_will_refuse(tmp_path: Path, which: str) 
     chosen(root, which, head).chmod(0o755)
     store = store_on(root)
     if which != "state dir":
-        store.backend.demand_writable()
-    with pytest.raises(UnsafePlace):
-        store.backend.demand_writable() if which == "state dir" else store.scope(KEY).head()
+        store.backend.require_writable()
+    with pytest.raises(UnsafePathError):
+        store.backend.require_writable() if which == "state dir" else store.scope(KEY).head()
 
 
 def test_an_object_of_a_writers_that_is_a_symlink_is_not_taken_for_the_object(tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_an_object_of_a_writers_that_is_a_symlink_is_not_taken_for_the_object(tm
     path = root / naming.object_path(ref.sha256)
     path.rename(tmp_path / "aside")
     path.symlink_to(tmp_path / "aside")
-    with pytest.raises(UnsafePlace, match="not a regular file"):
+    with pytest.raises(UnsafePathError, match="not a regular file"):
         store_on(root).put(Artifact(b"raw"))
 
 
@@ -327,7 +327,7 @@ def test_a_state_dir_that_is_no_directory_is_a_finding(tmp_path: Path, make: Cal
         assert not report.ok, "nothing was checked"
         assert str(tmp_path / "s") in report.findings[0].message
         assert (report.scopes, report.snapshots) == (0, 0)
-    with pytest.raises(UnsafePlace):
+    with pytest.raises(UnsafePathError):
         store_on(tmp_path / "s").scope(KEY).save(1)
     assert tree(tmp_path) == before
 
@@ -345,8 +345,8 @@ def test_a_file_above_the_state_dir_is_the_path_that_is_named(tmp_path: Path, be
     else:
         above.write_bytes(b"")
     backend = LocalBackend(str(above / below))
-    for act in (backend.demand_writable, backend.prepare, lambda: list(backend.scopes())):
-        with pytest.raises(UnsafePlace, match=f"^{above} is not a directory, and the state dir would be below it"):
+    for act in (backend.require_writable, backend.prepare, lambda: list(backend.scopes())):
+        with pytest.raises(UnsafePathError, match=f"^{above} is not a directory, and the state dir would be below it"):
             act()
 
 
@@ -370,7 +370,7 @@ def test_an_ordinary_user_reads_roots_store_with_a_warning_and_does_not_write_to
         assert reader.scope(KEY).load() == head
         assert any("belongs to user 0" in warning for warning in reader.warnings)
         assert verify(reader).ok
-        with pytest.raises(UnsafePlace, match="belongs to user 0"):
+        with pytest.raises(UnsafePathError, match="belongs to user 0"):
             reader.scope(KEY).save(2)
 
 
@@ -378,7 +378,7 @@ def test_an_ordinary_user_reads_roots_store_with_a_warning_and_does_not_write_to
 def test_root_does_not_write_into_an_ordinary_users_store(home: Path) -> None:
     with ordinary_user():
         store_on(home / "s").scope(KEY).save(1)
-    with pytest.raises(UnsafePlace, match=f"belongs to user {NOBODY}"):
+    with pytest.raises(UnsafePathError, match=f"belongs to user {NOBODY}"):
         store_on(home / "s").scope(KEY).save(2)
     assert store_on(home / "s").scope(KEY).load().state == 1
 

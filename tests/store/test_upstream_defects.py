@@ -21,16 +21,16 @@ from stateline.bundle import canonical, naming
 from stateline.errors import (
     ConflictError,
     IntegrityError,
-    LockTimeout,
-    NewerVersion,
-    NotFound,
+    InvalidValueError,
+    LockTimeoutError,
+    NewerVersionError,
+    NotFoundError,
     StatelineError,
     StorageError,
-    UnsafePlace,
-    ValueRefused,
+    UnsafePathError,
 )
-from stateline.store.fs import Directory, HandleFs, PathFs
-from stateline.store.local import LocalBackend
+from stateline.store.local.backend import LocalBackend
+from stateline.store.local.filesystem import Directory, Filesystem, PathFs
 
 KEY = "context:docs"
 HASH = naming.scope_hash(KEY)
@@ -73,7 +73,7 @@ def test_d4_a_lock_file_left_behind_costs_nothing_and_a_held_lock_is_never_ignor
     raised: list[BaseException] = []
 
     def waiter() -> None:
-        with pytest.raises(LockTimeout) as caught:
+        with pytest.raises(LockTimeoutError) as caught:
             local(root).scope(KEY).save(3, wait=0.1)
         raised.append(caught.value)
 
@@ -97,7 +97,7 @@ def test_d6_a_read_that_fails_for_now_changes_nothing_and_damage_names_the_last_
     good = local(root).scope(KEY).save(1)
     local(root).scope(KEY).save(2)
 
-    class Sick(HandleFs):
+    class Sick(Filesystem):
         def read(self, directory: Directory, name: str, limit: int) -> bytes:
             raise OSError(5, "Input/output error")
 
@@ -119,7 +119,7 @@ def test_d7_a_pointer_of_a_newer_version_is_left_untouched(root: Path) -> None:
     newer = path.read_bytes().replace(b'"version":"1"', b'"version":"2"')
     path.write_bytes(newer)
     for call in (local(root).scope(KEY).load, lambda: local(root).scope(KEY).save(2)):
-        with pytest.raises(NewerVersion):
+        with pytest.raises(NewerVersionError):
             call()
     assert path.read_bytes() == newer
 
@@ -148,7 +148,7 @@ def test_d9_created_at_rises_under_a_clock_that_stands_or_goes_back_and_is_utc_t
 
 
 def test_d12_loading_makes_nothing_and_changes_no_mode(root: Path) -> None:
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         local(root).scope(KEY).load()
     assert not root.exists()
     local(root).scope(KEY).save(1)
@@ -171,7 +171,7 @@ def test_d13_a_writer_takes_no_symlink_fifo_loose_file_or_shared_directory(root:
     else:
         os.rename(path, root / HASH / "moved")
         os.mkfifo(path, 0o600) if kind == "fifo" else path.symlink_to("moved")
-    with pytest.raises(UnsafePlace) as caught:
+    with pytest.raises(UnsafePathError) as caught:
         local(root).scope(KEY).save(2)
     assert caught.value.exit_code == 6
 
@@ -216,12 +216,12 @@ def test_d19_platforms_without_descriptors_have_a_way_of_their_own_and_root_is_n
     assert local(root).scope(KEY).load() == saved
     (root / HASH / saved.path).rename(root / "aside")
     (root / HASH / saved.path).symlink_to(root / "aside")
-    with pytest.raises(UnsafePlace):
+    with pytest.raises(UnsafePathError):
         by_path.scope(KEY).load()
 
 
 def test_d20_a_failed_save_leaves_no_temporary_file_and_a_new_directory_is_durable_in_its_parent(root: Path) -> None:
-    class Full(HandleFs):
+    class Full(Filesystem):
         synced: list[str] = []  # noqa: RUF012  one instance, one test
 
         def write(self, fd: int, data: bytes | memoryview) -> int:
@@ -252,7 +252,7 @@ def test_d22_unknown_fields_wide_integers_and_bad_text_are_kept_exactly_or_refus
     saved = local(root).scope(KEY).save(state)
     assert local(root).scope(KEY).load().state == state
     for bad in ("\ud800", 2**64):
-        with pytest.raises(ValueRefused):
+        with pytest.raises(InvalidValueError):
             local(root).scope(KEY).save({"x": bad})
     bundle = json.loads(saved.data) | {"version": "1.7", "from_the_future": [1]}
     data = canonical.encode(bundle)

@@ -15,9 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateline.bundle import canonical
-from stateline.bundle.redact import Redactor
-from stateline.errors import FileInvalid, ManifestInvalid, NotFound, RequestError, StatelineError, StorageError
+from stateline.errors import (
+    InvalidFileError,
+    InvalidManifestError,
+    NotFoundError,
+    RequestError,
+    StatelineError,
+    StorageError,
+)
 from stateline.machine.spec import Tool, Toolset
+from stateline.redaction.redactor import Redactor
 from stateline.tools.check import KEYS, TIMEOUT, check_manifest, toolset_hash
 from stateline.tools.manifest import ReadManifest, manifest_digest, read_manifest
 
@@ -33,7 +40,7 @@ def manifest(*tools: Any) -> bytes:
 
 def mistakes(data: bytes, **more: Any) -> list[tuple[str, str, str]]:
     """Code, place and hint of every mistake."""
-    with pytest.raises(ManifestInvalid) as caught:
+    with pytest.raises(InvalidManifestError) as caught:
         check_manifest(data, **more)
     assert caught.value.hint
     assert all(problem.severity == "error" and problem.message for problem in caught.value.problems)
@@ -169,7 +176,7 @@ def test_a_key_that_is_there_twice_is_a_mistake() -> None:
 
 def test_two_tools_of_one_name_are_a_mistake_that_says_where_the_first_is() -> None:
     data = json.dumps({"tools": [LEAST, {**LEAST, "name": "b"}, LEAST]}, indent=1).encode()
-    with pytest.raises(ManifestInvalid, match="there is already a tool 'search', on line 4") as caught:
+    with pytest.raises(InvalidManifestError, match="there is already a tool 'search', on line 4") as caught:
         check_manifest(data)
     assert [problem.where.partition(" ")[2] for problem in caught.value.problems] == ["tools[2].name"]
 
@@ -228,7 +235,7 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
       {"name": "a b", "descripton": "x", "schema": {"type": "object"}, "argv": ["x"]},
       {"name": "c", "description": "x", "schema": 5, "argv": []}
     ]}"""
-    with pytest.raises(ManifestInvalid) as caught:
+    with pytest.raises(InvalidManifestError) as caught:
         check_manifest(data, name="tools.json")
     found = [(problem.where.partition(":")[0], problem.code) for problem in caught.value.problems]
     assert found == [
@@ -241,11 +248,11 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
     assert str(caught.value).startswith("tools.json has 5 mistakes: 2:7 tools[0]: a tool lacks 'description'")
     assert caught.value.document()["problems"][0]["code"] == "missing_key"
     assert caught.value.document()["code"] == "manifest_invalid"
-    assert isinstance(caught.value, FileInvalid)
+    assert isinstance(caught.value, InvalidFileError)
 
 
 def test_a_message_that_would_be_endless_names_the_first_mistakes_and_counts_the_others() -> None:
-    with pytest.raises(ManifestInvalid, match=r"has 80 mistakes.*; and 75 more$"):
+    with pytest.raises(InvalidManifestError, match=r"has 80 mistakes.*; and 75 more$"):
         check_manifest(manifest(*({} for _ in range(20))))
 
 
@@ -256,7 +263,7 @@ def test_more_tools_than_any_model_can_be_told_of_are_one_mistake() -> None:
 
 
 def test_a_message_steers_no_terminal() -> None:
-    with pytest.raises(ManifestInvalid) as caught:
+    with pytest.raises(InvalidManifestError) as caught:
         check_manifest(manifest({**LEAST, "name": "\x1b[2J", "\x1b]0;x\x07": 1, "env": ["\u202e="]}))
     assert str(caught.value).isprintable()
 
@@ -308,7 +315,7 @@ def outcome(read: Callable[[], Toolset]) -> Toolset | StatelineError:
 def test_any_bytes_are_tools_or_a_typed_error(data: bytes) -> None:
     found = outcome(lambda: check_manifest(data))
     if isinstance(found, StatelineError):
-        assert isinstance(found, ManifestInvalid)
+        assert isinstance(found, InvalidManifestError)
         assert found.problems
         assert str(found).isprintable()
         return
@@ -380,7 +387,7 @@ def test_the_digest_of_a_manifest_is_that_of_its_bytes_whatever_they_mean(place:
     assert manifest_digest(str(place / "tools.json")) == read(place / "tools.json").toolset.sha256
     (place / "tools.json").write_bytes(b"\xff")
     assert manifest_digest(str(place / "tools.json")) == canonical.sha256(b"\xff")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         manifest_digest(str(place / "missing.json"))
     with pytest.raises(RequestError, match="not a regular file"):
         manifest_digest(str(place))
@@ -388,7 +395,7 @@ def test_the_digest_of_a_manifest_is_that_of_its_bytes_whatever_they_mean(place:
 
 @pytest.mark.parametrize("name", ["missing.json", "search/tools.json", "nul\0.json"])
 def test_a_manifest_that_is_not_there_is_an_error_and_never_no_tools(place: Path, name: str) -> None:
-    with pytest.raises(NotFound, match="there is no tools manifest"):
+    with pytest.raises(NotFoundError, match="there is no tools manifest"):
         read(place / name)
 
 
@@ -462,7 +469,7 @@ def test_a_program_that_is_not_there_is_an_error_when_the_manifest_is_read(place
     argvs = [["./search"], ["./missing"], ["./folder"], ["./plain"], ["no-such-program"], ["sh"]]
     listed = [{**LEAST, "name": f"t{number}", "argv": argv} for number, argv in enumerate(argvs)]
     (place / "tools.json").write_bytes(manifest(*listed))
-    with pytest.raises(ManifestInvalid) as caught:
+    with pytest.raises(InvalidManifestError) as caught:
         read(place / "tools.json")
     assert [(problem.where.partition(" ")[2], problem.message) for problem in caught.value.problems] == [
         ("tools[1].argv", 'there is no program "./missing" beside the manifest'),
@@ -498,7 +505,7 @@ def test_a_manifest_that_holds_a_secret_is_refused_and_the_secret_is_not_said(
     (place / "tools.json").write_text(text)
     with pytest.raises(RequestError, match="holds a secret") as caught:
         read(place / "tools.json", SECRET)
-    assert not isinstance(caught.value, ManifestInvalid)
+    assert not isinstance(caught.value, InvalidManifestError)
     assert "env" in caught.value.hint
     assert SECRET not in str(caught.value)
 

@@ -20,11 +20,11 @@ from process.life import Life
 from process.waiting import wait_for
 
 from stateline.bundle import canonical
-from stateline.bundle.redact import Redactor
-from stateline.errors import ValueRefused
+from stateline.errors import InvalidValueError
 from stateline.machine.spec import Tool
 from stateline.process import child
 from stateline.process.pipes import TAIL
+from stateline.redaction.redactor import Redactor
 from stateline.tools.runner import RESULT_DEPTH, ToolEnd, ToolRun, run_tool
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the tools are POSIX shell")
@@ -116,7 +116,7 @@ def test_a_tool_runs_in_the_directory_of_the_manifest_and_is_looked_up_there(
 
 
 def test_arguments_that_are_not_json_are_refused_before_anything_runs(tool: Callable[..., Any], place: Path) -> None:
-    with pytest.raises(ValueRefused):
+    with pytest.raises(InvalidValueError):
         tool("sh", "-c", "echo > begun", arguments={"x": float("nan")})
     assert not (place / "begun").exists()
 
@@ -403,7 +403,7 @@ CREW = """
 import signal, sys, threading, time
 from stateline.machine.spec import Tool
 from stateline.process import child
-from stateline.process.interrupts import Interrupted, Signals, interruptible, shield
+from stateline.process.signals import Interrupted, Signals, interruptible, shield
 from stateline.tools.runner import ToolRun, run_tool
 
 child.GRACE = 1.0

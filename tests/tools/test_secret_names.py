@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.bundle.redact import PLACEHOLDER, Redactor
-from stateline.errors import ManifestInvalid
-from stateline.machine.check import check
+from stateline.errors import InvalidManifestError
+from stateline.machine.definition.check import check
 from stateline.machine.problems import Problem
+from stateline.redaction.redactor import PLACEHOLDER, Redactor
 from stateline.tools.check import check_manifest
 
 TEXT = {"type": "string"}
@@ -29,7 +29,7 @@ def found(schema: Any) -> list[Problem]:
     """What is wrong with a tool of this schema."""
     try:
         check_manifest(manifest(schema))
-    except ManifestInvalid as error:
+    except InvalidManifestError as error:
         return list(error.problems)
     return []
 

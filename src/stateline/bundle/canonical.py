@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from stateline.errors import IntegrityError, ValueRefused
+from stateline.errors import IntegrityError, InvalidValueError
 
 Json = Any
 """A JSON value: None, bool, int, float, str, list of Json, dict of str to Json; nothing else."""
@@ -53,7 +53,7 @@ def sha256(data: bytes) -> str:
 def encode(value: Json, *, depth: int = DEPTH) -> bytes:
     """The canonical bytes of ``value``.
 
-    Raises :class:`ValueRefused`, naming the place, for whatever does not survive a round trip: NaN and infinities,
+    Raises :class:`InvalidValueError`, naming the place, for whatever does not survive a round trip: NaN and infinities,
     integers out of range, lone surrogates, keys that are not strings, tuples, bytes and other types, and nesting
     over ``depth``.
     """
@@ -104,7 +104,7 @@ def encode_and_read(value: Json, *, depth: int = DEPTH) -> tuple[bytes, Json]:
 
 
 def check(value: Json, *, depth: int = DEPTH) -> None:
-    """Raise :class:`ValueRefused` with the JSON Pointer of the first place that format 1 cannot hold."""
+    """Raise :class:`InvalidValueError` with the JSON Pointer of the first place that format 1 cannot hold."""
     # An explicit stack: the value may be nested deeper than the interpreter's.
     stack: list[tuple[Json, str, int]] = [(value, "", 0)]
     while stack:
@@ -115,19 +115,21 @@ def check(value: Json, *, depth: int = DEPTH) -> None:
         elif isinstance(item, list | dict):
             if level >= depth:
                 # The whole pointer would be as long as the bomb is deep.
-                raise ValueRefused(f"nested deeper than {depth} levels", where=where[:80], hint="flatten the value")
+                raise InvalidValueError(
+                    f"nested deeper than {depth} levels", where=where[:80], hint="flatten the value"
+                )
             if isinstance(item, list):
                 stack.extend((child, f"{where}/{index}", level + 1) for index, child in enumerate(item))
             else:
                 for key, child in item.items():
                     if not isinstance(key, str):
-                        raise ValueRefused(
+                        raise InvalidValueError(
                             f"a key is a {type(key).__name__}, not a string", where=where, hint="use string keys"
                         )
                     _check_scalar(key, where)
                     stack.append((child, f"{where}/{escape(key)}", level + 1))
         else:
-            raise ValueRefused(
+            raise InvalidValueError(
                 f"a {type(item).__name__} is not a JSON value",
                 where=where,
                 hint="use None, bool, int, float, str, list and dict",
@@ -139,15 +141,15 @@ def _check_scalar(item: Json, where: str) -> None:
         try:
             item.encode("utf-8")
         except UnicodeEncodeError:
-            raise ValueRefused(
+            raise InvalidValueError(
                 "a string holds a lone surrogate, which UTF-8 cannot hold",
                 where=where.encode("utf-8", "backslashreplace").decode(),
                 hint="decode the bytes with errors='replace'",
             ) from None
     elif isinstance(item, int) and not INT_MIN <= item <= INT_MAX:
-        raise ValueRefused("an integer is outside -2^63 .. 2^64-1", where=where, hint="store it as a string")
+        raise InvalidValueError("an integer is outside -2^63 .. 2^64-1", where=where, hint="store it as a string")
     elif isinstance(item, float) and (item != item or item in (float("inf"), float("-inf"))):
-        raise ValueRefused(f"{item!r} is not a JSON number", where=where, hint="use null or a string")
+        raise InvalidValueError(f"{item!r} is not a JSON number", where=where, hint="use null or a string")
 
 
 def escape(key: str) -> str:
@@ -168,9 +170,9 @@ def deeper_than(data: bytes, depth: int) -> bool:
     return _nests_deeper(_skeleton(data), depth)
 
 
-def too_deep() -> ValueRefused:
+def too_deep() -> InvalidValueError:
     """What is said of a value that nests deeper than it may."""
-    return ValueRefused(f"nested deeper than {DEPTH} levels", hint="flatten the value")
+    return InvalidValueError(f"nested deeper than {DEPTH} levels", hint="flatten the value")
 
 
 def _skeleton(data: bytes) -> bytes:
@@ -248,7 +250,7 @@ def _may_be_wide(skeleton: bytes) -> bool:
 def _integers_fit(value: Json) -> bool:
     try:
         check(value, depth=FILE_DEPTH)
-    except ValueRefused:
+    except InvalidValueError:
         return False
     return True
 
@@ -256,15 +258,15 @@ def _integers_fit(value: Json) -> bool:
 def parse(data: bytes, *, limit: int = TEXT_LIMIT, what: str = "the text") -> Json:
     """Read JSON text from outside (a task's output, ``--input``), however it is spelled.
 
-    ``what`` names the text in messages. Raises :class:`ValueRefused` for text over ``limit`` [bytes], not UTF-8, not
+    ``what`` names the text in messages. Raises :class:`InvalidValueError` for text over ``limit`` [bytes], not UTF-8, not
     JSON, with duplicate keys, NaN or infinities, lone surrogates, integers out of range, or nested over
     ``OUTSIDE_DEPTH``.
     """
     if len(data) > limit:
-        raise ValueRefused(f"{what} is larger than {limit} bytes", hint="write large data to a file and name it")
+        raise InvalidValueError(f"{what} is larger than {limit} bytes", hint="write large data to a file and name it")
     skeleton = _skeleton(data)
     if _nests_deeper(skeleton, OUTSIDE_DEPTH):
-        raise ValueRefused(f"{what} nests deeper than {OUTSIDE_DEPTH} levels", hint="flatten the value")
+        raise InvalidValueError(f"{what} nests deeper than {OUTSIDE_DEPTH} levels", hint="flatten the value")
     try:
         value = _decoder.decode(data)
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
@@ -285,21 +287,21 @@ def _parse_slowly(data: bytes, what: str, reason: str) -> None:
         if len(seen) != len(items):
             keys = sorted(key for key, _ in items)
             twice = next(key for number, key in enumerate(keys) if key == keys[number + 1])
-            raise ValueRefused(f"{what} holds the key {twice!r} twice in one object", hint="keys must be unique")
+            raise InvalidValueError(f"{what} holds the key {twice!r} twice in one object", hint="keys must be unique")
         return seen
 
     def constant(name: str) -> NoReturn:
-        raise ValueRefused(f"{what} holds {name}, which is not JSON", hint="use null or a string")
+        raise InvalidValueError(f"{what} holds {name}, which is not JSON", hint="use null or a string")
 
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=pairs, parse_constant=constant)
     except UnicodeDecodeError as error:
-        raise ValueRefused(f"{what} is not UTF-8 (byte {error.start})", hint="write UTF-8") from None
+        raise InvalidValueError(f"{what} is not UTF-8 (byte {error.start})", hint="write UTF-8") from None
     except (ValueError, RecursionError) as error:
-        raise ValueRefused(f"{what} is not JSON: {error}", hint="write one JSON document") from None
+        raise InvalidValueError(f"{what} is not JSON: {error}", hint="write one JSON document") from None
     check(value)
     if reason:
-        raise ValueRefused(f"{what} is not JSON: {reason}", hint="write one JSON document")
+        raise InvalidValueError(f"{what} is not JSON: {reason}", hint="write one JSON document")
 
 
 def walk(value: Json, visit: Callable[[Json], Json]) -> Json:

@@ -67,7 +67,7 @@ def resumed(chunk: Chunk, limit: int) -> Filling:
 
 
 def _length(item: Json) -> int:
-    """Bytes of the canonical form. Raises ``ValueRefused`` for what has none."""
+    """Bytes of the canonical form. Raises ``InvalidValueError`` for what has none."""
     try:
         return len(_encoder.encode(item))
     except (TypeError, ValueError, RecursionError):

@@ -14,7 +14,7 @@ import msgspec
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json
-from stateline.errors import IntegrityError, NewerVersion
+from stateline.errors import IntegrityError, NewerVersionError
 
 VERSION = "1"
 FORMAT = "stateline/1"
@@ -68,7 +68,7 @@ class Chunk(msgspec.Struct, frozen=True):
     objects: dict[str, Ref]
 
     def encode(self) -> bytes:
-        """The chunk as an object's bytes. Raises ``ValueRefused`` for items that format 1 cannot hold."""
+        """The chunk as an object's bytes. Raises ``InvalidValueError`` for items that format 1 cannot hold."""
         document = {
             "before": self.before and self.before.document(),
             "items": self.items,
@@ -168,12 +168,12 @@ _FIELDS = frozenset(Envelope.__struct_fields__) - {"extra"}
 
 
 def check_version(version: Json, what: str) -> None:
-    """Accept "1" and its minor versions. Raises :class:`NewerVersion` or :class:`IntegrityError`."""
+    """Accept "1" and its minor versions. Raises :class:`NewerVersionError` or :class:`IntegrityError`."""
     match = _version.fullmatch(version) if isinstance(version, str) else None
     if match is None:
         raise IntegrityError(f"{what} has no readable version", finding="malformed")
     if match[1] != VERSION:
-        raise NewerVersion(
+        raise NewerVersionError(
             f"{what} is of format version {version}; this Stateline reads version {VERSION}. It was left untouched.",
             hint="upgrade stateline",
         )
@@ -181,7 +181,7 @@ def check_version(version: Json, what: str) -> None:
 
 def read_envelope(data: bytes, what: str = "the snapshot") -> Envelope:
     """Read a snapshot's bytes. Raises :class:`IntegrityError` (``finding`` tells the damage) or
-    :class:`NewerVersion`. Links to other files are not checked here; the store and ``verify`` do that."""
+    :class:`NewerVersionError`. Links to other files are not checked here; the store and ``verify`` do that."""
     file = canonical.decode_as(_file, data, depth=_STATE_DEPTH)
     if file is not None:
         envelope = file.envelope()
@@ -194,7 +194,7 @@ def write_envelope(envelope: Envelope, state: bytes | None = None) -> tuple[byte
     """A snapshot's bytes, and the snapshot as their reader sees it, which shares nothing with ``envelope``.
 
     ``state`` is ``canonical.draft(envelope.state)`` if the caller has it, and has not looked how deep that nests.
-    Raises :class:`ValueRefused` for what format 1 cannot hold, and as :func:`read_envelope`.
+    Raises :class:`InvalidValueError` for what format 1 cannot hold, and as :func:`read_envelope`.
     """
     document = envelope.document()
     if state is not None:
@@ -331,7 +331,7 @@ _POINTER = ("path", "sha256", "version")
 
 
 def read_pointer(data: bytes, what: str = "the pointer") -> Pointer:
-    """Read ``latest.json``. Raises :class:`IntegrityError` or :class:`NewerVersion`."""
+    """Read ``latest.json``. Raises :class:`IntegrityError` or :class:`NewerVersionError`."""
     document = _object(data, what)
     check_version(document.get("version"), what)
     path, sha = document.get("path"), document.get("sha256")

@@ -26,7 +26,7 @@ from stateline.bundle.envelope import (
     read_node,
     ref_problem,
 )
-from stateline.errors import IntegrityError, NewerVersion, ValueRefused
+from stateline.errors import IntegrityError, InvalidValueError, NewerVersionError
 
 THRESHOLD = 4096
 """Size at which a subtree becomes an object [bytes]: one page, below which a file costs more than it saves."""
@@ -72,7 +72,7 @@ def split(value: Json, *, threshold: int = THRESHOLD, draft: bytes | None = None
     :class:`Artifact` leaves. ``value`` itself stays inline and is not changed; if it has no large parts it comes back.
 
     ``draft`` is ``canonical.draft(value)`` if the caller has it. How deep a value without large parts nests is then
-    left to who writes it. Raises :class:`ValueRefused` for what format 1 cannot hold.
+    left to who writes it. Raises :class:`InvalidValueError` for what format 1 cannot hold.
     """
     # A Ref or an Artifact is drafted with this name in it; where it is missing, each part is what its bytes say.
     plain = draft is not None and _REFERENCE not in draft
@@ -92,7 +92,7 @@ def extend(ref: Ref, data: bytes, items: list[Json], *, threshold: int = THRESHO
     """The stored list whose last object is ``ref`` (``data`` its bytes), with ``items`` behind it, as an object:
     ``objects[""]`` of what is returned. Of a chain only the last chunk is needed, and taken up again.
 
-    Raises :class:`ValueRefused` if the object is not a list, or for items that format 1 cannot hold.
+    Raises :class:`InvalidValueError` if the object is not a list, or for items that format 1 cannot hold.
     """
     taking = _Taking(threshold)
     if ref.media_type == LIST_TYPE:
@@ -101,7 +101,9 @@ def extend(ref: Ref, data: bytes, items: list[Json], *, threshold: int = THRESHO
     else:
         value = _opened(ref, data) if is_json(ref) else None
         if not isinstance(value, list):
-            raise ValueRefused(f"the object {ref.sha256} is not a list; nothing was written", hint="append to a list")
+            raise InvalidValueError(
+                f"the object {ref.sha256} is not a list; nothing was written", hint="append to a list"
+            )
         packed, table = taking.part(value + items, 0)
         whole = table[""] if "" in table else taking.whole(packed, table)
     return Split(None, {"": whole}, taking.contents, taking.names)
@@ -157,7 +159,7 @@ class _Taking:
     def size(self, child: Json, level: int) -> int:
         """Bytes of the child's canonical form, at most; or -1 if it holds references (or what cannot be encoded).
 
-        Raises :class:`ValueRefused` if it nests too deep: that the whole value does is seen here only, since each
+        Raises :class:`InvalidValueError` if it nests too deep: that the whole value does is seen here only, since each
         object is encoded for itself.
         """
         if isinstance(child, str) and len(child) * 6 + 2 < self.threshold:
@@ -191,7 +193,7 @@ class _Taking:
         return self.put(chunk.encode(), LIST_TYPE, chunk.names)
 
     def put(self, data: bytes, media_type: str, names: tuple[Ref, ...] = ()) -> Ref:
-        _demand_size(data)
+        _require_size(data)
         ref = Ref(sha256(data), len(data), media_type)
         self.contents[ref] = data
         if names:
@@ -235,26 +237,26 @@ def _holds_reference(child: Json) -> bool:
 
 
 def artifact_ref(artifact: Artifact) -> Ref:
-    """The Ref of an artifact. Raises :class:`ValueRefused` for a media type that a table of objects cannot hold, and
+    """The Ref of an artifact. Raises :class:`InvalidValueError` for a media type that a table of objects cannot hold, and
     for one that would make a reader take raw bytes for a value."""
     if artifact.media_type == JSON_TYPE or artifact.media_type.startswith(OWN_TYPES):
-        raise ValueRefused(
+        raise InvalidValueError(
             f"an artifact of type {artifact.media_type} would be read as a value; nothing was written",
             hint="store the parsed value instead, or call the bytes application/octet-stream",
         )
-    _demand_size(artifact.data)
+    _require_size(artifact.data)
     return _checked(Ref(sha256(artifact.data), len(artifact.data), artifact.media_type))
 
 
-def _demand_size(data: bytes) -> None:
+def _require_size(data: bytes) -> None:
     if len(data) > canonical.OBJECT_LIMIT:
-        raise ValueRefused(f"an object is larger than {canonical.OBJECT_LIMIT} bytes", hint="split the value")
+        raise InvalidValueError(f"an object is larger than {canonical.OBJECT_LIMIT} bytes", hint="split the value")
 
 
 def _checked(ref: Ref) -> Ref:
     problem = ref_problem(ref)
     if problem:
-        raise ValueRefused(f"an object cannot be stored: {problem}", hint="for example text/plain")
+        raise InvalidValueError(f"an object cannot be stored: {problem}", hint="for example text/plain")
     return ref
 
 
@@ -276,7 +278,7 @@ def with_refs(value: Json, objects: Mapping[str, Ref]) -> Json:
 def resolve(value: Json, fetch: Fetch) -> Json:
     """``value`` with the content of every JSON object in place of its :class:`Ref`; artifacts stay Refs.
 
-    Raises :class:`NewerVersion` for a media type of this format that is not known, :class:`IntegrityError` for an
+    Raises :class:`NewerVersionError` for a media type of this format that is not known, :class:`IntegrityError` for an
     object that is not what its media type says, and for tables that expand to more than ``DEPTH`` levels or
     ``OBJECT_LIMIT`` bytes: shared digests could otherwise grow without bound.
     """
@@ -310,7 +312,7 @@ class _Resolver:
             self.reach(level + 1)
             return [self.value(child, level + 1) for child in value]
         if isinstance(value, Ref):
-            _demand_known(value)
+            _require_known(value)
             return self.content(value, level) if is_json(value) else value
         return value
 
@@ -363,9 +365,9 @@ def _opened(ref: Ref, data: bytes) -> Json:
     return with_refs(*read_node(data, f"the object {ref.sha256}"))
 
 
-def _demand_known(ref: Ref) -> None:
+def _require_known(ref: Ref) -> None:
     if ref.media_type.startswith(OWN_TYPES) and ref.media_type not in WHOLES:
-        raise NewerVersion(
+        raise NewerVersionError(
             f"the object {ref.sha256} is of type {ref.media_type}, which this Stateline does not know. "
             "It was left untouched.",
             hint="upgrade stateline",
@@ -374,8 +376,8 @@ def _demand_known(ref: Ref) -> None:
 
 def references(data: bytes, ref: Ref) -> list[Ref]:
     """The objects that an object names itself: those of a node's or chunk's table, and the chunk before. Raises
-    :class:`IntegrityError`, or :class:`NewerVersion` for a type of this format that is not known."""
-    _demand_known(ref)
+    :class:`IntegrityError`, or :class:`NewerVersionError` for a type of this format that is not known."""
+    _require_known(ref)
     what = f"the object {ref.sha256}"
     if ref.media_type == NODE_TYPE:
         return list(read_node(data, what)[1].values())

@@ -10,7 +10,7 @@ from stateline.cli.options import settings
 from stateline.cli.output import coloured, counted, emit, plain, pretty, table, warn, write
 
 if TYPE_CHECKING:
-    from stateline.history.findings import Finding, Report
+    from stateline.verify.findings import Finding, Report
 
 Revision = Annotated[
     str, typer.Argument(metavar="REV", help="KEY, KEY~N (N back), KEY@SEQ, or 4 or more hex digits of a sha.")
@@ -56,7 +56,7 @@ def show(
         try:
             document["state"] = resolved(store, snapshot.state)
         except IntegrityError as error:
-            from stateline.history.losses import explained
+            from stateline.history.declared_losses import explained
 
             raise explained(store, snapshot, error) from None
     emit(said, document, pretty(document))
@@ -81,7 +81,7 @@ def verify(
     taken away whole or the store exchanged. So keep the heads' shas elsewhere, and give them to --anchor (repeatable;
     @FILE: one a line): one that is on no chain is damage.
     """
-    from stateline.history.verify import verify as verb
+    from stateline.verify.checker import verify as verb
 
     said = settings(ctx)
     store = said.store()
@@ -141,7 +141,7 @@ def _found(report: Report) -> str:
 def _moorings(report: Report) -> list[str]:
     """The heads, for an auditor to keep elsewhere, and where the anchors are that were given. They are what the verdict
     is about, so they stand beside it on stdout."""
-    from stateline.history.findings import SHOWN
+    from stateline.verify.findings import SHOWN
 
     heads = [f"head {head.sha256} {plain(head.scope)}@{head.seq}" for head in report.heads]
     if len(heads) > SHOWN:
@@ -164,7 +164,7 @@ def _verdict(report: Report) -> str:
     forked = sum(finding.code == "forked" for finding in report.findings)
     words, counts = [], []
     if unsafe:
-        from stateline.history.findings import SHOWN
+        from stateline.verify.findings import SHOWN
 
         words.append("unsafe")
         # Of many alike only the first are told.

@@ -145,7 +145,7 @@ def _nothing(ctx: Any, begin: str) -> Iterator[Candidate]:
 
 def _machines(ctx: Any, begin: str) -> Iterator[Candidate]:
     """Machine files, and the directories that may lead to one."""
-    from stateline.machine.formats.reader import ENDINGS
+    from stateline.machine.definition.formats.reader import ENDINGS
 
     directory, _ = os.path.split(begin)
     with os.scandir(os.path.expanduser(directory) or ".") as entries:

@@ -42,7 +42,7 @@ def diff(ctx: typer.Context, old: Revision, new: Revision) -> int:
 
 def _recorded(store: Store, error: IntegrityError, *snapshots: Snapshot) -> IntegrityError:
     """The error, saying which repair knows of the loss if one does."""
-    from stateline.history.losses import Recorded
+    from stateline.history.declared_losses import Recorded
 
     for snapshot in snapshots:
         loss = Recorded(store.scope(snapshot.envelope.scope)).loss(snapshot, error)
@@ -52,7 +52,7 @@ def _recorded(store: Store, error: IntegrityError, *snapshots: Snapshot) -> Inte
 
 
 def _lines(store: Store, before: Snapshot, after: Snapshot, changes: list[Change]) -> Iterator[str]:
-    from stateline.cli.changes import lines
+    from stateline.cli.state_changes import lines
 
     yield _headline("---", "red", before)
     yield _headline("+++", "green", after)
@@ -63,7 +63,7 @@ def _lines(store: Store, before: Snapshot, after: Snapshot, changes: list[Change
 
 
 def _headline(sign: str, colour: str, snapshot: Snapshot) -> str:
-    from stateline.cli.story import moment, story
+    from stateline.cli.snapshot_summary import moment, story
 
     name = coloured(f"{sign} {plain(snapshot.envelope.scope)}@{snapshot.seq}", colour)
     return f"{name}  {coloured(snapshot.sha256[:8], 'yellow')}  {moment(snapshot)}  {story(snapshot)}"

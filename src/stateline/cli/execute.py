@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stateline.cli.models import (
+from stateline.cli.model_options import (
     BaseUrl,
     InputFormat,
     Model,
@@ -24,7 +24,7 @@ from stateline.cli.output import coloured, emit, is_terminal, just_typed, one_li
 if TYPE_CHECKING:
     from stateline.engine.loop import Watch
     from stateline.engine.record import Run
-    from stateline.machine.run import Failure
+    from stateline.machine.decider.run import Failure
     from stateline.service.outcome import Outcome
 
 Interactive = Annotated[bool, typer.Option("-i", "--interactive", help="Do exactly one turn, then stop.")]

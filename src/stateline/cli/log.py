@@ -12,9 +12,9 @@ from stateline.cli.options import settings
 from stateline.cli.output import emit, stream, warn
 
 if TYPE_CHECKING:
+    from stateline.history.declared_losses import Recorded
     from stateline.history.diff import Change
     from stateline.history.log import Unshown
-    from stateline.history.losses import Recorded
     from stateline.store.store import Snapshot, Store
 
 
@@ -41,7 +41,7 @@ def log(
 
 
 def _lines(store: Store, start: Snapshot, number: int | None, patched: bool) -> Iterator[str]:
-    from stateline.cli.story import line
+    from stateline.cli.snapshot_summary import line
     from stateline.history.log import losses_of, told
 
     recorded = losses_of(store, start)
@@ -65,8 +65,8 @@ def _lines(store: Store, start: Snapshot, number: int | None, patched: bool) -> 
 def _patch_lines(
     store: Store, snapshot: Snapshot, changes: list[Change] | Unshown, recorded: Recorded
 ) -> Iterator[str]:
-    from stateline.cli.changes import lines
     from stateline.cli.output import coloured, plain
+    from stateline.cli.state_changes import lines
     from stateline.errors import IntegrityError
     from stateline.history.log import Unshown, unshown
 

@@ -76,11 +76,11 @@ def schema(
     """Print the JSON Schema (2020-12) of machine files, by which editors complete and check."""
     said = settings(ctx)
     if bundle:
-        from stateline.service.schemas import snapshot_schema
+        from stateline.service.snapshot_schema import snapshot_schema
 
         document = snapshot_schema()
     else:
-        from stateline.machine.schema import machine_schema
+        from stateline.machine.definition.editor_schema import machine_schema
 
         document = machine_schema()
     emit(said, document, pretty(document))

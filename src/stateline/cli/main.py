@@ -105,7 +105,7 @@ def _run(argv: list[str]) -> int:
 
     from stateline.cli.app import application
     from stateline.cli.output import fail, talk
-    from stateline.process.interrupts import Interrupted
+    from stateline.process.signals import Interrupted
 
     json = json_wanted(argv)
     try:
@@ -136,7 +136,7 @@ def _explain(error: BaseException) -> tuple[dict[str, Any], int]:
     from typer._click import exceptions as click
 
     from stateline.errors import StatelineError
-    from stateline.process.interrupts import Interrupted
+    from stateline.process.signals import Interrupted
 
     if isinstance(error, StatelineError):
         return error.document(), error.exit_code
@@ -163,7 +163,7 @@ def _stopped(run: str | None) -> dict[str, Any]:
 
 def _masked(document: dict[str, Any]) -> dict[str, Any]:
     """What is said, without the environment's secrets: an error quotes what was typed."""
-    from stateline.bundle.redact import Redactor
+    from stateline.redaction.redactor import Redactor
 
     redact = Redactor.from_environment(os.environ).redact
     # Part by part: the names of the parts are ours, and no secret even where one is spelled like them.

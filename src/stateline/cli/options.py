@@ -154,7 +154,7 @@ class Command(_Common, TyperCommand):
     """A command with the common options."""
 
 
-class NoSuchCommand(UsageMistake):
+class UnknownCommandError(UsageMistake):
     """A word that is no command here. ``hint`` says where one is that may be meant."""
 
     def __init__(self, error: UsageMistake, hint: str) -> None:
@@ -173,7 +173,7 @@ class Group(_Common, TyperGroup):
             hint = "" if "Did you mean" in error.message else _elsewhere(ctx, args[0])
             if not hint:
                 raise
-            raise NoSuchCommand(error, hint) from None
+            raise UnknownCommandError(error, hint) from None
 
 
 GROUPS = ("exec", "machine")
@@ -234,7 +234,7 @@ def settings(ctx: click.Context) -> Settings:
 def read_input(text: str | None) -> Any:
     """``--input JSON|@FILE``; UNSET without it. Raises ``UsageError`` for what is not JSON or cannot be read."""
     from stateline.bundle import canonical
-    from stateline.errors import ValueRefused
+    from stateline.errors import InvalidValueError
 
     if text is None:
         return msgspec.UNSET
@@ -247,7 +247,7 @@ def read_input(text: str | None) -> Any:
             raise UsageError(f"cannot read the input {text!r}: {error}", hint="check the path after @") from None
     try:
         return canonical.parse(data, what="--input")
-    except ValueRefused as error:
+    except InvalidValueError as error:
         hint = error.hint if data[:1] in b'[{"' or text.startswith("@") else "a string needs quotes: --input '\"yes\"'"
         raise UsageError(f"{error.message}; nothing was changed", hint=hint) from None
 
@@ -305,12 +305,12 @@ def pairs(words: list[str] | None, option: str, *, parsed: bool) -> dict[str, An
 
 def _json_or_text(data: bytes, text: str, what: str) -> Any:
     from stateline.bundle import canonical
-    from stateline.errors import ValueRefused
+    from stateline.errors import InvalidValueError
     from stateline.service.answers import reads_as_json
 
     try:
         return canonical.parse(data, what=what)
-    except ValueRefused as error:
+    except InvalidValueError as error:
         if reads_as_json(data):
             raise UsageError(f"{error.message}; nothing was changed", hint=error.hint) from None
         if data.lstrip()[:1] in (b"{", b"["):

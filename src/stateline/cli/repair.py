@@ -10,8 +10,8 @@ from stateline.cli.options import settings
 from stateline.cli.output import coloured, counted, emit, plain, warn
 
 if TYPE_CHECKING:
-    from stateline.history.mend import Repair
-    from stateline.history.repair import Action, LostSnapshot
+    from stateline.repair.apply import Repair
+    from stateline.repair.plan import Action, LostSnapshot
 
 _SHOWN = 20
 """How many lost snapshots are told one by one to people; JSON has them all."""

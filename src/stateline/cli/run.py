@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from stateline.cli.contexts import progress, refinement, show_context
+from stateline.cli.context_text import progress, refinement, show_context
 from stateline.cli.execute import Input, NoInput, finish, watcher
-from stateline.cli.models import (
+from stateline.cli.model_options import (
     BaseUrl,
     InputFormat,
     Model,
@@ -77,7 +77,7 @@ def run(
     the request is printed and the call exits 3; whoever answers calls again: run --id RUN, with the answer on standard
     input or --input.
     """
-    from stateline.prestage.context import Wishes
+    from stateline.contexts.literal import ContextRequest
     from stateline.service.execute import Call
     from stateline.service.run import RunOptions
 
@@ -89,7 +89,7 @@ def run(
         force=force,
         tools=tools,
         context=said.state_scope,
-        wishes=Wishes(
+        wishes=ContextRequest(
             system=system,
             developer=developer or [],
             settings=pairs(set, "--set", parsed=True),
@@ -150,7 +150,7 @@ def _prompt(dash: str | None, text: str | None, file: str | None) -> str | None:
     if text is not None and not text.strip():
         raise UsageError("the prompt is empty; nothing was done", hint=f"say what to ask: {_WAYS_TO_ASK}")
     if text is not None:
-        _demand_utf8(text)
+        _require_utf8(text)
     return text
 
 
@@ -183,7 +183,7 @@ def _decoded(data: bytes, what: str) -> str:
         raise UsageError(f"the prompt on {what} is not UTF-8 (byte {error.start})", hint="write UTF-8") from None
 
 
-def _demand_utf8(text: str) -> None:
+def _require_utf8(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -16,15 +16,15 @@ from msgspec.structs import replace
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
-from stateline.engine.means import Means
+from stateline.engine.dependencies import Means
+from stateline.engine.event_codec import Cost, Tokens, reserves
 from stateline.engine.record import Run, facts_of
-from stateline.engine.runevent import Cost, Tokens, reserves
-from stateline.engine.step import Happened, stage_of
-from stateline.errors import ValueRefused
-from stateline.machine import agents
-from stateline.machine.run import Facts, Failed, Lost, Replied
+from stateline.engine.step import EventContext, stage_of
+from stateline.errors import InvalidValueError
+from stateline.machine.decider import agents
+from stateline.machine.decider.run import Facts, Failed, Lost, Replied
 from stateline.model.protocol import ModelFailed, Reply, Request, Spent, ToolSpec
-from stateline.process.interrupts import interruptible
+from stateline.process.signals import interruptible
 
 TICK = 0.1
 """The longest single wait [s]: see ``process.child``."""
@@ -36,7 +36,7 @@ UNSAID = (
 
 
 def request_of(run: Run, means: Means) -> Request:
-    """What a model is asked at the stage where the run stands. Raises ``ValueRefused`` for settings or prompts of this
+    """What a model is asked at the stage where the run stands. Raises ``InvalidValueError`` for settings or prompts of this
     call that format 1 cannot hold."""
     stage, facts, effect = stage_of(run), _overlaid(facts_of(run), means), run.event.get("effect") or {}
     agent = stage.agent
@@ -80,7 +80,7 @@ def tools_of(run: Run) -> list[ToolSpec]:
     ]
 
 
-def ask(run: Run, means: Means, *, again: bool = False) -> Happened:
+def ask(run: Run, means: Means, *, again: bool = False) -> EventContext:
     """Call the model once, and say what came of it; how it is decided on is the caller's. ``again``: where calls are
     counted before they are made, one whose answer was lost on its way is told as lost, and no failure yet.
 
@@ -105,7 +105,7 @@ def ask(run: Run, means: Means, *, again: bool = False) -> Happened:
         spent = failed.spent
         if spent.usage is not None:
             told["usage"] = msgspec.to_builtins(spent.usage)
-    except ValueRefused as refused:  # of the digest: nothing was sent
+    except InvalidValueError as refused:  # of the digest: nothing was sent
         event = Failed(kind="model", message=f"the request cannot be made: {refused.message}", hint=refused.hint)
     if means.exchanges is not None:
         told["exchanges"] = means.exchanges()
@@ -118,7 +118,7 @@ def ask(run: Run, means: Means, *, again: bool = False) -> Happened:
             means.warn(UNSAID)
     calls = 0 if isinstance(event, Lost) else spent.calls  # a lost one stays counted as it is
     cost = Cost(llm_calls=calls, tokens=tokens, seconds=time.monotonic() - began)
-    return Happened(event=event, cost=cost, means=means, told=told, interrupted=interrupted)
+    return EventContext(event=event, cost=cost, means=means, told=told, interrupted=interrupted)
 
 
 def _failed(failed: ModelFailed) -> Failed | Lost:
@@ -166,7 +166,7 @@ def _said_of(run: Run, reply: Reply) -> dict[str, Json]:
     return said
 
 
-class _Ear:
+class StreamListener:
     """Passes text on, until nobody listens any more."""
 
     def __init__(self, listener: Callable[[str], None]) -> None:
@@ -188,7 +188,7 @@ def _wait(
     signal that came before."""
     outcome: list[Reply | BaseException] = []
     ended = threading.Event()
-    ear = _Ear(on_text) if on_text is not None else None
+    ear = StreamListener(on_text) if on_text is not None else None
 
     def call() -> None:
         try:

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stateline.bundle.canonical import Json
-from stateline.engine.means import Means
+from stateline.engine.dependencies import Means
+from stateline.engine.event_codec import Cost
 from stateline.engine.record import Run, read_run
-from stateline.engine.runevent import Cost
-from stateline.engine.step import Happened, add_to, apply, once, stage_of, take
-from stateline.errors import DurabilityUnknown, StatelineError
-from stateline.machine import agents
-from stateline.machine.run import CallEnded, CallsIntended
+from stateline.engine.step import EventContext, add_to, apply, once, stage_of, take
+from stateline.errors import DurabilityUnknownError, StatelineError
+from stateline.machine.decider import agents
+from stateline.machine.decider.run import CallEnded, CallsIntended
 from stateline.machine.spec import Tool
-from stateline.process.interrupts import interruptible
+from stateline.process.signals import interruptible
 
 if TYPE_CHECKING:
     from stateline.engine.loop import Watch
@@ -53,7 +53,7 @@ def perform_calls(run: Run, watch: Watch, means: Means) -> Run:
     watch(run, "calls")
     unkept: list[_End] = []
     todo = [call for call in run.state.tree.pending if call["status"] != "done"]
-    crew = _Crew(min(max(means.jobs, 1), len(todo)))
+    crew = ToolWorkers(min(max(means.jobs, 1), len(todo)))
     try:
         intended = once(run)
         if intended:
@@ -67,7 +67,7 @@ def perform_calls(run: Run, watch: Watch, means: Means) -> Run:
     except BaseException as error:
         crew.stop()
         # Nobody knows whether that result is kept, so it is looked at again; any other error says what it was.
-        again = unkept if isinstance(error, DurabilityUnknown) else []
+        again = unkept if isinstance(error, DurabilityUnknownError) else []
         _keep_rest(_as_stored(run) if again else run, [*again, *crew.rest()], means, error)
         raise
     finally:
@@ -83,7 +83,7 @@ def _keep(run: Run, end: _End, means: Means, since: float) -> tuple[Run, float]:
         return run, since
     now = time.monotonic()
     event = CallEnded(id=end.id, result=end.result)
-    return take(run, Happened(event=event, cost=Cost(seconds=now - since), means=means)), now
+    return take(run, EventContext(event=event, cost=Cost(seconds=now - since), means=means)), now
 
 
 def _keep_rest(run: Run, ends: list[_End], means: Means, error: BaseException) -> None:
@@ -142,7 +142,7 @@ def _tool(run: Run, call: dict[str, Json]) -> Tool:
     return next(tool for tool in agents.offered(run.machine, stage_of(run)) if tool.name == call["name"])
 
 
-class _Crew:
+class ToolWorkers:
     """Threads that perform tool calls. They are there before any intent is saved: a call that was intended starts."""
 
     def __init__(self, size: int) -> None:

@@ -13,10 +13,10 @@ import sys
 import msgspec
 
 from stateline.bundle import canonical
-from stateline.machine.formats.python_text import Evaluated
+from stateline.machine.definition.formats.python_text import Evaluated
 from stateline.process import child
 from stateline.process.command import environment
-from stateline.process.interrupts import Signals, shield
+from stateline.process.signals import Signals, shield
 
 TIMEOUT = 30.0
 """How long a machine file may take [s]."""

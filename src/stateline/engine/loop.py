@@ -14,18 +14,18 @@ import msgspec
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
-from stateline.engine.means import MANUAL, Means
+from stateline.engine.dependencies import MANUAL, Means
+from stateline.engine.event_codec import Cost, describe, reserves
 from stateline.engine.record import Context, MachineRecord, Run, facts_of, mask_state, write_run
-from stateline.engine.runevent import Cost, describe, reserves
-from stateline.engine.step import Happened, add_to, apply, give_up, is_cut_off, is_in_doubt, stage_of, take
-from stateline.errors import IllegalEvent, StatelineError, ValueRefused
-from stateline.machine.advance import advance
-from stateline.machine.run import Asked, Decision, Facts, Intended, Lost, Started, Unsent
-from stateline.machine.settling import names
+from stateline.engine.step import EventContext, add_to, apply, give_up, is_cut_off, is_in_doubt, stage_of, take
+from stateline.errors import IllegalEventError, InvalidValueError, StatelineError
+from stateline.machine.decider.advance import advance
+from stateline.machine.decider.evaluate_outputs import names
+from stateline.machine.decider.run import Asked, Decision, Facts, Intended, Lost, Started, Unsent
 from stateline.machine.spec import Machine
 from stateline.process.command import TaskCall, TaskOutcome, run_task
-from stateline.process.interrupts import interruptible, shield
-from stateline.store.store import Scope, Snapshot, Store, demand_known_version
+from stateline.process.signals import interruptible, shield
+from stateline.store.store import Scope, Snapshot, Store, require_known_version
 
 LONGEST_PAUSE = 3600.0
 """Longest wait before a retry [s]: doubling without a limit would soon wait for days."""
@@ -77,7 +77,7 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True):
 def begin(store: Store, machine: Machine, event: Started, origin: Origin, given: Given = NOTHING) -> Beginning:
     """Decide how a run begins, with what is ``given``; reads only.
 
-    Raises ``ValueRefused`` for an input that the machine's schema forbids.
+    Raises ``InvalidValueError`` for an input that the machine's schema forbids.
     """
     # Masked before anything is said about it: what a schema makes of it may be shown.
     value, count = store.redactor.redact(event.input)
@@ -132,7 +132,7 @@ def turn(run: Run, watch: Watch, means: Means = MANUAL) -> Run:
     model an agent's stage waits for whoever answers in its stead. Raises ``Interrupted`` when a signal ended an effect;
     what was finished before is saved.
     """
-    demand_known_version(run.snapshot)
+    require_known_version(run.snapshot)
     # Between the end of an effect and its save no signal may come; whoever waits for one lets them through.
     with shield():
         if is_in_doubt(run):
@@ -164,7 +164,7 @@ def recall(run: Run, means: Means) -> Means | None:
         return None
     try:
         model = means.model.recall(request_of(run, means))
-    except ValueRefused:  # with what this call says, it is another request
+    except InvalidValueError:  # with what this call says, it is another request
         return None
     return None if model is None else msgspec.structs.replace(means, model=model, ready=None)
 
@@ -218,7 +218,7 @@ def _attempt(run: Run, watch: Watch, means: Means, *, again: bool) -> Run:
     """Perform the stage's effect once. ``again``: a model's call whose answer was lost on its way may be made again."""
     stage = stage_of(run)
     if stage.kind not in ("task", "agent"):
-        raise IllegalEvent(f"stage {stage.name!r} has no effect to perform; nothing changed")
+        raise IllegalEventError(f"stage {stage.name!r} has no effect to perform; nothing changed")
     if stage.kind == "agent" and means.ready is not None:
         means.ready()  # what keeps the model from being called is said before anything is saved
     watch(run, "attempt")
@@ -227,7 +227,7 @@ def _attempt(run: Run, watch: Watch, means: Means, *, again: bool) -> Run:
     if stage.kind == "agent":
         return _hear(run, means, again=again, unsent=_take_back)
     outcome = _perform(run)
-    return take(run, Happened(event=outcome.event, cost=Cost(seconds=outcome.seconds), means=means))
+    return take(run, EventContext(event=outcome.event, cost=Cost(seconds=outcome.seconds), means=means))
 
 
 def _hear(

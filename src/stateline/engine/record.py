@@ -17,15 +17,15 @@ from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import VERSION, Pointer, Ref
 from stateline.bundle.objects import Artifact, artifact_ref
-from stateline.bundle.redact import Redactor
-from stateline.engine.runevent import FREE, ContextPlace, Cost, is_calling, read_event
-from stateline.errors import IntegrityError, NotFound, UsageError
+from stateline.engine.event_codec import FREE, ContextPlace, Cost, is_calling, read_event
+from stateline.errors import IntegrityError, NotFoundError, UsageError
 from stateline.machine import spec
-from stateline.machine.run import Decision, Facts, Failure, Instance, RunState
+from stateline.machine.decider.conversation import unsound
+from stateline.machine.decider.run import Decision, Facts, Failure, Instance, RunState
 from stateline.machine.spec import Machine
-from stateline.machine.talk import unsound
+from stateline.redaction.redactor import Redactor
 from stateline.store.protocol import FULL
-from stateline.store.store import Scope, Snapshot, Store, demand_known_version
+from stateline.store.store import Scope, Snapshot, Store, require_known_version
 
 _STATUS = {
     "ready": "running",
@@ -130,7 +130,7 @@ def machine_record(data: bytes, format: str, machine: Machine) -> MachineRecord:
 
 
 def _source(data: bytes, format: str) -> Artifact:
-    from stateline.machine.formats.reader import FORMATS
+    from stateline.machine.definition.formats.reader import FORMATS
 
     return Artifact(data, {known.word: known.media_type for known in FORMATS}[format])
 
@@ -148,7 +148,7 @@ def read_run(store: Store, scope: Scope, snapshot: Snapshot) -> Run:
             raise KeyError(state.tree.stage)
         if state.status != _STATUS[state.tree.phase]:
             raise KeyError(f"status {state.status!r} in phase {state.tree.phase!r}")
-        _demand_performable(machine, state, snapshot.event)
+        _require_performable(machine, state, snapshot.event)
         if state.context is not None:
             naming.checked_key(msgspec.convert(state.context, ContextRef).scope)
             if event.context is None or not naming.snapshot_parts(event.context.path):
@@ -157,7 +157,7 @@ def read_run(store: Store, scope: Scope, snapshot: Snapshot) -> Run:
         raise scope.with_way_out(error) from None
     except (KeyError, TypeError, AttributeError, UsageError, msgspec.ValidationError) as error:
         if snapshot.envelope.version != VERSION:
-            demand_known_version(snapshot)
+            require_known_version(snapshot)
         raise IntegrityError(
             f"the snapshot {snapshot.path} does not hold a run's state: {error}",
             finding="malformed",
@@ -177,7 +177,7 @@ def read_run(store: Store, scope: Scope, snapshot: Snapshot) -> Run:
     )
 
 
-def _demand_performable(machine: Machine, state: RunState, event: dict[str, Json]) -> None:
+def _require_performable(machine: Machine, state: RunState, event: dict[str, Json]) -> None:
     """Raise ``KeyError`` for an effect that would be performed without a key of its own, or that cannot be."""
     tree = state.tree
     problem = unsound(state)
@@ -199,11 +199,11 @@ def _demand_performable(machine: Machine, state: RunState, event: dict[str, Json
 
 
 def load_run(store: Store, run: str) -> Run:
-    """The run with that id at its head. Raises ``NotFound`` or ``IntegrityError``."""
+    """The run with that id at its head. Raises ``NotFoundError`` or ``IntegrityError``."""
     scope = run_scope(store, run)
     head = scope.head()
     if head is None:
-        raise NotFound(f"there is no run {run}", hint="`stateline exec list` lists the runs there are")
+        raise NotFoundError(f"there is no run {run}", hint="`stateline exec list` lists the runs there are")
     return read_run(store, scope, head)
 
 

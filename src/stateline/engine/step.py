@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
-from stateline.engine.means import MANUAL, Means
+from stateline.engine.dependencies import MANUAL, Means
+from stateline.engine.event_codec import FREE, Cost, carried, describe, is_calling, reserves
 from stateline.engine.record import MachineRecord, Run, facts_of, mask_calls, mask_state, write_run
-from stateline.engine.runevent import FREE, Cost, carried, describe, is_calling, reserves
-from stateline.errors import ConflictError, DurabilityUnknown, StatelineError, StorageError, ValueRefused
-from stateline.machine.advance import advance
-from stateline.machine.handlers import keep_unsettled
-from stateline.machine.run import (
+from stateline.errors import ConflictError, DurabilityUnknownError, InvalidValueError, StatelineError, StorageError
+from stateline.machine.decider.advance import advance
+from stateline.machine.decider.handlers import keep_unsettled
+from stateline.machine.decider.run import (
     Answered,
     CallEnded,
     CallsIntended,
@@ -41,7 +41,7 @@ SHOWN_RESULT = 4000
 """How much of a result that could not be saved an error shows [characters]."""
 
 
-class Happened(msgspec.Struct, frozen=True, kw_only=True):
+class EventContext(msgspec.Struct, frozen=True, kw_only=True):
     """An event with all that is told of it: what it used, the means of the call in which it happened, and members for
     the snapshot's event, without secrets. ``interrupted`` is a signal that came meanwhile, to be raised when it is
     saved."""
@@ -56,10 +56,10 @@ class Happened(msgspec.Struct, frozen=True, kw_only=True):
 
 def apply(run: Run, event: Event, means: Means = MANUAL) -> Run:
     """Decide, and save the decision, for an event that used nothing that is metered. See :func:`take`."""
-    return take(run, Happened(event=event, means=means))
+    return take(run, EventContext(event=event, means=means))
 
 
-def take(run: Run, happened: Happened) -> Run:
+def take(run: Run, happened: EventContext) -> Run:
     """Decide, and save the decision.
 
     Raises as ``advance`` and ``Scope.save``; nothing has changed then. If it is the result of an effect that cannot be
@@ -79,8 +79,8 @@ def take(run: Run, happened: Happened) -> Run:
         document["redactions"] = masks
     try:
         return write_run(run, decision, describe(run, event, decision, document))
-    except (StorageError, ConflictError, ValueRefused) as error:
-        if isinstance(event, Succeeded | Replied | CallEnded) and not isinstance(error, DurabilityUnknown):
+    except (StorageError, ConflictError, InvalidValueError) as error:
+        if isinstance(event, Succeeded | Replied | CallEnded) and not isinstance(error, DurabilityUnknownError):
             raise _unsaved(run, event, error) from None
         raise
 
@@ -145,7 +145,7 @@ def once(run: Run) -> list[str]:
 
 def replace_machine(run: Run, machine: Machine, record: MachineRecord, places: dict[str, Json]) -> Run:
     """Go on with a changed machine; ``places`` are the members ``machine`` and ``tools`` of the event. Raises
-    ``MachineChanged`` if it lacks the stage at which the run stands, or the tools that are being called."""
+    ``MachineChangedError`` if it lacks the stage at which the run stands, or the tools that are being called."""
     before = run.record.source.sha256
     decision = advance(machine, run.state, Replaced())
     changed = replace(run, machine=machine, record=record)
@@ -169,7 +169,7 @@ def _full_cost(run: Run, event: Event, cost: Cost) -> Cost:
     return replace(cost, llm_calls=calls)
 
 
-def _decide(run: Run, happened: Happened) -> Decision:
+def _decide(run: Run, happened: EventContext) -> Decision:
     facts = facts_of(run, happened.cost, manual=happened.means.manual)
     event = happened.event
     try:
@@ -181,7 +181,7 @@ def _decide(run: Run, happened: Happened) -> Decision:
         message = f"{type(error).__name__}: {error}"
         reply = _reply_in(run, event)
         if reply is not None:
-            from stateline.machine.rounds import keep_undecided
+            from stateline.machine.decider.rounds import keep_undecided
 
             return keep_undecided(run.machine, run.state, reply, message, facts)
         if is_calling(run.state.tree) or not isinstance(event, Succeeded | Answered):
@@ -265,7 +265,7 @@ def _told_apart(run: Run, calls: list[Json]) -> list[Json]:
     ids = [call.get("id") for call in calls if isinstance(call, dict)]
     if len(ids) < len(calls) or len({str(name) for name in ids}) == len(calls):
         return calls
-    from stateline.model.whole import new_ids
+    from stateline.model.reply_validation import new_ids
 
     return [call | {"id": name} for call, name in zip(calls, new_ids(ids, call_ids(run)), strict=True)]
 

@@ -17,7 +17,7 @@ from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import JSON_TYPE, LIST_TYPE, NODE_TYPE, OWN_TYPES, Chunk, Ref, read_chunk, read_node
 from stateline.bundle.objects import with_refs
 from stateline.errors import IntegrityError
-from stateline.history.sequences import Step, steps
+from stateline.history.list_diff import Step, steps
 from stateline.store.store import Store
 
 Path = tuple[str | int, ...]
@@ -55,7 +55,7 @@ def compare(store: Store, old: Json, new: Json) -> list[Change]:
     """The steps from ``old`` to ``new``, which hold Refs as ``Snapshot.state`` does; none if both are equal.
 
     Raises ``IntegrityError`` for an object on the way that is missing or damaged, or that nests or expands without
-    bound, and ``NewerVersion`` for one of a type that is not known.
+    bound, and ``NewerVersionError`` for one of a type that is not known.
     """
     comparison = _Comparison(store)
     comparison.value((), old, new)

@@ -9,14 +9,14 @@ import msgspec
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
-from stateline.errors import IntegrityError, NewerVersion, StorageError, UnsafePlace
-from stateline.history.findings import Finding
+from stateline.errors import IntegrityError, NewerVersionError, StorageError, UnsafePathError
 from stateline.history.heads import head
 from stateline.store.store import Snapshot, Store
+from stateline.verify.findings import Finding
 
 if TYPE_CHECKING:
+    from stateline.history.declared_losses import Recorded
     from stateline.history.diff import Change
-    from stateline.history.losses import Recorded
 
 
 class LogRow(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ def told(
 
 def losses_of(store: Store, snapshot: Snapshot) -> Recorded:
     """What was recorded as lost in the scope of ``snapshot``, for :func:`unshown`. Nothing is read for it yet."""
-    from stateline.history.losses import Recorded
+    from stateline.history.declared_losses import Recorded
 
     return Recorded(store.scope(snapshot.envelope.scope))
 
@@ -162,7 +162,7 @@ def scopes(store: Store) -> Scopes:
     for scope in store.backend.scopes():
         try:
             newest = head(store, scope)
-        except (IntegrityError, NewerVersion, UnsafePlace, StorageError) as error:
+        except (IntegrityError, NewerVersionError, UnsafePathError, StorageError) as error:
             findings.append(Finding.of(error, None, f"{scope}/{naming.POINTER}"))
             continue
         if newest is not None:

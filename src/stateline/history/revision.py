@@ -6,9 +6,16 @@ import re
 from collections.abc import Iterator
 
 from stateline.bundle import canonical, naming
-from stateline.errors import AmbiguousRevision, IntegrityError, NotFound, RequestError, StatelineError, UnsafePlace
+from stateline.errors import (
+    AmbiguousRevisionError,
+    IntegrityError,
+    NotFoundError,
+    RequestError,
+    StatelineError,
+    UnsafePathError,
+)
 from stateline.history.heads import head
-from stateline.store.protocol import BlobMissing
+from stateline.store.protocol import BlobMissingError
 from stateline.store.store import Snapshot, Store
 
 SHORTEST = 4
@@ -29,8 +36,8 @@ _LIST = "`stateline scopes` lists the scopes there are"
 def find(store: Store, text: str) -> Snapshot:
     """The snapshot that ``text`` names. Never writes; ``KEY~N`` and ``KEY@SEQ`` walk the chain and list nothing.
 
-    A scope whose key is exactly ``text`` wins over every other reading, whatever the key holds. Raises ``NotFound``,
-    ``AmbiguousRevision``, ``RequestError`` for a prefix under ``SHORTEST`` digits, and ``IntegrityError`` when a
+    A scope whose key is exactly ``text`` wins over every other reading, whatever the key holds. Raises ``NotFoundError``,
+    ``AmbiguousRevisionError``, ``RequestError`` for a prefix under ``SHORTEST`` digits, and ``IntegrityError`` when a
     snapshot on the way is damaged.
     """
     snapshot = _head(store, text)
@@ -65,14 +72,14 @@ def _known(store: Store, key: str) -> Snapshot:
 def _steps_back(store: Store, snapshot: Snapshot, steps: int) -> Snapshot:
     key, newest = snapshot.envelope.scope, snapshot.seq
     if steps > newest:
-        raise NotFound(
+        raise NotFoundError(
             f"{key} has {newest + 1} snapshots; there is none {steps} before its head",
             hint=f"{key}~{newest} is the first, {key} the head",
         )
     wanted = newest - steps
     below = next((item for item in store.scope(key).walk(snapshot) if item.seq <= wanted), None)
     if below is None or below.seq != wanted:
-        raise NotFound(
+        raise NotFoundError(
             f"the snapshot {wanted} of {key} is lost, as a repair of it has recorded",
             hint=f"`stateline log {key}` lists what there is",
         )
@@ -82,7 +89,7 @@ def _steps_back(store: Store, snapshot: Snapshot, steps: int) -> Snapshot:
 def _by_seq(store: Store, snapshot: Snapshot, seq: int) -> Snapshot:
     if seq > snapshot.seq:
         key = snapshot.envelope.scope
-        raise NotFound(
+        raise NotFoundError(
             f"{key} has no snapshot {seq}; its head is {snapshot.seq}", hint=f"`stateline log {key}` lists them"
         )
     return _steps_back(store, snapshot, snapshot.seq - seq)
@@ -90,18 +97,18 @@ def _by_seq(store: Store, snapshot: Snapshot, seq: int) -> Snapshot:
 
 def _by_name(snapshot: Snapshot, name: str) -> Snapshot:
     key = snapshot.envelope.scope
-    raise NotFound(
+    raise NotFoundError(
         f"{key} has no checkpoint {name[:64]!a}",
         hint=f"{key}@SEQ names a snapshot by its number; `stateline log {key}` lists them",
     )
 
 
-def _no_scope(store: Store, key: str) -> NotFound:
+def _no_scope(store: Store, key: str) -> NotFoundError:
     import difflib
 
     near = difflib.get_close_matches(key, [*_keys(store)], n=1)
     shown = ascii(key[:80]) if not key.isprintable() or len(key) > 80 else key
-    return NotFound(f"there is no scope {shown}", hint=f"did you mean {near[0]}?" if near else _LIST)
+    return NotFoundError(f"there is no scope {shown}", hint=f"did you mean {near[0]}?" if near else _LIST)
 
 
 def _keys(store: Store) -> Iterator[str]:
@@ -127,14 +134,14 @@ def _by_sha(store: Store, text: str) -> Snapshot:
             hint=f"give {SHORTEST} or more digits of its sha, or a scope's key; {_LIST}",
         )
     found: list[Snapshot] = []
-    damaged: list[IntegrityError | UnsafePlace] = []
+    damaged: list[IntegrityError | UnsafePathError] = []
     for scope, path in _labelled(store, prefix):
         try:
             data = store.backend.get(f"{scope}/{path}", canonical.SNAPSHOT_LIMIT)
             snapshot = store.parse_snapshot(scope, path, data)
-        except BlobMissing:
+        except BlobMissingError:
             continue
-        except (IntegrityError, UnsafePlace) as error:
+        except (IntegrityError, UnsafePathError) as error:
             damaged.append(error)
             continue
         if snapshot.sha256.startswith(prefix):
@@ -142,18 +149,18 @@ def _by_sha(store: Store, text: str) -> Snapshot:
     if len(found) > 1:
         raise _ambiguous(prefix, found)
     if not found:
-        raise damaged[0] if damaged else NotFound(f"no snapshot has a sha that begins with {prefix}", hint=_LIST)
+        raise damaged[0] if damaged else NotFoundError(f"no snapshot has a sha that begins with {prefix}", hint=_LIST)
     return found[0]
 
 
-def _not_a_revision(store: Store, text: str) -> NotFound:
+def _not_a_revision(store: Store, text: str) -> NotFoundError:
     import difflib
 
     # The kind in front is what people leave out.
     names = {key.partition(":")[2]: key for key in _keys(store)}
     near = difflib.get_close_matches(text, [*names], n=1)
     shown = ascii(text[:80]) if not text.isprintable() or len(text) > 80 else text
-    return NotFound(
+    return NotFoundError(
         f"{shown} names no snapshot: it is neither a scope's key (KIND:NAME) nor the first digits of a sha",
         hint=f"did you mean {names[near[0]]}?" if near else _LIST,
     )
@@ -164,7 +171,7 @@ def _labelled(store: Store, prefix: str) -> Iterator[tuple[str, str]]:
     for scope in store.backend.scopes():
         try:
             names = [*store.backend.list(scope)]
-        except UnsafePlace:
+        except UnsafePathError:
             continue
         for name in names:
             parts = naming.snapshot_parts(name)
@@ -172,11 +179,11 @@ def _labelled(store: Store, prefix: str) -> Iterator[tuple[str, str]]:
                 yield scope, name
 
 
-def _ambiguous(prefix: str, found: list[Snapshot]) -> AmbiguousRevision:
+def _ambiguous(prefix: str, found: list[Snapshot]) -> AmbiguousRevisionError:
     found.sort(key=lambda snapshot: (snapshot.envelope.scope, snapshot.seq))
     lines = [f"{s.sha256} ({s.envelope.scope}@{s.seq})" for s in found[:_LISTED]]
     if len(found) > _LISTED:
         lines.append(f"and {len(found) - _LISTED} more")
-    return AmbiguousRevision(
+    return AmbiguousRevisionError(
         f"{prefix} is the beginning of {len(found)} snapshots: {', '.join(lines)}", hint="give more digits"
     )

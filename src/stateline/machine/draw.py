@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stateline.bundle.terminal import HARMFUL
-from stateline.machine.run import RunState
+from stateline.machine.decider.run import RunState
 from stateline.machine.spec import Machine, Stage
 
 _LONGEST = 80

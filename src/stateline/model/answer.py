@@ -19,11 +19,11 @@ from typing import Any
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
-from stateline.errors import AnswerRefused, ValueRefused
-from stateline.machine import schemas
+from stateline.errors import InvalidAnswerError, InvalidValueError
+from stateline.machine.expressions import json_schema
 from stateline.machine.problems import nearest, quoted
 from stateline.model.protocol import Reply, ToolCall, ToolSpec
-from stateline.model.whole import ARGUMENTS_DEPTH, MOST_CALLS, new_ids
+from stateline.model.reply_validation import ARGUMENTS_DEPTH, MOST_CALLS, new_ids
 
 _FORMS = (
     'answer with text, with {"response": "...", "tools": [{"name": "...", "params": {}}]}, or with '
@@ -43,7 +43,7 @@ def parse_reply(
     """The reply that ``value`` is, to a request that offered ``tools``. ``request_id`` is what the run waits for (None:
     not compared), ``used`` the ids of calls that the conversation holds. Calls without an id, or with one that is
     used, get ``call_1``, ``call_2`` ... ``schema`` is the ``output_schema`` of the stage: a value that is no form of an
-    answer must fit it, and becomes the content as canonical JSON. Raises :class:`AnswerRefused`."""
+    answer must fit it, and becomes the content as canonical JSON. Raises :class:`InvalidAnswerError`."""
     if isinstance(value, str):
         return _reply(value, [], tools, used)
     if schema is not None and not _is_form(value):
@@ -66,13 +66,13 @@ def meaning(value: Json) -> Json:
             text, calls = _said(value)
         else:
             text, calls = canonical.encode(value).decode(), []
-    except AnswerRefused:
+    except InvalidAnswerError:
         return None
     return {"content": text, "tool_calls": [{name: call[name] for name in ("name", "arguments")} for call in calls]}
 
 
 def _said(value: dict[str, Json]) -> tuple[str, list[dict[str, Any]]]:
-    """Text and calls (as in :func:`_reply`) of a form. Raises :class:`AnswerRefused`."""
+    """Text and calls (as in :func:`_reply`) of a form. Raises :class:`InvalidAnswerError`."""
     if value.get("action") == "continue":
         raise _refused("there is nothing to continue: the run asks for a model's reply", _FORMS)
     _check_keys(value, _KEYS, "the answer")
@@ -94,8 +94,8 @@ def _is_form(value: Json) -> bool:
 
 
 def _fitting(value: Json, schema: Json) -> str:
-    """``value`` as canonical JSON. Raises :class:`AnswerRefused` for one that breaks ``schema``."""
-    broken = schemas.violations(schema, value)
+    """``value`` as canonical JSON. Raises :class:`InvalidAnswerError` for one that breaks ``schema``."""
+    broken = json_schema.violations(schema, value)
     if broken:
         more = f" and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
         raise _refused(
@@ -128,9 +128,9 @@ def _call(call: dict[str, Any], id: str, specs: dict[str, ToolSpec]) -> ToolCall
         raise _refused(f"the arguments of {quoted(name)} are no object", _FORMS)
     try:
         canonical.check(arguments, depth=ARGUMENTS_DEPTH)
-    except ValueRefused as error:
+    except InvalidValueError as error:
         raise _refused(f"the arguments of {quoted(name)} cannot be kept: {error.message}", error.hint) from None
-    broken = schemas.violations(specs[name].parameters, arguments)
+    broken = json_schema.violations(specs[name].parameters, arguments)
     if broken:
         more = f" and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
         raise _refused(
@@ -207,5 +207,5 @@ def _check_keys(value: dict[str, Json], known: tuple[str, ...], what: str) -> No
             raise _refused(f"{what} has a key {quoted(key)} that is not known", hint)
 
 
-def _refused(message: str, hint: str) -> AnswerRefused:
-    return AnswerRefused(f"{message}; nothing was lost, and the run still waits", hint=hint)
+def _refused(message: str, hint: str) -> InvalidAnswerError:
+    return InvalidAnswerError(f"{message}; nothing was lost, and the run still waits", hint=hint)

@@ -89,7 +89,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return {name: document[name] for name in ("model", "messages", "tools", "settings", "output_schema")}
 
     def digest(self) -> str:
-        """SHA-256 of :meth:`document` as canonical JSON. Raises ``ValueRefused`` for what format 1 cannot hold."""
+        """SHA-256 of :meth:`document` as canonical JSON. Raises ``InvalidValueError`` for what format 1 cannot hold."""
         return canonical.sha256(canonical.encode(self.document(), depth=canonical.FILE_DEPTH))
 
 

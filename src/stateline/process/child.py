@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from stateline.process.groups import has_members, signal_group
-from stateline.process.interrupts import interruptible
 from stateline.process.pipes import PolledPipes, ThreadedPipes, Written
+from stateline.process.signals import interruptible
 
 if TYPE_CHECKING:
     from subprocess import Popen

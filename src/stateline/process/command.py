@@ -9,11 +9,11 @@ from __future__ import annotations
 import msgspec
 
 from stateline.bundle import canonical
-from stateline.errors import ValueRefused
-from stateline.machine.run import Failed, Succeeded
-from stateline.process.lookup import MACHINE_FILE, environment, program_problem, resolve_program
+from stateline.errors import InvalidValueError
+from stateline.machine.decider.run import Failed, Succeeded
+from stateline.process.executables import MACHINE_FILE, environment, program_problem, resolve_program
 from stateline.process.program import Failure, Program, run_program
-from stateline.process.said import Mask, excerpt, refusal, shown
+from stateline.process.sanitize import Mask, excerpt, refusal, shown
 
 __all__ = ["TaskCall", "TaskOutcome", "environment", "program_problem", "resolve_program", "run_task", "shown"]
 
@@ -89,7 +89,7 @@ def _output(call: TaskCall, data: bytes) -> Succeeded | Failed:
         return Succeeded(output=None)
     try:
         return Succeeded(output=canonical.parse(text, limit=call.output_limit, what="the task's output"))
-    except ValueRefused as refused:
+    except InvalidValueError as refused:
         message, begin = refusal(refused, call.mask), excerpt(text, call.mask)
         message += f"; it begins: {begin}" if begin else ""
         hint = "print one JSON document to stdout, and everything else to stderr"

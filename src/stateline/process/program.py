@@ -14,10 +14,10 @@ import msgspec
 
 from stateline.bundle import canonical
 from stateline.process import child
-from stateline.process.interrupts import shield
-from stateline.process.lookup import environment, find_program, quoted
+from stateline.process.executables import environment, find_program, quoted
 from stateline.process.pipes import KEPT
-from stateline.process.said import Mask, last_words, shown
+from stateline.process.sanitize import Mask, last_words, shown
+from stateline.process.signals import shield
 
 if TYPE_CHECKING:
     from threading import Event

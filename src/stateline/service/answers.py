@@ -9,10 +9,10 @@ import msgspec
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json
+from stateline.engine.event_codec import is_calling
 from stateline.engine.record import Run, load_run, run_scope
-from stateline.engine.runevent import is_calling
 from stateline.engine.step import call_ids, stage_of
-from stateline.errors import AnswerRefused, UsageError, ValueRefused
+from stateline.errors import InvalidAnswerError, InvalidValueError, UsageError
 from stateline.store.store import Store
 
 Reader = Callable[[], bytes]
@@ -22,25 +22,25 @@ Reader = Callable[[], bytes]
 def parse_answer(data: bytes) -> Json | msgspec.UnsetType:
     """A human's answer: JSON, else a string without its last newline; UNSET when there is nothing but white space.
 
-    Raises ``ValueRefused`` for JSON that format 1 cannot hold (duplicate keys, NaN, too deep), for text that is not
+    Raises ``InvalidValueError`` for JSON that format 1 cannot hold (duplicate keys, NaN, too deep), for text that is not
     UTF-8, and over 16 MiB: none of that is quietly taken for a string.
     """
     if not data.strip():
         return msgspec.UNSET
     try:
         return canonical.parse(data, what="the answer")
-    except ValueRefused:
+    except InvalidValueError:
         if len(data) > canonical.TEXT_LIMIT or reads_as_json(data):
             raise
     return _decoded(data)
 
 
 def parse_reply_of(data: bytes) -> Json | msgspec.UnsetType:
-    """An answer in a model's stead, as :func:`parse_answer`. Raises ``AnswerRefused`` for what begins like JSON and is
+    """An answer in a model's stead, as :func:`parse_answer`. Raises ``InvalidAnswerError`` for what begins like JSON and is
     none: calls of tools with a brace missing, or half a text, must not end as the run's answer."""
     said = parse_answer(data)
     if isinstance(said, str) and data.lstrip()[:1] in (b"{", b"[", b'"') and not reads_as_json(data):
-        raise AnswerRefused(
+        raise InvalidAnswerError(
             f"the answer begins with {said.lstrip()[0]!r} and is not JSON; nothing was lost, and the run still waits",
             hint="correct the JSON (a brace, a quote, a comma?), or take the text as it is by --input-format text",
         )
@@ -49,11 +49,13 @@ def parse_reply_of(data: bytes) -> Json | msgspec.UnsetType:
 
 def parse_text(data: bytes) -> str | msgspec.UnsetType:
     """An answer that is text, whatever it looks like, without its last newline; UNSET when there is nothing but white
-    space. Raises ``ValueRefused`` for what is not UTF-8, and over 16 MiB."""
+    space. Raises ``InvalidValueError`` for what is not UTF-8, and over 16 MiB."""
     if not data.strip():
         return msgspec.UNSET
     if len(data) > canonical.TEXT_LIMIT:
-        raise ValueRefused(f"the answer has more than {canonical.TEXT_LIMIT} bytes", hint="give less, or a file's name")
+        raise InvalidValueError(
+            f"the answer has more than {canonical.TEXT_LIMIT} bytes", hint="give less, or a file's name"
+        )
     return _decoded(data)
 
 
@@ -61,7 +63,7 @@ def _decoded(data: bytes) -> str:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueRefused(f"the answer is not UTF-8 (byte {error.start})", hint="write UTF-8") from None
+        raise InvalidValueError(f"the answer is not UTF-8 (byte {error.start})", hint="write UTF-8") from None
     return text.removesuffix("\n").removesuffix("\r")
 
 
@@ -99,14 +101,14 @@ def named_request(value: Json | msgspec.UnsetType) -> Json:
 
 
 def answered_run(store: Store, value: Json | msgspec.UnsetType) -> Run | None:
-    """The run whose request an answer names; None for an answer that names none. Raises ``AnswerRefused`` if that run
+    """The run whose request an answer names; None for an answer that names none. Raises ``InvalidAnswerError`` if that run
     is not there. A request id begins with the run's id and a colon."""
     request = named_request(value)
     if request is None and not is_wrapped(value):
         return None
     run = str(request).partition(":")[0]
     if not naming.is_id(run) or run_scope(store, run).head() is None:
-        raise AnswerRefused(
+        raise InvalidAnswerError(
             f"the answer is for the request {request!r}, which no run here has made; nothing was changed",
             hint="`stateline exec list` lists the runs there are",
         )
@@ -117,7 +119,7 @@ def unwrap(run: Run, value: Json) -> Answer:
     """The answer in ``value``. ``{"requestId": ..., "answer": ...}`` names the request that it answers, and so does
     ``requestId`` in a reply in a model's stead.
 
-    Raises ``AnswerRefused`` for another request's answer; the run still waits.
+    Raises ``InvalidAnswerError`` for another request's answer; the run still waits.
     """
     named = named_request(value)
     if named is None and not is_wrapped(value):
@@ -129,14 +131,14 @@ def unwrap(run: Run, value: Json) -> Answer:
     answered = run.event.get("answered") or {}
     if named is not None and named == answered.get("requestId"):
         if answered.get("sha256") not in _digests(run, inner):
-            raise AnswerRefused(
+            raise InvalidAnswerError(
                 f"the request {named!r} was answered before, and differently; nothing was changed",
                 hint=f"`stateline exec history {run.id}` shows the answer that was taken",
             )
         return Answer(inner, named=True, again=True)
     if not is_wrapped(value) and not expects_reply(run):
         return Answer(value)  # an object like any other
-    raise AnswerRefused(
+    raise InvalidAnswerError(
         f"the answer is for the request {named!r}, not for the one that is open ({request}); nothing was changed",
         hint=f"`stateline exec status {run.id}` shows what the run waits for",
     )
@@ -165,7 +167,7 @@ def expects_reply(run: Run) -> bool:
 
 
 def as_event(run: Run, value: Json) -> tuple[Json, int]:
-    """(the answer as ``advance`` takes it, how many secrets were masked in it). Raises ``AnswerRefused`` for what is no
+    """(the answer as ``advance`` takes it, how many secrets were masked in it). Raises ``InvalidAnswerError`` for what is no
     reply, where one is asked for; the run still waits."""
     if not expects_reply(run):
         return value, 0

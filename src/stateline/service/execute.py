@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
+from stateline.engine.dependencies import MANUAL, Means
 from stateline.engine.loop import Watch, asked, may_ask, turn
-from stateline.engine.means import MANUAL, Means
 from stateline.engine.record import Run, facts_of, keep_machine, load_run, read_run, run_scope
 from stateline.engine.step import (
-    Happened,
+    EventContext,
     apply,
     doubts,
     give_up,
@@ -23,11 +23,11 @@ from stateline.engine.step import (
     replace_machine,
     take,
 )
-from stateline.errors import ConflictError, IllegalEvent, MachineChanged, PlaybackMiss, StatelineError
-from stateline.machine.advance import advance
-from stateline.machine.run import Answered, Replaced, Retried
+from stateline.errors import ConflictError, IllegalEventError, MachineChangedError, PlaybackMissError, StatelineError
+from stateline.machine.decider.advance import advance
+from stateline.machine.decider.run import Answered, Replaced, Retried
 from stateline.machine.spec import Machine
-from stateline.process.interrupts import Signals, interruptible, shield
+from stateline.process.signals import Signals, interruptible, shield
 from stateline.service.answers import (
     Reader,
     answered_run,
@@ -41,12 +41,10 @@ from stateline.service.answers import (
     unwrap,
     ways_out,
 )
-from stateline.service.demands import demand_head
-from stateline.service.launch import (
+from stateline.service.create_run import (
     Launch,
     Machinery,
     MeansOf,
-    demand_no_others_answer,
     find_last,
     launch,
     no_model,
@@ -54,10 +52,12 @@ from stateline.service.launch import (
     parse_machine,
     read_machinery,
     remember,
+    require_no_others_answer,
     tools_now,
     tools_place,
 )
 from stateline.service.outcome import Outcome, outcome
+from stateline.service.preconditions import require_head
 from stateline.store.store import WAIT, Store
 
 GO_ON: Json = {"action": "continue"}
@@ -130,7 +130,7 @@ def execute(store: Store, options: Options) -> Outcome:
             run, began = launch(store, how_to_launch(options), machinery)
             signals.run = run.id
             if not began:
-                _demand_mine(run, machinery, call)
+                _require_mine(run, machinery, call)
             # What stands on standard input was meant for no question of that run.
             call = replace(call, stdin=None)
         warnings = warnings_of(store, machinery, options, run.id, None if began else run)
@@ -140,11 +140,11 @@ def execute(store: Store, options: Options) -> Outcome:
             if not options.accept_change:
                 raise changed
             if run.state.status != "complete":
-                _demand_wanted(run, call.input)
+                _require_wanted(run, call.input)
                 run = _accept(store, run, machinery, call)
                 call = replace(call, parent=None)
         elif run.state.status != "complete" and run.event["machine"]["path"] != machinery.path:
-            _demand_wanted(run, call.input)
+            _require_wanted(run, call.input)
             run = _move(store, run, machinery, call)
             call = replace(call, parent=None)
         return proceed(run, call, warnings)
@@ -152,14 +152,14 @@ def execute(store: Store, options: Options) -> Outcome:
 
 def resume(store: Store, run: str, call: Call, *, retry: bool = False) -> Outcome:
     """Go on with a run by its id, from the machine that the store keeps. ``retry`` first clears an error, or lets an
-    effect whose outcome is unknown run again (``IllegalEvent`` if there is nothing to retry)."""
+    effect whose outcome is unknown run again (``IllegalEventError`` if there is nothing to retry)."""
     naming.checked_id(run, "run id")
     with Signals() as signals:
         found = load_run(store, run)
         signals.run = run
         if not retry:
             return proceed(found, call, [])
-        demand_no_input(call)
+        require_no_input(call)
         with found.scope.locked(call.wait), shield():
             now = _demanded(current(found), call.parent)
             if now.sha256 != found.sha256:
@@ -178,20 +178,20 @@ def resume(store: Store, run: str, call: Call, *, retry: bool = False) -> Outcom
         return proceed(found, call, [])
 
 
-def demand_no_input(call: Call) -> None:
-    """Raise ``IllegalEvent`` for a retry that brings an answer."""
+def require_no_input(call: Call) -> None:
+    """Raise ``IllegalEventError`` for a retry that brings an answer."""
     if call.input is not msgspec.UNSET:
-        raise IllegalEvent("a retry takes no input; nothing was changed", hint="give --retry or --input, not both")
+        raise IllegalEventError("a retry takes no input; nothing was changed", hint="give --retry or --input, not both")
 
 
 def _retried(run: Run, call: Call) -> Run:
     # What performs the effects of a failed run is not looked for, so that it can be reported without. This one goes on.
     means = call.means(replace(run, state=replace(run.state, status="running")))
-    _demand_ready(run, call, means)
+    _require_ready(run, call, means)
     return asked(apply(give_up(run), Retried(), means), means)
 
 
-def _demand_ready(run: Run, call: Call, means: Means) -> None:
+def _require_ready(run: Run, call: Call, means: Means) -> None:
     """Raise what keeps the model from being called, if a retry comes to that, before the retry is saved."""
     state = run.state
     for event in doubts(run):
@@ -218,11 +218,11 @@ def find(store: Store, options: Options, machinery: Machinery) -> Run | None:
         return find_last(store, machinery) or answered_run(store, options.call.input)
     there = options.run is not None and run_scope(store, options.run).head() is not None
     if options.force or not there:
-        demand_no_others_answer(store, options.run, options.call.input)
+        require_no_others_answer(store, options.run, options.call.input)
     return load_run(store, options.run) if options.run is not None and there else None
 
 
-def _demand_mine(run: Run, machinery: Machinery, call: Call) -> None:
+def _require_mine(run: Run, machinery: Machinery, call: Call) -> None:
     """Raise ``ConflictError`` unless ``run``, which another process began meanwhile, is the one that this call would
     have begun."""
     hint = f"`stateline exec status {run.id}` shows where it stands; --id NEW starts another run"
@@ -253,7 +253,7 @@ def current(run: Run) -> Run:
     return now
 
 
-def change_of(run: Run, machinery: Machinery) -> MachineChanged | None:
+def change_of(run: Run, machinery: Machinery) -> MachineChangedError | None:
     """The error for a machine file that is not the one the run goes by, wherever either lies, or None. Of a complete
     run too: what another machine gave is not to be taken for what this one gives."""
     if run.machine_sha == machinery.sha256:
@@ -264,10 +264,10 @@ def change_of(run: Run, machinery: Machinery) -> MachineChanged | None:
         said = f"the run {run.id} was begun by a prompt: its machine is {run.machine_sha}, {here} is {machinery.sha256}"
     elif path != here:
         said = f"the run {run.id} began from another file: {path} was {run.machine_sha}, {here} is {machinery.sha256}"
-    return MachineChanged(f"{said}; nothing was changed", hint=_ways_with(run))
+    return MachineChangedError(f"{said}; nothing was changed", hint=_ways_with(run))
 
 
-def _tools_change_of(run: Run, machinery: Machinery) -> MachineChanged | None:
+def _tools_change_of(run: Run, machinery: Machinery) -> MachineChangedError | None:
     """The same for the tools manifest of an unchanged machine file: its tools are a part of the machine."""
     kept = (run.event.get("tools") or {}).get("sha256")
     try:
@@ -278,7 +278,7 @@ def _tools_change_of(run: Run, machinery: Machinery) -> MachineChanged | None:
         return None
     if kept == now:
         return None
-    return MachineChanged(
+    return MachineChangedError(
         f"the tools manifest changed since the run {run.id} began: it was {kept}, it is {now}; nothing was changed",
         hint=_ways_with(run),
     )
@@ -334,7 +334,7 @@ def warnings_of(store: Store, machinery: Machinery, options: Options, name: str 
     return warnings
 
 
-def _demand_wanted(run: Run, said: Json | msgspec.UnsetType) -> None:
+def _require_wanted(run: Run, said: Json | msgspec.UnsetType) -> None:
     """Raise for an input that the run cannot take, before a changed or moved machine is recorded."""
     if said is msgspec.UNSET or is_in_doubt(run):  # then it is the lost effect's result
         return
@@ -394,10 +394,10 @@ def proceed(run: Run, call: Call, warnings: list[str]) -> Outcome:
         # The tools that an answer calls belong to its turn.
     try:
         run = _turns(run, call)
-    except PlaybackMiss as miss:
+    except PlaybackMissError as miss:
         another, anew = ways_out(run)
         way = f"`{anew}` begins it anew, `{another}` another run"
-        way = f"{miss.hint}. {way}" if miss.astray else f"{miss.hint}. The run {run.id} waits to go on; {way}"
+        way = f"{miss.hint}. {way}" if miss.diverged else f"{miss.hint}. The run {run.id} waits to go on; {way}"
         told = dict.fromkeys([*warnings, *call.closing(run), *miss.warnings])
         raise miss.telling(way, list(told)) from None
     return _stands(run, call, warnings)
@@ -442,7 +442,7 @@ def _take(run: Run, said: Json, call: Call) -> Run:
             means = call.means(now)
             value, masked = as_event(now, answer.value)
             told = {"answered": fingerprint(now, answer.value)}
-            happened = Happened(event=Answered(value=value), means=means, told=told, masked=masked)
+            happened = EventContext(event=Answered(value=value), means=means, told=told, masked=masked)
             return asked(take(now, happened), means)
         if answer.named and unwrap(now, said).again:
             return now
@@ -481,5 +481,5 @@ def goes_on(run: Run, call: Call) -> bool:
 
 def _demanded(run: Run, parent: str | None) -> Run:
     """``run``, if its head is the one that ``--parent`` demands. Raises ``ConflictError`` otherwise."""
-    demand_head(run.scope, run.snapshot, parent)
+    require_head(run.scope, run.snapshot, parent)
     return run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stateline.machine.run import Instance
+from stateline.machine.decider.run import Instance
 from stateline.machine.spec import Machine, Stage
 
 

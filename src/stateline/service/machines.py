@@ -8,13 +8,13 @@ import msgspec
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
-from stateline.bundle.redact import Redactor
 from stateline.engine.record import load_run
 from stateline.errors import RequestError, UsageError
+from stateline.machine.decider.run import RunState
 from stateline.machine.problems import Problem
-from stateline.machine.run import RunState
 from stateline.machine.spec import Machine, to_json
-from stateline.service.launch import Machinery, demand_no_secret_in, read_machinery, read_toolset
+from stateline.redaction.redactor import Redactor
+from stateline.service.create_run import Machinery, read_machinery, read_toolset, require_no_secret_in
 from stateline.store.store import Store
 
 
@@ -29,9 +29,9 @@ def check_machine(path: str) -> Checked:
     """Read a machine file and say everything that is wrong with it: programs that are missing, its tools and the names
     of its models included, as far as a call without flags in this environment would refuse them.
 
-    Raises ``NotFound`` or ``RequestError`` if the file cannot be read; mistakes in it are the result, not an error.
+    Raises ``NotFoundError`` or ``RequestError`` if the file cannot be read; mistakes in it are the result, not an error.
     """
-    from stateline.machine.check import Outside, check
+    from stateline.machine.definition.check import Outside, check
     from stateline.process.command import program_problem
 
     machinery, redactor = read_machinery(path), Redactor.from_environment(os.environ)
@@ -51,9 +51,9 @@ def check_machine(path: str) -> Checked:
 def _secret_in(machinery: Machinery, machine: Machine | None, redactor: Redactor) -> list[Problem]:
     """The problem that the file holds a secret, if it does, in the words in which a run is refused for it."""
     try:
-        demand_no_secret_in(machinery, redactor)
+        require_no_secret_in(machinery, redactor)
         if machine is not None:
-            demand_no_secret_in(machinery, redactor, machine)
+            require_no_secret_in(machinery, redactor, machine)
     except RequestError as error:
         return [Problem(severity="error", code="secret", where="1:1", message=error.message, hint=error.hint)]
     return []
@@ -61,7 +61,7 @@ def _secret_in(machinery: Machinery, machine: Machine | None, redactor: Redactor
 
 def _choose(name: str) -> object:
     """Raise ``RequestError`` for a model's name that a call without flags could not use."""
-    from stateline.model.choice import choose
+    from stateline.model.providers.selection import choose
 
     return choose(name, os.environ.get("STATELINE_BASE_URL", ""))
 
@@ -70,14 +70,14 @@ def machine_of(store: Store, path: str | None, run: str | None) -> tuple[Machine
     """The machine in the file at ``path``, or the one that ``run`` goes by, with that run's state. Reads only.
 
     A Python machine at ``path`` is run; the one that a run keeps never is. Raises ``UsageError`` unless exactly one of
-    the two is given, ``MachineInvalid``, and as ``read_machinery`` and ``load_run`` do.
+    the two is given, ``InvalidMachineError``, and as ``read_machinery`` and ``load_run`` do.
     """
     if (path is None) == (run is None):
         raise UsageError("name a machine file or a run, one of the two", hint="MACHINE, or --run RUN")
     if run is not None:
         found = load_run(store, naming.checked_id(run, "run id"))
         return found.machine, found.state
-    from stateline.machine.check import Outside, load
+    from stateline.machine.definition.check import Outside, load
 
     machinery = read_machinery(path or "")
     return load(machinery.data, machinery.path, Outside(evaluate=machinery.evaluate)), None

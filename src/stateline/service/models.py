@@ -15,20 +15,20 @@ import msgspec
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
-from stateline.engine.means import Means
+from stateline.engine.dependencies import Means
 from stateline.errors import IntegrityError, RequestError, StatelineError, UsageError
 from stateline.service.answers import ways_out
-from stateline.service.numbers import Numbers
+from stateline.service.ranges import Numbers
 from stateline.store.store import Snapshot, Store
 
 if TYPE_CHECKING:
+    from stateline.contexts.literal import ContextRequest
+    from stateline.contexts.prepare import Effective
     from stateline.engine.record import Run
-    from stateline.model.choice import Choice
-    from stateline.model.playback import Playback
     from stateline.model.protocol import Model, Reply, Request, Told
-    from stateline.model.recording import Recorder
-    from stateline.prestage.context import Wishes
-    from stateline.service.contexts import Effective
+    from stateline.model.providers.selection import Choice
+    from stateline.model.recordings.playback import Playback
+    from stateline.model.recordings.recording import Recorder
 
 MANUAL = "manual"
 """The name of no model: whoever calls next answers for it."""
@@ -111,7 +111,7 @@ class Models:
 
     def begin(self) -> Json:
         """The call begins a run, or is about no run: the flags say whether exchanges are recorded or played back. Gives
-        :meth:`exchanges`. Raises ``NotFound`` for a recording that is not there, and as ``check_place`` for a place
+        :meth:`exchanges`. Raises ``NotFoundError`` for a recording that is not there, and as ``check_place`` for a place
         that nothing can be recorded to."""
         wanted = self._wanted
         if wanted is not None and wanted.mode == "record":
@@ -135,20 +135,20 @@ class Models:
         """Raises ``RequestError`` for what is known here to keep that model from being called, and as ``check_place``
         for what keeps the call from being recorded. Sends nothing, changes nothing."""
 
-        def demand() -> None:
+        def require() -> None:
             if named.choice is None:
                 return
-            from stateline.model.choice import demand_ready
+            from stateline.model.providers.selection import require_ready
 
-            demand_ready(named.choice, environ=self._environ)
+            require_ready(named.choice, environ=self._environ)
             if self._exchanges is not None and self._exchanges.mode == "record":
                 self._check_place(self._exchanges.dir)
 
-        return demand
+        return require
 
     def _check_place(self, directory: str) -> None:
         """As ``check_place``. What lies in the directory is looked at once; a recorder looks at what is new."""
-        from stateline.model.recording import check_place
+        from stateline.model.recordings.recording import check_place
 
         check_place(directory, files=directory != self._looked_through)
         self._looked_through = directory
@@ -167,12 +167,12 @@ class Models:
             },
         )
 
-    def overlay(self, wishes: Wishes, context: Mapping[str, Json] | None) -> None:
+    def overlay(self, wishes: ContextRequest, context: Mapping[str, Json] | None) -> None:
         """From here on these flags hold over the context of the run that the call goes on with, and nothing of them is
         stored. Raises ``RequestError`` for a setting that no context may have."""
-        from stateline.prestage.context import demand_settings
+        from stateline.contexts.literal import require_settings
 
-        demand_settings(wishes.settings)
+        require_settings(wishes.settings)
         mask = self._store.redactor.redact
         developer: list[str] = mask(wishes.developer)[0]
         before = ((context or {}).get("prompts") or {}).get("developer") or []
@@ -198,7 +198,7 @@ class Models:
         """By which means the effects of ``run`` are performed as it stands now.
 
         Raises ``RequestError`` for a recording or playback that is not the run's own, and for a name that is no
-        model's; ``NotFound`` for a recording that is gone.
+        model's; ``NotFoundError`` for a recording that is gone.
         """
         if run.snapshot is not None:
             self._adopt(run)
@@ -230,7 +230,7 @@ class Models:
         unheeded = [*self.unheeded(self._nobody), *self._drifts, *self._told]
         if voice is None:
             return unheeded
-        from stateline.model.playback import Playback
+        from stateline.model.recordings.playback import Playback
 
         warnings: list[str] = []
         if isinstance(voice, Playback) and run.state.status == "complete":
@@ -272,7 +272,7 @@ class Models:
         return self._chosen(name, made_for)
 
     def _chosen(self, name: str, made_for: Named) -> Named:
-        from stateline.model.choice import choose
+        from stateline.model.providers.selection import choose
 
         said, borrowed = self._said("base_url"), made_for.base_url
         choice = None
@@ -295,7 +295,7 @@ class Models:
         context = run.began_with()
         if context is None or self._prepared or run.state.status not in ("running", "waiting"):
             return
-        from stateline.prestage.context import Wishes, drift
+        from stateline.contexts.literal import ContextRequest, drift
 
         toolset = context.toolset
         if run.snapshot is None:
@@ -303,7 +303,7 @@ class Models:
 
             toolset = toolset_hash(run.machine.toolset)
         made_for = {"model_id": context.model, "base_url": context.base_url, "toolset_hash": context.toolset}
-        wishes = Wishes(model=named.name, base_url=named.base_url, toolset=toolset, task="")
+        wishes = ContextRequest(model=named.name, base_url=named.base_url, toolset=toolset, task="")
         self._drifts |= dict.fromkeys(drift(made_for, wishes))
 
     def _made_for(self, run: Run) -> Named:
@@ -312,7 +312,7 @@ class Models:
         return Named() if context is None else Named(context.model, context.base_url)
 
     def _recorded_name(self) -> str:
-        from stateline.model.playback import Playback
+        from stateline.model.recordings.playback import Playback
 
         return self._voice.model() if isinstance(self._voice, Playback) else ""
 
@@ -330,7 +330,7 @@ class Models:
     def _adopt(self, run: Run) -> None:
         """Record or play back as the run does. Raises ``RequestError`` if the flags say otherwise."""
         kept = _kept(run)
-        _demand_same(run, kept, self._wanted)
+        _require_same(run, kept, self._wanted)
         goes_on = run.state.status in ("running", "waiting")
         if goes_on and (kept is None or self.exchanges() != run.event["exchanges"]):
             self._use(kept)
@@ -342,13 +342,13 @@ class Models:
             return
         mask, used = _mask(self._store), Numbers.read(wanted.used)
         if wanted.mode == "playback":
-            from stateline.model.playback import Playback
+            from stateline.model.recordings.playback import Playback
 
             mode = wanted.playback or "hybrid"
             self._voice = Playback(wanted.dir, mode, used, stale=Numbers.read(wanted.stale), mask=mask)
             self._used, self._stale = _Tally(self._voice.used), _Tally(self._voice.stale)
         else:
-            from stateline.model.recording import Recorder
+            from stateline.model.recordings.recording import Recorder
 
             self._voice = Recorder(self._late, wanted.dir, mask, used)
         self._voice.warnings[:0] = before
@@ -366,7 +366,7 @@ class _Late:
         """As the model's. Raises also ``RequestError`` where its library or its key is missing; nothing was sent."""
         choice = self.choices[request.model]
         if choice not in self._opened:
-            from stateline.model.choice import open_model
+            from stateline.model.providers.selection import open_model
 
             self._opened[choice] = open_model(choice, environ=self._environ)
         return self._opened[choice].reply(request, told)
@@ -378,7 +378,7 @@ def _mask(store: Store) -> Callable[[Json], Json]:
 
 def _provider(name: str) -> str:
     """Who is asked for a model of that name, where an endpoint is given."""
-    from stateline.model.choice import PROVIDERS
+    from stateline.model.providers.selection import PROVIDERS
 
     word = name.partition("/")[0]
     return word if word in PROVIDERS else "openai"
@@ -437,7 +437,7 @@ def _kept(run: Run) -> Exchanges | None:
         ) from None
 
 
-def _demand_same(run: Run, kept: Exchanges | None, wanted: Exchanges | None) -> None:
+def _require_same(run: Run, kept: Exchanges | None, wanted: Exchanges | None) -> None:
     if wanted is None:
         return
     same = kept is not None and (kept.mode, kept.dir) == (wanted.mode, wanted.dir)

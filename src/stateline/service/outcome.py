@@ -8,11 +8,11 @@ import msgspec
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
-from stateline.engine.means import MANUAL, Means
+from stateline.engine.dependencies import MANUAL, Means
+from stateline.engine.event_codec import is_calling
 from stateline.engine.record import Run, facts_of
-from stateline.engine.runevent import is_calling
 from stateline.engine.step import is_model_awaited, stage_of
-from stateline.machine.settling import names
+from stateline.machine.decider.evaluate_outputs import names
 from stateline.machine.spec import Stage
 from stateline.service.answers import is_built_in
 
@@ -162,7 +162,7 @@ def _doubt(run: Run, what: str) -> str:
 
 def prompt(run: Run, stage: Stage) -> str:
     """The stage's prompt with its expressions filled in; the bare template, marked, where that fails."""
-    from stateline.machine.conditions import ConditionError, render
+    from stateline.machine.expressions.cel import ConditionError, render
 
     try:
         return render(stage.prompt, names(run.state, facts_of(run)))

@@ -7,17 +7,26 @@ from msgspec.structs import replace
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
+from stateline.contexts.prepare import ContextOptions, context_scope, rehearse
+from stateline.engine.dependencies import MANUAL, Means
 from stateline.engine.loop import after_cut, may_ask, recall
-from stateline.engine.means import MANUAL, Means
 from stateline.engine.record import Run, facts_of, run_scope
 from stateline.engine.step import doubts, is_cut_off, is_model_awaited
 from stateline.errors import RequestError, StatelineError
-from stateline.machine.advance import advance
-from stateline.machine.run import Answered, Replaced, RunState
+from stateline.machine.decider.advance import advance
+from stateline.machine.decider.run import Answered, Replaced, RunState
 from stateline.machine.spec import Machine
 from stateline.service.answers import as_event, not_waiting, unwrap
-from stateline.service.contexts import ContextOptions, context_scope, rehearse
-from stateline.service.demands import demand_head
+from stateline.service.create_run import (
+    Machinery,
+    about_to_begin,
+    beginning,
+    machine_scope,
+    parse_machine,
+    read_machinery,
+    require_beginning,
+    require_no_secret,
+)
 from stateline.service.execute import (
     GO_ON,
     Call,
@@ -30,19 +39,10 @@ from stateline.service.execute import (
     warnings_of,
 )
 from stateline.service.exits import Ahead
-from stateline.service.launch import (
-    Machinery,
-    about_to_begin,
-    beginning,
-    demand_beginning,
-    demand_no_secret,
-    machine_scope,
-    parse_machine,
-    read_machinery,
-)
+from stateline.service.preconditions import require_head
+from stateline.store.local.os_errors import unsafe
 from stateline.store.protocol import Places
-from stateline.store.refusals import unsafe
-from stateline.store.store import Scope, Store, demand_known_version
+from stateline.store.store import Scope, Store, require_known_version
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +87,7 @@ def plan_context(store: Store, options: ContextOptions) -> Plan:
     try:
         found = rehearse(store, scope, options)
         if found.steps:
-            demand_writable(store, [scope], objects=False)
+            require_writable(store, [scope], objects=False)
         return Plan(
             action=found.steps[-1].type if found.steps else "restore",
             scope=scope.key,
@@ -130,7 +130,7 @@ def _plan_execute(store: Store, options: Options) -> Plan:
         moved = not over and run.event["machine"]["path"] != machinery.path
         if moved:
             # The call records that the run goes by the file where it lies now.
-            demand_writable(store, [run.scope, machine_scope(store, machinery)], objects=False)
+            require_writable(store, [run.scope, machine_scope(store, machinery)], objects=False)
         warnings = [*store.warnings, *warnings_of(store, machinery, options, run.id, run)]
         return plan_known(run, machine, options.call, Known(warnings, changed is not None and not over, moved))
     return _plan_launch(store, run, machinery, options)
@@ -139,11 +139,11 @@ def _plan_execute(store: Store, options: Options) -> Plan:
 def _plan_launch(store: Store, run: Run | None, machinery: Machinery, options: Options) -> Plan:
     how = how_to_launch(options)
     machine = parse_machine(store, machinery)
-    demand_no_secret(store, how, machinery)
+    require_no_secret(store, how, machinery)
     first = beginning(store, how, machine, machinery)
-    demand_beginning(store, how)
+    require_beginning(store, how)
     scope = run_scope(store, options.run) if options.run else None
-    demand_writable(store, [machine_scope(store, machinery), *([scope] if scope else [])], objects=True)
+    require_writable(store, [machine_scope(store, machinery), *([scope] if scope else [])], objects=True)
     told = [*warnings_of(store, machinery, options, options.run, None)]
     told += options.call.closing(about_to_begin(store, how, machinery, first))
     base = Plan(
@@ -168,7 +168,7 @@ class Known(msgspec.Struct, frozen=True):
 
 def plan_known(run: Run, machine: Machine, call: Call, known: Known) -> Plan:
     """What a call would do that goes on with ``run``, by ``machine``. Raises as the call, if that writes nothing."""
-    demand_head(run.scope, run.snapshot, call.parent)
+    require_head(run.scope, run.snapshot, call.parent)
     store, state, means = run.scope.store, run.state, call.means(run)
     changed, warnings = known.changed, known.warnings
     if changed:
@@ -195,7 +195,7 @@ def plan_known(run: Run, machine: Machine, call: Call, known: Known) -> Plan:
         state = advance(machine, state, Answered(value=value), facts_of(run, manual=means.manual)).state
         base = replace(base, action="answer")
     if changed or doubt or base.action in ("advance", "answer"):
-        demand_writable(store, [run.scope], objects=changed)
+        require_writable(store, [run.scope], objects=changed)
     if base.action == "answer" and call.one_turn and state.tree.phase != "calling":
         return standing(base, state, True)
     try:
@@ -216,9 +216,9 @@ def _plan_on(base: Plan, run: Run, call: Call, means: Means) -> Plan:
     return plan_turns(base, run.machine, state, call.one_turn, means)
 
 
-def demand_writable(store: Store, scopes: list[Scope], *, objects: bool) -> None:
+def require_writable(store: Store, scopes: list[Scope], *, objects: bool) -> None:
     """Raise what a writer of these scopes (and for certain of objects) would, as far as reading can tell."""
-    store.backend.demand_writable()
+    store.backend.require_writable()
     if isinstance(store.backend, Places):
         places = [f"{scope.hash}/{file}" for scope in scopes for file in ("", naming.POINTER)]
         for name in [*places, f"{naming.OBJECTS}/"] if objects else places:
@@ -228,7 +228,7 @@ def demand_writable(store: Store, scopes: list[Scope], *, objects: bool) -> None
     for scope in scopes:
         head = scope.head()
         if head is not None:
-            demand_known_version(head)
+            require_known_version(head)
 
 
 def standing(base: Plan, state: RunState, one_turn: bool) -> Plan:

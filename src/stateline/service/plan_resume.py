@@ -8,11 +8,11 @@ from stateline.bundle import naming
 from stateline.engine.record import Run, facts_of, load_run
 from stateline.engine.step import doubts, stage_of
 from stateline.errors import StatelineError
-from stateline.machine.advance import advance
-from stateline.machine.run import Asked, Retried
-from stateline.service.demands import demand_head
-from stateline.service.execute import Call, demand_no_input
-from stateline.service.plan import Known, Plan, demand_writable, plan_known, plan_turns, refusal, standing
+from stateline.machine.decider.advance import advance
+from stateline.machine.decider.run import Asked, Retried
+from stateline.service.execute import Call, require_no_input
+from stateline.service.plan import Known, Plan, plan_known, plan_turns, refusal, require_writable, standing
+from stateline.service.preconditions import require_head
 from stateline.store.store import Store
 
 
@@ -33,9 +33,9 @@ def plan_resume(store: Store, run: str, call: Call, *, retry: bool = False) -> P
 
 def _plan_retry(run: Run, call: Call) -> Plan:
     store, machine, state = run.scope.store, run.machine, run.state
-    demand_no_input(call)
-    demand_head(run.scope, run.snapshot, call.parent)
-    demand_writable(store, [run.scope], objects=False)
+    require_no_input(call)
+    require_head(run.scope, run.snapshot, call.parent)
+    require_writable(store, [run.scope], objects=False)
     for event in doubts(run):
         state = advance(machine, state, event, facts_of(run)).state
     # As the real call asks: for the means by which a run is performed that goes on.

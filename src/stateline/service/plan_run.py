@@ -7,21 +7,21 @@ from msgspec.structs import replace
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
-from stateline.engine.means import Means
+from stateline.contexts.prepare import ContextOptions, Rehearsal, context_scope, rehearse, require_ready
+from stateline.engine.dependencies import Means
 from stateline.engine.record import Run, run_scope
 from stateline.errors import StatelineError
-from stateline.machine.advance import advance
-from stateline.machine.run import Facts, Started
-from stateline.service.contexts import ContextOptions, Rehearsal, context_scope, demand_ready, rehearse
-from stateline.service.launch import Launch, demand_no_secret
+from stateline.machine.decider.advance import advance
+from stateline.machine.decider.run import Facts, Started
+from stateline.service.create_run import Launch, require_no_secret
 from stateline.service.models import Models
-from stateline.service.plan import Known, Plan, by_way, demand_writable, plan_context, plan_known, plan_turns, refusal
+from stateline.service.plan import Known, Plan, by_way, plan_context, plan_known, plan_turns, refusal, require_writable
 from stateline.service.run import (
     RunOptions,
     asked_of,
     context_options,
-    demand_same,
     existing,
+    require_same,
     toolset_of,
     unheeded,
     with_models,
@@ -41,12 +41,12 @@ def plan_run(store: Store, options: RunOptions) -> Plan:
         if options.prompt is None and options.run is None:
             models.begin()
             how = context_options(store, options, models, toolset_of(store, options.tools))
-            demand_ready(how, rehearse(store, context_scope(store, how), how))
+            require_ready(how, rehearse(store, context_scope(store, how), how))
             plan = plan_context(store, how)
             return replace(plan, effects=[by_way(effect, models.exchanges()) for effect in plan.effects])
         found = existing(store, options)
         if found is not None and not options.force:
-            demand_same(store, found, options)
+            require_same(store, found, options)
             models.overlay(options.wishes, found.context())
             known = Known([*store.warnings, *unheeded(found, options.wishes)])
             return plan_known(found, found.machine, with_models(options.call, models), known)
@@ -57,14 +57,14 @@ def plan_run(store: Store, options: RunOptions) -> Plan:
 
 def _plan_beginning(store: Store, options: RunOptions, models: Models, found: Run | None) -> Plan:
     asked = asked_of(store, options)
-    demand_no_secret(store, Launch(run=options.run), asked.machinery)
+    require_no_secret(store, Launch(run=options.run), asked.machinery)
     models.begin()
     how = context_options(store, options, models, asked.machine.toolset)
     rehearsal = rehearse(store, context_scope(store, how), how)
-    demand_ready(how, rehearsal)
+    require_ready(how, rehearsal)
     scope = run_scope(store, options.run) if options.run is not None else None
     written = [context_scope(store, how)] if rehearsal.steps else []
-    demand_writable(store, [*written, *([scope] if scope is not None else [])], objects=True)
+    require_writable(store, [*written, *([scope] if scope is not None else [])], objects=True)
     said = options.call.input
     event = Started(input=None if said is msgspec.UNSET else said)
     state = advance(asked.machine, None, event, Facts(manual=how.model is None)).state

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
-from stateline.engine.runevent import after_repair, read_event
+from stateline.engine.event_codec import after_repair, read_event
 from stateline.errors import IntegrityError
-from stateline.history.mend import Repair, carry_all, plan, repair
-from stateline.process.interrupts import Signals, shield
+from stateline.process.signals import Signals, shield
+from stateline.repair.apply import Repair, carry_all, plan, repair
 from stateline.store.store import WAIT, Snapshot, Store
 
 
 def plan_repair(store: Store, key: str | None) -> Repair:
     """What ``repair`` would do to the store, or to the one scope ``key``. Reads only.
 
-    Raises ``UsageError`` for a malformed key, ``NotFound`` for a scope that does not exist.
+    Raises ``UsageError`` for a malformed key, ``NotFoundError`` for a scope that does not exist.
     """
     return plan(store, None if key is None else naming.checked_key(key))
 
@@ -22,7 +22,7 @@ def plan_repair(store: Store, key: str | None) -> Repair:
 def apply_repair(store: Store, key: str | None, *, wait: float = WAIT) -> Repair:
     """Repair the store, or the one scope ``key``; ``wait`` [s] bounds the wait for each scope's lock.
 
-    Raises as :func:`plan_repair`, and ``UnsafePlace``, ``StorageError`` or ``RequestError`` for a place where nothing
+    Raises as :func:`plan_repair`, and ``UnsafePathError``, ``StorageError`` or ``RequestError`` for a place where nothing
     can be mended. What keeps one scope from being repaired is in the result.
     """
     with Signals(), shield():

@@ -11,23 +11,23 @@ from msgspec.structs import replace
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json, sha256
+from stateline.contexts.literal import ContextRequest
+from stateline.contexts.prepare import ContextOptions, Prepared, context_scope, prepare, was_refined
 from stateline.engine.loop import Beginning
 from stateline.engine.record import Run, load_run, read_context, run_scope
-from stateline.errors import ConflictError, NotFound, RequestError, UsageError
+from stateline.errors import ConflictError, NotFoundError, RequestError, UsageError
 from stateline.machine.spec import Agent, Bounds, Machine, Stage, Toolset
-from stateline.prestage.context import Wishes
-from stateline.process.interrupts import Signals
+from stateline.process.signals import Signals
 from stateline.service.answers import ways_out
-from stateline.service.contexts import ContextOptions, Prepared, context_scope, prepare, was_refined
-from stateline.service.execute import Call, proceed
-from stateline.service.launch import (
+from stateline.service.create_run import (
     Launch,
     Machinery,
     begin_chain,
     beginning,
-    demand_no_others_answer,
-    demand_no_secret,
+    require_no_others_answer,
+    require_no_secret,
 )
+from stateline.service.execute import Call, proceed
 from stateline.service.models import ModelOptions, Models
 from stateline.service.outcome import Outcome
 from stateline.store.store import Store
@@ -51,7 +51,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     force: bool = False
     tools: str | None = None
     context: str | None = None
-    wishes: Wishes = Wishes()
+    wishes: ContextRequest = ContextRequest()
     models: ModelOptions = ModelOptions()
     call: Call = Call()
     began: Callable[[str], None] | None = None
@@ -77,11 +77,11 @@ def run(store: Store, options: RunOptions) -> Outcome:
         found = existing(store, options)
         if found is not None and not options.force:
             signals.run = found.id
-            demand_same(store, found, options)
+            require_same(store, found, options)
             models.overlay(options.wishes, found.context())
             return proceed(found, with_models(options.call, models), unheeded(found, options.wishes))
         asked = asked_of(store, options)
-        demand_no_secret(store, Launch(run=options.run), asked.machinery)
+        require_no_secret(store, Launch(run=options.run), asked.machinery)
         models.begin()
         prepared = prepare(store, context_options(store, options, models, asked.machine.toolset))
         models.settle(prepared.effective, read_context(store, prepared.head).facts)
@@ -106,14 +106,14 @@ def prepare_context(store: Store, options: RunOptions) -> Prepared:
 
 
 def existing(store: Store, options: RunOptions) -> Run | None:
-    """The run that ``--id`` names, if it is there. Reads only. Raises ``NotFound`` for one that is not there and cannot
+    """The run that ``--id`` names, if it is there. Reads only. Raises ``NotFoundError`` for one that is not there and cannot
     begin without a prompt, ``UsageError`` for one that shall begin anew without one."""
     if options.run is None:
         return None
     naming.checked_id(options.run, "run id")
     there = run_scope(store, options.run).head() is not None
     if options.prompt is None and not there:
-        raise NotFound(
+        raise NotFoundError(
             f"there is no run {options.run}", hint="give -p TEXT to begin it; `stateline exec list` lists the others"
         )
     if options.prompt is None and options.force:
@@ -121,7 +121,7 @@ def existing(store: Store, options: RunOptions) -> Run | None:
     return load_run(store, options.run) if there else None
 
 
-def demand_same(store: Store, found: Run, options: RunOptions) -> None:
+def require_same(store: Store, found: Run, options: RunOptions) -> None:
     """Raise ``RequestError`` for flags that say otherwise than the run ``found`` began: they would do nothing. The
     words that refined the context for this very run, given again, say nothing else."""
     ways = "leave them out to go on with it; --force begins it anew, another --id (or none) another run"
@@ -141,7 +141,7 @@ def demand_same(store: Store, found: Run, options: RunOptions) -> None:
         )
 
 
-def unheeded(found: Run, wishes: Wishes) -> list[str]:
+def unheeded(found: Run, wishes: ContextRequest) -> list[str]:
     """A warning of flags for the model's call where the run ``found`` makes none: it has ended. Settings that refined
     its context with these very words were used."""
     settings = wishes.settings if wishes.refine is None else {}
@@ -157,9 +157,9 @@ def unheeded(found: Run, wishes: Wishes) -> list[str]:
 
 
 def asked_of(store: Store, options: RunOptions) -> Asked:
-    """The machine of one stage that the flags mean. Reads only. Raises ``RequestError``, ``AnswerRefused`` for an input
+    """The machine of one stage that the flags mean. Reads only. Raises ``RequestError``, ``InvalidAnswerError`` for an input
     that answers another run, and as ``read_manifest``."""
-    demand_no_others_answer(store, options.run, options.call.input)
+    require_no_others_answer(store, options.run, options.call.input)
     if "\0" in (options.prompt or ""):
         raise RequestError("the prompt holds a NUL character; nothing was done", hint="take it out")
     prompt, masks = template(store, options.prompt or "")

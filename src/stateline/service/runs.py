@@ -11,14 +11,14 @@ import msgspec
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
 from stateline.engine.record import Run, load_run, read_run, run_scope
-from stateline.errors import ConflictError, IntegrityError, NotFound, RequestError, StatelineError
+from stateline.errors import ConflictError, IntegrityError, NotFoundError, RequestError, StatelineError
 from stateline.history.heads import head as head_of
-from stateline.process.interrupts import Signals, shield
+from stateline.process.signals import Signals, shield
 from stateline.service.outcome import outcome, waiting
 from stateline.store.store import WAIT, Snapshot, Store
 
 if TYPE_CHECKING:
-    from stateline.history.findings import Finding
+    from stateline.verify.findings import Finding
 
 
 class Unread(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class Unread(msgspec.Struct, frozen=True):
 
     def finding(self) -> Finding:
         """As ``verify`` words it."""
-        from stateline.history.findings import Finding
+        from stateline.verify.findings import Finding
 
         return Finding.of(self.error, None, self.scope)
 
@@ -100,7 +100,7 @@ def listing(store: Store) -> tuple[list[dict[str, Json]], list[Unread]]:
 
 
 def chosen(store: Store, run: str | None) -> Run:
-    """The run by that id, or the one used last. Raises ``NotFound``; ``IntegrityError`` when no run can be read.
+    """The run by that id, or the one used last. Raises ``NotFoundError``; ``IntegrityError`` when no run can be read.
 
     A run that cannot be read may be the one that was used last, so that becomes a warning of the store.
     """
@@ -112,7 +112,7 @@ def chosen(store: Store, run: str | None) -> Run:
     if newest is None and unread:
         raise unread[0].error
     if newest is None:
-        raise NotFound("there are no runs", hint="start one: stateline execute MACHINE")
+        raise NotFoundError("there are no runs", hint="start one: stateline execute MACHINE")
     return read_run(store, store.scope(newest.envelope.scope), newest)
 
 
@@ -173,14 +173,14 @@ def history(store: Store, run: str | None) -> list[dict[str, Json]]:
 
 
 def remove(store: Store, runs: list[str], *, wait: float = WAIT) -> Removal:
-    """Remove runs whole. Raises ``NotFound`` for one that is not there and ``RequestError`` for one that another scope
-    originates from, and removes none then; ``LockTimeout`` for one that is being used: those before it are gone."""
+    """Remove runs whole. Raises ``NotFoundError`` for one that is not there and ``RequestError`` for one that another scope
+    originates from, and removes none then; ``LockTimeoutError`` for one that is being used: those before it are gone."""
     for run in runs:
         if run_scope(store, naming.checked_id(run, "run id")).head() is None:
-            raise NotFound(f"there is no run {run}; nothing was removed", hint="`stateline exec list` lists them")
+            raise NotFoundError(f"there is no run {run}; nothing was removed", hint="`stateline exec list` lists them")
     origins = _origins(store)
     for run in runs:
-        _demand_free(store, run, origins)
+        _require_free(store, run, origins)
     with Signals():
         for run in runs:
             _remove(store, run, wait)
@@ -206,7 +206,7 @@ def clean(store: Store, *, unfinished: bool, older_than: float, wait: float = 0.
             if (older_than and age < older_than) or not (unfinished or complete):
                 continue
             try:
-                _demand_free(store, run, origins)
+                _require_free(store, run, origins)
                 _remove(store, run, wait, expected=head)
                 removed.append(run)
             except (ConflictError, RequestError) as error:
@@ -215,7 +215,7 @@ def clean(store: Store, *, unfinished: bool, older_than: float, wait: float = 0.
     return Removal(removed, kept, store.warnings, exit_code)
 
 
-def _demand_free(store: Store, run: str, origins: dict[str, str]) -> None:
+def _require_free(store: Store, run: str, origins: dict[str, str]) -> None:
     needed_by = origins.get(run_scope(store, run).key)
     if needed_by is not None:
         raise RequestError(f"the run {run} was kept: {needed_by} originates from it", hint=f"remove {needed_by} first")

@@ -13,9 +13,9 @@ import msgspec
 from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import Ref, read_chunk
 from stateline.bundle.objects import with_refs
-from stateline.bundle.repairs import MEMBER
+from stateline.bundle.repair_record import MEMBER
+from stateline.engine.event_codec import RunEvent, read_event
 from stateline.engine.record import Run
-from stateline.engine.runevent import RunEvent, read_event
 from stateline.errors import IntegrityError
 from stateline.history.diff import is_long_list, opened
 from stateline.store.store import Snapshot, Store

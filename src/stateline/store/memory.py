@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from stateline.bundle import naming
 from stateline.bundle.envelope import Pointer
-from stateline.errors import ConflictError, IntegrityError, LockTimeout
-from stateline.store.protocol import FULL, BlobExists, BlobMissing, Durability
+from stateline.errors import ConflictError, IntegrityError, LockTimeoutError
+from stateline.store.protocol import FULL, BlobExistsError, BlobMissingError, Durability
 
 
 class MemoryBackend:
@@ -31,20 +31,20 @@ class MemoryBackend:
     def prepare(self) -> None:
         """Memory is always ready."""
 
-    def demand_writable(self) -> None:
+    def require_writable(self) -> None:
         """Memory is always ready."""
 
     def put(self, name: str, data: bytes) -> None:
         naming.blob_parts(name)
         with self._guard:
             if self._blobs.setdefault(name, bytes(data)) != data:
-                raise BlobExists(name)
+                raise BlobExistsError(name)
 
     def get(self, name: str, limit: int) -> bytes:
         naming.blob_parts(name)
         data = self._blobs.get(name)
         if data is None:
-            raise BlobMissing(name)
+            raise BlobMissingError(name)
         if len(data) > limit:
             raise IntegrityError(f"{name} is too large: {len(data)} bytes", finding="too_large")
         return data
@@ -63,7 +63,7 @@ class MemoryBackend:
         for name in names:
             naming.blob_parts(name)
             if name not in self._blobs:
-                raise BlobMissing(name)
+                raise BlobMissingError(name)
 
     def read(self, scope: str) -> Pointer | None:
         return self._heads.get(naming.checked_scope(scope))
@@ -89,7 +89,7 @@ class MemoryBackend:
         with self._guard:
             lock = self._locks[scope]
         if not lock.acquire(timeout=wait):
-            raise LockTimeout(f"another thread holds the lock of this scope; waited {wait:g} s", hint="call again")
+            raise LockTimeoutError(f"another thread holds the lock of this scope; waited {wait:g} s", hint="call again")
         try:
             yield
         finally:

@@ -12,7 +12,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from stateline.bundle.envelope import Pointer
 from stateline.errors import StatelineError
-from stateline.store.places import Danger
+from stateline.store.local.permissions import Danger
 
 Durability = Literal["full", "fast"]
 """What a backend promises of what it acknowledged: ``full``, it survives a power loss; ``fast``, it survives the death
@@ -21,11 +21,11 @@ FULL: Literal["full"] = "full"
 FAST: Literal["fast"] = "fast"
 
 
-class BlobMissing(Exception):
+class BlobMissingError(Exception):
     """No blob of that name. ``str(error)`` is the name."""
 
 
-class BlobExists(Exception):
+class BlobExistsError(Exception):
     """The name is taken by other bytes; they were left as they are. ``str(error)`` is the name."""
 
 
@@ -39,14 +39,14 @@ class Blobs(Protocol):
         """Keep ``data`` under ``name``. On return it is as durable as the backend's ``durability`` says.
 
         The same bytes under the same name are fine (and as durable on return, whoever put them). Raises
-        :class:`BlobExists` when the name holds other bytes, :class:`~stateline.errors.StorageError` when the medium
+        :class:`BlobExistsError` when the name holds other bytes, :class:`~stateline.errors.StorageError` when the medium
         refuses; then nothing is visible under ``name`` that was not there before, but for the one case that has a type
-        of its own, :class:`~stateline.errors.DurabilityUnknown`.
+        of its own, :class:`~stateline.errors.DurabilityUnknownError`.
         """
 
     def get(self, name: str, limit: int) -> bytes:
-        """The bytes of ``name``, whole. Raises :class:`BlobMissing`; ``IntegrityError`` when it holds more than
-        ``limit`` [bytes], ``UnsafePlace`` when it is not a regular file. Never writes, never blocks on a FIFO."""
+        """The bytes of ``name``, whole. Raises :class:`BlobMissingError`; ``IntegrityError`` when it holds more than
+        ``limit`` [bytes], ``UnsafePathError`` when it is not a regular file. Never writes, never blocks on a FIFO."""
 
     def list(self, prefix: str) -> Iterator[str]:
         """Names directly below ``prefix`` (``<scope hash>`` or ``objects/<2 hex>``), without it, in no order.
@@ -61,7 +61,7 @@ class Blobs(Protocol):
         in, survive a power loss, whoever put them. The caller has read them. A backend that is always durable has
         nothing to do.
 
-        Raises :class:`BlobMissing`, ``StorageError``.
+        Raises :class:`BlobMissingError`, ``StorageError``.
         """
 
 
@@ -73,14 +73,14 @@ class Heads(Protocol):
 
     def swap(self, scope: str, expected: Pointer | None, new: Pointer) -> None:
         """Make ``new`` the head if ``expected`` still is; on return as durable as the backend's ``durability`` says.
-        Raises ``ConflictError`` otherwise, ``DurabilityUnknown`` when ``new`` is the head and may not stay it,
+        Raises ``ConflictError`` otherwise, ``DurabilityUnknownError`` when ``new`` is the head and may not stay it,
         or when nobody can tell whether it is.
 
         There is no default implementation: a backend that cannot compare and swap is none.
         """
 
     def lock(self, scope: str, wait: float) -> AbstractContextManager[None]:
-        """Hold the scope alone. Raises ``LockTimeout`` after ``wait`` [s]. A dead holder holds nothing."""
+        """Hold the scope alone. Raises ``LockTimeoutError`` after ``wait`` [s]. A dead holder holds nothing."""
 
     def scopes(self) -> Iterator[str]:
         """Hashes of all scopes that have a place, in no order."""
@@ -100,10 +100,10 @@ class Backend(Blobs, Heads, Protocol):
     def prepare(self) -> None:
         """Make the store ready for writing: create it if it is absent, refuse it if it is unsafe. Idempotent.
 
-        Raises ``UnsafePlace``, ``NewerVersion``, ``IntegrityError`` or ``StorageError``; nothing is changed then.
+        Raises ``UnsafePathError``, ``NewerVersionError``, ``IntegrityError`` or ``StorageError``; nothing is changed then.
         """
 
-    def demand_writable(self) -> None:
+    def require_writable(self) -> None:
         """Raise what :meth:`prepare` would raise, as far as reading can tell; change nothing. From then on reading
         raises what it would raise for a writer."""
 
@@ -134,5 +134,5 @@ class Places(Protocol):
         its place."""
 
     def examine(self) -> StatelineError | None:
-        """What is wrong with ``stateline.json``: None, ``NotFound`` if it is not there, or the error that reading
+        """What is wrong with ``stateline.json``: None, ``NotFoundError`` if it is not there, or the error that reading
         raises. Afterwards this backend reads what lies here whatever the answer was."""

@@ -9,8 +9,8 @@ import msgspec
 from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import VERSION, Envelope, Pointer
 from stateline.bundle.objects import with_refs
-from stateline.bundle.repairs import MEMBER
-from stateline.errors import NewerVersion, ValueRefused
+from stateline.bundle.repair_record import MEMBER
+from stateline.errors import InvalidValueError, NewerVersionError
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -40,23 +40,23 @@ class Snapshot(msgspec.Struct, frozen=True):
         return with_refs(self.envelope.state, self.envelope.objects)
 
 
-def demand_known_version(head: Snapshot) -> None:
-    """Raise ``NewerVersion`` for a head of a newer minor version: it may hold what this version does not know, and a
+def require_known_version(head: Snapshot) -> None:
+    """Raise ``NewerVersionError`` for a head of a newer minor version: it may hold what this version does not know, and a
     snapshot on top of it would drop that. Reading goes on."""
     if head.envelope.version != VERSION:
-        raise NewerVersion(
+        raise NewerVersionError(
             f"the head of {head.envelope.scope} is of format version {head.envelope.version}; this Stateline writes "
             f"version {VERSION}. It was left untouched.",
             hint="upgrade stateline",
         )
 
 
-def demand_callers_words(event: Mapping[str, Json], *, masked: bool) -> None:
-    """Raise ``ValueRefused`` for a member of an event that readers take for the store's own word: what a repair
+def require_callers_words(event: Mapping[str, Json], *, masked: bool) -> None:
+    """Raise ``InvalidValueError`` for a member of an event that readers take for the store's own word: what a repair
     declares lost, and how much was masked, which only a caller knows that has ``masked`` it."""
     for name in (MEMBER,) if masked else (MEMBER, "redactions"):
         if name in event:
-            raise ValueRefused(
+            raise InvalidValueError(
                 f"the event member `{name}` is the store's own; nothing was written",
                 where=f"/{name}",
                 hint="give it another name",

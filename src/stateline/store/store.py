@@ -12,21 +12,21 @@ from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json, sha256
 from stateline.bundle.envelope import Envelope, Link, Pointer, Ref, read_envelope, write_envelope
 from stateline.bundle.objects import WHOLES, Artifact, Split, artifact_ref, extend, references, resolve, split
-from stateline.bundle.redact import Redactor
 from stateline.errors import (
     ConflictError,
-    DurabilityUnknown,
+    DurabilityUnknownError,
     IntegrityError,
-    NotFound,
+    InvalidValueError,
+    NotFoundError,
     RequestError,
     StorageError,
-    UnsafePlace,
-    ValueRefused,
+    UnsafePathError,
 )
-from stateline.store.protocol import FAST, FULL, Backend, BlobExists, BlobMissing, Durability
-from stateline.store.settling import rest_on, settle_objects, settle_past
-from stateline.store.snapshot import Snapshot, demand_callers_words, demand_known_version
-from stateline.store.unchanged import held
+from stateline.redaction.redactor import Redactor
+from stateline.store.dedup import held
+from stateline.store.durability import rest_on, settle_objects, settle_past
+from stateline.store.protocol import FAST, FULL, Backend, BlobExistsError, BlobMissingError, Durability
+from stateline.store.snapshot import Snapshot, require_callers_words, require_known_version
 from stateline.store.walking import walk
 
 WAIT = 10.0
@@ -79,7 +79,7 @@ class Store:
         ``fast`` syncs nothing of a save: what is acknowledged survives the death of every process, and a power loss
         may take the newest of it away. ``trust_parent`` writes although others may write in a directory above.
         """
-        from stateline.store.local import LocalBackend
+        from stateline.store.local.backend import LocalBackend
 
         backend = LocalBackend(os.fspath(path), durability=durability, trust_parent=trust_parent)
         return cls(backend, redactor=redactor or Redactor.from_environment(os.environ))
@@ -114,7 +114,7 @@ class Store:
         return ref
 
     def put_value(self, value: Json) -> Ref:
-        """Keep a JSON value as one object, as it is (not redacted); durable on return. Raises ``ValueRefused``."""
+        """Keep a JSON value as one object, as it is (not redacted); durable on return. Raises ``InvalidValueError``."""
         data = canonical.encode(value)
         ref = Ref(sha256(data), len(data))
         self._put_object(ref, data)
@@ -126,8 +126,8 @@ class Store:
         Of a long list only the last chunk is read, and that one and new ones are written. In a ``full`` store a ``ref``
         that it has not kept itself, nor found in the table of a ``full`` head, is first read and made durable whole.
         ``items`` may hold :class:`Ref` and :class:`Artifact` leaves. Secrets in them are masked, but not because of the
-        key under which the list will stand (``api_key``), which is not known here. Raises ``ValueRefused`` if the
-        object is not a list, ``NotFound`` for a Ref to what is not there, ``IntegrityError``, ``StorageError``.
+        key under which the list will stand (``api_key``), which is not known here. Raises ``InvalidValueError`` if the
+        object is not a list, ``NotFoundError`` for a Ref to what is not there, ``IntegrityError``, ``StorageError``.
         """
         data = self.get(ref)
         if ref not in self._kept and ref not in self._settled:
@@ -141,7 +141,7 @@ class Store:
         name = naming.object_path(ref.sha256)
         try:
             data = self.backend.get(name, max(ref.size, 1))
-        except BlobMissing:
+        except BlobMissingError:
             raise IntegrityError(f"the object {ref.sha256} is missing", finding="missing", hint=_DAMAGE) from None
         except IntegrityError as error:
             if error.finding != "too_large":
@@ -160,16 +160,16 @@ class Store:
     def read_snapshot(self, scope: str, pointer: Pointer) -> Snapshot:
         """The snapshot that a pointer or a child names, checked: bytes, canonical form, digest, name, scope.
 
-        ``scope`` is a scope's hash. Raises ``IntegrityError``, ``NewerVersion`` or ``UnsafePlace``.
+        ``scope`` is a scope's hash. Raises ``IntegrityError``, ``NewerVersionError`` or ``UnsafePathError``.
         """
         name = f"{scope}/{pointer.path}"
         try:
             data = self.backend.get(name, canonical.SNAPSHOT_LIMIT)
-        except BlobMissing:
+        except BlobMissingError:
             raise IntegrityError(f"the snapshot {name} is missing", finding="missing", hint=_DAMAGE) from None
         sha = sha256(data)
         if sha != pointer.sha256:
-            from stateline.store.torn import torn
+            from stateline.store.truncation import torn
 
             finding = torn(data)
             said = f"the snapshot {name} is {finding}: its SHA-256 is not the one that leads to it"
@@ -206,16 +206,16 @@ class Store:
                 data = self.backend.get(f"{scope}/{name}", canonical.SNAPSHOT_LIMIT)
                 if self.parse_snapshot(scope, name, data).seq > 0:
                     return True
-            except BlobMissing:
+            except BlobMissingError:
                 continue
-            except (IntegrityError, UnsafePlace):
+            except (IntegrityError, UnsafePathError):
                 return True
         return False
 
     def _put_parts(self, parts: Split, known: set[Ref]) -> None:
         """Keep the objects of a split value, parts before wholes; those that are ``known`` are there already.
 
-        What they name must be there too, before anything is acknowledged. Raises ``NotFound``.
+        What they name must be there too, before anything is acknowledged. Raises ``NotFoundError``.
         """
         known = known | self._still_kept(parts.named() - known)
         rest_on(self, sorted(parts.named() - known - parts.contents.keys()))
@@ -234,7 +234,7 @@ class Store:
         self._kept.clear()
         self._settled.clear()
 
-    def heed(self, head: Snapshot) -> None:
+    def apply_losses(self, head: Snapshot) -> None:
         """Remember which lists are as durable as they can be, for :meth:`append`: a ``full`` snapshot was written after
         all that it rests on."""
         if head.event.get("durability") != FAST:
@@ -243,7 +243,7 @@ class Store:
     def _put_object(self, ref: Ref, data: bytes) -> None:
         try:
             self.backend.put(naming.object_path(ref.sha256), data)
-        except BlobExists:
+        except BlobExistsError:
             raise IntegrityError(
                 f"the object {ref.sha256} is there with other bytes; nothing was written",
                 finding="altered",
@@ -256,7 +256,7 @@ class Store:
 
         Raises ``IntegrityError`` for an ``after`` that no time can follow (31 February, the last second of 9999).
         """
-        from stateline.store.timing import following
+        from stateline.store.timestamps import following
 
         return following(self._clock(), after)
 
@@ -271,7 +271,7 @@ class Scope:
         self._saved: Snapshot | None = None
 
     def locked(self, wait: float = WAIT) -> AbstractContextManager[None]:
-        """Hold the scope alone, for load, effects and save together. Raises ``LockTimeout`` after ``wait`` [s]."""
+        """Hold the scope alone, for load, effects and save together. Raises ``LockTimeoutError`` after ``wait`` [s]."""
         return self.store.backend.lock(self.hash, wait)
 
     def head(self) -> Snapshot | None:
@@ -285,20 +285,20 @@ class Scope:
                 # A first save may have ended since the pointer was looked for; only a second look tells.
                 pointer = self.store.backend.read(self.hash)
                 if pointer is None:
-                    self._demand_empty()
+                    self._require_empty()
             if pointer is None:
                 return None
             head = self.store.read_snapshot(self.hash, pointer)
         except IntegrityError as error:
             raise self.with_way_out(error) from None
-        self.store.heed(head)
+        self.store.apply_losses(head)
         return head
 
     def load(self) -> Snapshot:
-        """The head. Raises ``NotFound`` for a scope that does not exist."""
+        """The head. Raises ``NotFoundError`` for a scope that does not exist."""
         snapshot = self.head()
         if snapshot is None:
-            raise NotFound(f"there is no scope {self.key}", hint="`stateline scopes` lists the scopes there are")
+            raise NotFoundError(f"there is no scope {self.key}", hint="`stateline scopes` lists the scopes there are")
         return snapshot
 
     def parent(self, snapshot: Snapshot) -> Snapshot | None:
@@ -337,21 +337,21 @@ class Scope:
         the caller made itself are then safe from a secret that happens to be spelled like one of them. On return the
         snapshot is as durable as the store promises; with ``full`` durability all its past is, too.
 
-        Raises ``ConflictError`` when the parent is not the head, ``LockTimeout``, ``ValueRefused``,
-        ``IntegrityError`` when the head is damaged (nothing starts afresh), ``UnsafePlace``, ``StorageError``; the
-        chain is then as it was. Only after ``DurabilityUnknown`` it may hold the new head.
+        Raises ``ConflictError`` when the parent is not the head, ``LockTimeoutError``, ``InvalidValueError``,
+        ``IntegrityError`` when the head is damaged (nothing starts afresh), ``UnsafePathError``, ``StorageError``; the
+        chain is then as it was. Only after ``DurabilityUnknownError`` it may hold the new head.
         """
         said = dict(event or {})
-        demand_callers_words(said, masked=masked)
+        require_callers_words(said, masked=masked)
         with self.locked(wait):
             try:
                 pointer = self.store.backend.read(self.hash)
                 head = self._expected_head(pointer, parent)
                 if head is None:
-                    self._demand_empty()
-                    self.demand_key_without_secrets()
+                    self._require_empty()
+                    self.require_key_without_secrets()
                 else:
-                    demand_known_version(head)
+                    require_known_version(head)
                     self.settle(head)
             except IntegrityError as error:
                 raise self.with_way_out(error) from None
@@ -360,11 +360,11 @@ class Scope:
                 state, said, draft = self._masked(state, said, draft)
             try:
                 snapshot = self._write(head, (state, draft), kind or self.key.partition(":")[0], said)
-            except DurabilityUnknown as error:
+            except DurabilityUnknownError as error:
                 # A part of the save is visible and nothing leads to it: for the chain nothing has happened.
                 raise StorageError(f"{error.message}; the head is as it was", hint=error.hint) from error
             self.store.backend.swap(self.hash, pointer, snapshot.pointer)
-            self.store.heed(snapshot)
+            self.store.apply_losses(snapshot)
             self._saved = snapshot
             return snapshot
 
@@ -389,7 +389,7 @@ class Scope:
         """Whether the file still has the bytes that the caller read: nothing is built on a head that was damaged."""
         try:
             return self.store.backend.get(f"{self.hash}/{snapshot.path}", canonical.SNAPSHOT_LIMIT) == snapshot.data
-        except BlobMissing:
+        except BlobMissingError:
             return False
 
     def settle(self, snapshot: Snapshot) -> None:
@@ -413,7 +413,7 @@ class Scope:
             event["redactions"] = count
         return masked["state"], event, draft if masked["state"] is state else canonical.draft(masked["state"])
 
-    def demand_key_without_secrets(self) -> None:
+    def require_key_without_secrets(self) -> None:
         """Raise ``RequestError`` for a name with a secret in it: names are kept as they are."""
         if sighting := self.store.redactor.find(self.key):
             raise RequestError(
@@ -444,11 +444,11 @@ class Scope:
 
     def seal(self, envelope: Envelope, state: bytes | None = None) -> Snapshot:
         """Publish a snapshot of this scope as it is, without making it the head; ``save`` is what checks it first. The
-        lock must be held. ``state`` as in ``write_envelope``. Raises ``ValueRefused`` for one that is too large."""
+        lock must be held. ``state`` as in ``write_envelope``. Raises ``InvalidValueError`` for one that is too large."""
         # What is published is what a reader will see, and it shares nothing with the caller's value.
         data, seen = write_envelope(envelope, state)
         if len(data) > canonical.SNAPSHOT_LIMIT:
-            raise ValueRefused(
+            raise InvalidValueError(
                 f"the snapshot would have {len(data)} bytes, over the limit of {canonical.SNAPSHOT_LIMIT}; "
                 "nothing was written",
                 hint="keep large values inside lists or mappings, where they become objects",
@@ -467,31 +467,31 @@ class Scope:
             path = naming.snapshot_name(envelope.created_at, sha, label)
             try:
                 self.store.backend.put(f"{self.hash}/{path}", data)
-            except BlobExists:
+            except BlobExistsError:
                 # The label is taken by other content: a longer one tells them apart, nothing is overwritten.
                 continue
             return Snapshot(self.hash, path, sha, data, envelope)
         raise IntegrityError(f"the name {path} is taken by other content", finding="misplaced", hint=_DAMAGE)
 
-    def _demand_empty(self) -> None:
+    def _require_empty(self) -> None:
         """Starting afresh beside the snapshots of a scope that lost its pointer would hide that it did."""
         if self.store.holds_more_than_a_first(self.hash):
             raise IntegrityError(f"the pointer of the scope {self.key} is missing", finding="missing")
 
     def with_way_out(self, error: IntegrityError) -> IntegrityError:
         """The same error, with the newest intact snapshot named, and what to do about the damage."""
-        from stateline.store.wayout import with_way_out
+        from stateline.store.recovery_hint import with_way_out
 
         return with_way_out(self, error)
 
     def newest_intact(self) -> Snapshot | None:
         """The newest snapshot whose own bytes are in order and whose objects are too, wherever the pointer points.
         Reads from the newest, and no further than it must."""
-        from stateline.store.wayout import newest_intact
+        from stateline.store.recovery_hint import newest_intact
 
         return newest_intact(self)
 
 
 _DAMAGE = "nothing was changed; `stateline verify` lists all damage, `stateline repair` plans how to go on"
 
-__all__ = ["LATEST", "WAIT", "Artifact", "Link", "Ref", "Scope", "Snapshot", "Store", "demand_known_version"]
+__all__ = ["LATEST", "WAIT", "Artifact", "Link", "Ref", "Scope", "Snapshot", "Store", "require_known_version"]

@@ -9,7 +9,7 @@ from stateline.errors import IntegrityError
 from stateline.store.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from stateline.bundle.repairs import Losses
+    from stateline.bundle.repair_record import Losses
     from stateline.store.store import Scope
 
 
@@ -22,7 +22,7 @@ def walk(scope: Scope, start: Snapshot | None) -> Iterator[Snapshot]:
         if losses is None and "repaired" in snapshot.event:
             losses = _no_losses()
         if losses is not None:
-            losses.heed(snapshot.event)
+            losses.apply_losses(snapshot.event)
         child = snapshot
         try:
             snapshot = scope.parent(child)
@@ -37,7 +37,7 @@ def walk(scope: Scope, start: Snapshot | None) -> Iterator[Snapshot]:
 
 def _no_losses() -> Losses:
     # Hardly any chain was ever repaired; the others need not load what reads that.
-    from stateline.bundle.repairs import Losses
+    from stateline.bundle.repair_record import Losses
 
     return Losses()
 
@@ -48,7 +48,7 @@ def _heed_newer(scope: Scope, start: Snapshot, losses: Losses) -> None:
         for newer in scope.walk():
             if newer.seq <= start.seq:
                 return
-            losses.heed(newer.event)
+            losses.apply_losses(newer.event)
     except IntegrityError:
         # Whatever is wrong up there, what was declared so far counts.
         return

@@ -27,8 +27,8 @@ import pytest
 from stateline.bundle import naming
 from stateline.bundle.canonical import sha256
 from stateline.bundle.envelope import Pointer
-from stateline.errors import ConflictError, IntegrityError, LockTimeout, UsageError
-from stateline.store.protocol import Backend, BlobExists, BlobMissing
+from stateline.errors import ConflictError, IntegrityError, LockTimeoutError, UsageError
+from stateline.store.protocol import Backend, BlobExistsError, BlobMissingError
 
 SCOPE = naming.scope_hash("notes:contract")
 OTHER = naming.scope_hash("notes:other")
@@ -138,16 +138,16 @@ class BackendContract:
     @pytest.mark.parametrize("other", [b"", b"firsu", b"first and more", b"f"])
     def test_other_bytes_under_a_taken_name_are_refused(self, backend: Backend, name: str, other: bytes) -> None:
         backend.put(name, b"first")
-        with pytest.raises(BlobExists):
+        with pytest.raises(BlobExistsError):
             backend.put(name, other)
         assert self.raw_get(backend, name) == b"first"
 
     @pytest.mark.parametrize("name", [BLOB, object_name(b"nothing")])
     def test_a_missing_blob_is_said_to_be_missing(self, backend: Backend, name: str) -> None:
-        with pytest.raises(BlobMissing, match=name):
+        with pytest.raises(BlobMissingError, match=name):
             backend.get(name, LIMIT)
         backend.prepare()
-        with pytest.raises(BlobMissing):
+        with pytest.raises(BlobMissingError):
             backend.get(name, LIMIT)
 
     def test_a_blob_over_the_readers_limit_is_damage(self, backend: Backend) -> None:
@@ -188,7 +188,7 @@ class BackendContract:
 
     def test_of_threads_that_put_other_bytes_one_wins(self, backend: Backend) -> None:
         raised = at_once(lambda number: backend.put(BLOB, b"%d" % number))
-        assert [type(error) for error in raised if error is not None] == [BlobExists] * (THREADS - 1)
+        assert [type(error) for error in raised if error is not None] == [BlobExistsError] * (THREADS - 1)
         assert self.raw_get(backend, BLOB) == b"%d" % raised.index(None)
 
     def test_settling_changes_nothing_that_can_be_read(self, backend: Backend) -> None:
@@ -205,7 +205,7 @@ class BackendContract:
     def test_what_is_not_there_cannot_be_settled(self, backend: Backend, name: str) -> None:
         backend.put(f"{SCOPE}/other", b"x")
         backend.put(object_name(b"other"), b"other")
-        with pytest.raises(BlobMissing):
+        with pytest.raises(BlobMissingError):
             backend.settle([name])
 
     def test_what_is_there_is_known_by_its_name_and_size(self, backend: Backend) -> None:
@@ -328,7 +328,7 @@ class BackendContract:
 
         with backend.lock(SCOPE, PATIENCE):
             (raised,) = at_once(waiter, 1)
-        assert isinstance(raised, LockTimeout)
+        assert isinstance(raised, LockTimeoutError)
         assert 0.19 <= took[0] < 5
         assert at_once(waiter, 1) == [None]
 
@@ -338,7 +338,7 @@ class BackendContract:
                 pass
 
         with backend.lock(SCOPE, 0.0):
-            assert isinstance(at_once(waiter, 1)[0], LockTimeout)
+            assert isinstance(at_once(waiter, 1)[0], LockTimeoutError)
 
     def test_a_lock_is_held_until_the_last_of_one_threads_blocks_ends(self, backend: Backend) -> None:
         def waiter(number: int) -> None:
@@ -348,7 +348,7 @@ class BackendContract:
         with backend.lock(SCOPE, 1.0):
             with backend.lock(SCOPE, 1.0):
                 backend.swap(SCOPE, None, pointer(1))
-            assert isinstance(at_once(waiter, 1)[0], LockTimeout)
+            assert isinstance(at_once(waiter, 1)[0], LockTimeoutError)
         assert at_once(waiter, 1) == [None]
 
     def test_an_exception_inside_lets_go_of_the_lock(self, backend: Backend) -> None:

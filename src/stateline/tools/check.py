@@ -11,14 +11,14 @@ import re
 import msgspec
 
 from stateline.bundle import canonical
-from stateline.errors import ManifestInvalid
-from stateline.machine.fields import Fields
-from stateline.machine.formats.document import Document
-from stateline.machine.formats.reader import LIMIT, read
-from stateline.machine.masked import note_masked
+from stateline.errors import InvalidManifestError
+from stateline.machine.definition.fields import Fields
+from stateline.machine.definition.formats.document import Document
+from stateline.machine.definition.formats.reader import LIMIT, read
+from stateline.machine.definition.masked_names import note_masked
+from stateline.machine.definition.stages import ENV_NAME, Exists
 from stateline.machine.problems import Path, Problem, quoted
 from stateline.machine.spec import Json, Tool, Toolset
-from stateline.machine.stages import ENV_NAME, Exists
 
 KEYS = ("name", "description", "schema", "argv", "timeout", "env", "repeatable")
 """What may stand in a tool."""
@@ -41,7 +41,7 @@ def check_manifest(data: bytes, exists: Exists | None = None, name: str = _MANIF
     """The tools in a manifest's bytes. ``exists`` is asked about each ``argv`` and says why its program is missing, or
     None; without it, programs are not looked for. ``name`` is what the manifest is called in the message.
 
-    Raises :class:`ManifestInvalid` with all mistakes in file order. Touches no file, never raises anything else.
+    Raises :class:`InvalidManifestError` with all mistakes in file order. Touches no file, never raises anything else.
     """
     return tools_in(parse_manifest(data), data, exists, name)
 
@@ -66,7 +66,7 @@ def tools_in(document: Document, data: bytes, exists: Exists | None, name: str) 
     more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
     count = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
     hint = "correct the manifest; nothing was run or stored"
-    raise ManifestInvalid(f"{name} has {count}: {first}{more}", problems, hint=hint)
+    raise InvalidManifestError(f"{name} has {count}: {first}{more}", problems, hint=hint)
 
 
 def toolset_hash(toolset: Toolset | None) -> str:

@@ -10,16 +10,16 @@ import msgspec
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
-from stateline.bundle.redact import Sighting
-from stateline.errors import NotFound, RequestError, StorageError
+from stateline.errors import NotFoundError, RequestError, StorageError
 from stateline.machine.problems import printable
 from stateline.machine.spec import Toolset
-from stateline.process.lookup import MANIFEST, program_problem
+from stateline.process.executables import MANIFEST, program_problem
+from stateline.redaction.redactor import SecretMatch
 from stateline.tools.check import check_manifest, parse_manifest, tools_in, toolset_hash
 
 __all__ = ["FindSecret", "ReadManifest", "check_manifest", "manifest_digest", "read_manifest", "toolset_hash"]
 
-FindSecret = Callable[[bytes | Json], Sighting | None]
+FindSecret = Callable[[bytes | Json], SecretMatch | None]
 """Where a file's bytes or a value hold a secret: ``Redactor.find``."""
 
 
@@ -39,8 +39,8 @@ class ReadManifest(msgspec.Struct, frozen=True):
 def read_manifest(path: str, find_secret: FindSecret) -> ReadManifest:
     """Read a manifest and check it, its programs included. Relative paths count from the current directory.
 
-    Raises ``NotFound``; ``StorageError`` if it cannot be read; ``RequestError`` for what is no regular file (a FIFO is
-    not waited for), is larger than 16 MiB, or holds a secret, in whatever spelling; ``ManifestInvalid`` with all
+    Raises ``NotFoundError``; ``StorageError`` if it cannot be read; ``RequestError`` for what is no regular file (a FIFO is
+    not waited for), is larger than 16 MiB, or holds a secret, in whatever spelling; ``InvalidManifestError`` with all
     its mistakes. Nothing was run or stored then.
     """
     real = _real(path)
@@ -60,7 +60,7 @@ def read_manifest(path: str, find_secret: FindSecret) -> ReadManifest:
 
 def manifest_digest(path: str) -> str:
     """The SHA-256 of a manifest's exact bytes, as ``Toolset.sha256``; nothing is said of what they mean. Raises
-    ``NotFound``, ``StorageError`` or ``RequestError`` if it cannot be read."""
+    ``NotFoundError``, ``StorageError`` or ``RequestError`` if it cannot be read."""
     return canonical.sha256(_read(path, _real(path)))
 
 
@@ -72,7 +72,7 @@ def _real(path: str) -> str:
         message = f"the path {path!r} is not UTF-8, so no run could record it; nothing was stored"
         raise RequestError(message, hint="rename it") from None
     except (OSError, ValueError):  # NUL
-        raise NotFound(f"there is no tools manifest {path!r}", hint="check the path") from None
+        raise NotFoundError(f"there is no tools manifest {path!r}", hint="check the path") from None
     return real
 
 
@@ -86,7 +86,7 @@ def _read(path: str, real: str) -> bytes:
         with os.fdopen(fd, "rb") as file:
             data = file.read(canonical.TEXT_LIMIT + 1)
     except (FileNotFoundError, NotADirectoryError, ValueError):
-        raise NotFound(f"there is no tools manifest {path!r}", hint="check the path") from None
+        raise NotFoundError(f"there is no tools manifest {path!r}", hint="check the path") from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise StorageError(f"cannot read the tools manifest {path!r}: {reason}", hint="check the path") from None

@@ -13,11 +13,11 @@ import msgspec
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
-from stateline.errors import ValueRefused
+from stateline.errors import InvalidValueError
 from stateline.machine.spec import Tool
-from stateline.process.lookup import MANIFEST
+from stateline.process.executables import MANIFEST
 from stateline.process.program import Failure, Program, run_program
-from stateline.process.said import Mask
+from stateline.process.sanitize import Mask
 
 if TYPE_CHECKING:
     from threading import Event
@@ -56,7 +56,7 @@ def run_tool(call: ToolRun, stop: Event | None = None) -> ToolEnd:
     """Run one call to its end, in any thread; setting ``stop`` ends it early, with all that it started. In the main
     thread a signal does the same and raises ``Interrupted`` (``run_program`` says when).
 
-    Never raises for what the tool does. Raises ``ValueRefused`` for arguments that are not JSON.
+    Never raises for what the tool does. Raises ``InvalidValueError`` for arguments that are not JSON.
     """
     tool = call.tool
     program = Program(
@@ -97,7 +97,7 @@ def _result(data: bytes) -> Json:
     if not canonical.deeper_than(text, RESULT_DEPTH):
         try:
             return canonical.parse(text, limit=len(text), what="the tool's output")
-        except ValueRefused:
+        except InvalidValueError:
             pass
     try:
         return data.decode("utf-8").rstrip("\r\n")

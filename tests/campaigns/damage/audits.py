@@ -14,12 +14,12 @@ from typing import Any
 from campaigns.damage import harmed, harms
 from campaigns.damage.harms import Harm
 from campaigns.damage.victim import Victim, build, call
-from campaigns.judges.chain import demand
+from campaigns.judges.chain import require
 
 from stateline import Redactor, Store
-from stateline.errors import NewerVersion, StatelineError
-from stateline.history.verify import verify
-from stateline.store.local import LocalBackend
+from stateline.errors import NewerVersionError, StatelineError
+from stateline.store.local.backend import LocalBackend
+from stateline.verify.checker import verify
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "format.md"
 SECONDS = 600.0
@@ -29,7 +29,7 @@ SECONDS = 600.0
 def script() -> str:
     """The auditor's script as the page has it."""
     found = re.search(r"^```sh\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    demand(found is not None, "docs/format.md has no script")
+    require(found is not None, "docs/format.md has no script")
     return found[1] if found else ""
 
 
@@ -50,7 +50,7 @@ def verify_says(state_dir: Path, key: str, *anchors: str) -> str:
     """The same words for what ``verify`` finds in one scope."""
     try:
         report = verify(Store(LocalBackend(str(state_dir)), redactor=Redactor()), key, anchors)
-    except NewerVersion:
+    except NewerVersionError:
         return "newer"
     except StatelineError:
         # Nothing of that scope can be opened: it is gone, or no directory.
@@ -135,8 +135,8 @@ def campaign(root: Path, seed: str, *, cases: int, until: float, say: Callable[[
     path.write_text(script(), encoding="utf-8")
     for scope, key in victim.keys.items():
         both = (script_says(path, victim.root, scope), verify_says(victim.root, key))
-        demand(both == ("intact", "intact"), f"a good scope is {both}")
+        require(both == ("intact", "intact"), f"a good scope is {both}")
     audit = Audit(victim, path, rng)
     done = compare(audit, drawn(victim, rng, cases), until, say)
-    demand(not audit.differ, f"{len(audit.differ)} disagreements:\n" + "\n".join(audit.differ[:20]))
+    require(not audit.differ, f"{len(audit.differ)} disagreements:\n" + "\n".join(audit.differ[:20]))
     return {"cases": done, "verdicts": dict(audit.pairs), "seconds": round(time.monotonic() - began, 1)}

@@ -15,14 +15,14 @@ from campaigns.damage import audits, generated
 from campaigns.damage.harmed import has_damage
 from campaigns.damage.harms import ANY, DAMAGE, Harm
 from campaigns.damage.victim import Victim, clear, fill
-from campaigns.judges.chain import demand
+from campaigns.judges.chain import require
 
 from stateline import Redactor, Store
 from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import Pointer
-from stateline.history.findings import Report
-from stateline.history.verify import verify
-from stateline.store.local import LocalBackend
+from stateline.store.local.backend import LocalBackend
+from stateline.verify.checker import verify
+from stateline.verify.findings import Report
 
 Say = Callable[[str], None]
 _UNSEEN = ANY - DAMAGE
@@ -124,7 +124,7 @@ class Auditor:
         store = Store(LocalBackend(str(self.victim.root)), redactor=Redactor())
         return verify(store, None, anchors)
 
-    def demand_found(self) -> None:
+    def require_found(self) -> None:
         """The good store has all anchors, each where it was noted; also once it has grown."""
         for grown in (False, True):
             if grown:
@@ -132,7 +132,7 @@ class Auditor:
                     Store(LocalBackend(str(self.victim.root)), redactor=Redactor()).scope(key).save({"n": "newer"})
             report = self.look([*self.heads.values()])
             found = {naming.scope_hash(anchor.scope): anchor.sha256 for anchor in report.anchors if anchor.scope}
-            demand(report.ok and found == self.heads, f"anchors of a good store are not found: {report.findings}")
+            require(report.ok and found == self.heads, f"anchors of a good store are not found: {report.findings}")
         self.victim.restore()
 
     def judge(self, harm: Harm, share: float) -> None:
@@ -177,10 +177,10 @@ def campaign(
         script = place / "audit.sh"
         script.write_text(audits.script(), encoding="utf-8")
         auditor = Auditor(victim, script if scripted else None, rng)
-        auditor.demand_found()
+        auditor.require_found()
         for harm in (*cuts(victim), *rewritten(victim), exchanged(victim, other.pristine)):
             auditor.judge(harm, share)
-        demand(not auditor.wrong, f"{len(auditor.wrong)} wrong:\n" + "\n".join(auditor.wrong[:20]))
+        require(not auditor.wrong, f"{len(auditor.wrong)} wrong:\n" + "\n".join(auditor.wrong[:20]))
         for kind, counts in auditor.counts.items():
             totals.setdefault(kind, Counter()).update(counts)
         shutil.rmtree(place)

@@ -13,11 +13,11 @@ from typing import Any
 from campaigns.damage.victim import Victim, described
 
 from stateline import Artifact, Redactor, Store
-from stateline.prestage.context import Wishes
-from stateline.service.contexts import ContextOptions, prepare
+from stateline.contexts.literal import ContextRequest
+from stateline.contexts.prepare import ContextOptions, prepare
 from stateline.service.execute import Call, Options, execute
 from stateline.service.repair import apply_repair
-from stateline.store.local import LocalBackend
+from stateline.store.local.backend import LocalBackend
 from stateline.store.protocol import FAST, FULL
 from stateline.store.store import Scope
 
@@ -150,9 +150,9 @@ class _Maker:
         for number in range(self.rng.randint(1, 2)):
             name = f"docs-{number}"
             size = self.rng.choice((10, 4500))
-            prepare(self.store(), ContextOptions(name=name, wishes=Wishes(system=self.values.text(size))))
+            prepare(self.store(), ContextOptions(name=name, wishes=ContextRequest(system=self.values.text(size))))
             for refinement in range(self.rng.randint(0, 5)):
-                told = Wishes(refine=self.values.text(30), settings={"limit": refinement})
+                told = ContextRequest(refine=self.values.text(30), settings={"limit": refinement})
                 prepare(self.store(), ContextOptions(name=name, wishes=told))
 
     def run(self) -> None:

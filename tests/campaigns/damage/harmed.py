@@ -15,9 +15,9 @@ from campaigns.damage.victim import Victim, build, call
 from campaigns.judges.chain import Violated
 
 from stateline import Redactor, Store
-from stateline.history.findings import Finding, Report
-from stateline.history.verify import verify
-from stateline.store.local import LocalBackend
+from stateline.store.local.backend import LocalBackend
+from stateline.verify.checker import verify
+from stateline.verify.findings import Finding, Report
 
 Say = Callable[[str], None]
 
@@ -83,7 +83,7 @@ class Judge:
             self.wrong.append(f"{harm.kind} ({harm.done}): took {time.monotonic() - began:.0f} s")
         return verdict
 
-    def demand(self) -> None:
+    def require(self) -> None:
         """Raise :class:`Violated` if anything was wrong."""
         if self.wrong:
             raise Violated(f"{len(self.wrong)} wrong verdicts:\n" + "\n".join(self.wrong[:_TOLD]))
@@ -134,7 +134,7 @@ def harm_all(judge: Judge, cases: Iterator[Harm], until: float, say: Say) -> int
         if harm.scope and "taken" not in harm.kind:
             judge.check(harm)
         if done % 40 == 0:
-            _demand_exit(judge, harm, verdict)
+            _require_exit(judge, harm, verdict)
         judge.victim.restore()
         done += 1
         if done % 1000 == 0:
@@ -144,7 +144,7 @@ def harm_all(judge: Judge, cases: Iterator[Harm], until: float, say: Say) -> int
     return done
 
 
-def _demand_exit(judge: Judge, harm: Harm, verdict: str) -> None:
+def _require_exit(judge: Judge, harm: Harm, verdict: str) -> None:
     code = call(judge.victim.root, "verify", exits=None)["code"]
     if code != (5 if verdict == "damage" else 0):
         judge.wrong.append(f"{harm.kind} ({harm.done}): `verify` exits with {code} for {verdict}")
@@ -161,7 +161,7 @@ def campaign(root: Path, seed: str, *, cases: int, until: float, say: Say) -> di
     bytes_changed = flip_all(judge, harms.every_flip(victim, rng, small=small, most=most), until, 500, say)
     victim.restore()
     others = harm_all(judge, structural(victim, rng), until, say)
-    judge.demand()
+    judge.require()
     seconds = round(time.monotonic() - began, 1)
     return {"bytes changed": bytes_changed, "other harms": others, "verdicts": judge.summary(), "seconds": seconds}
 

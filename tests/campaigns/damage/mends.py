@@ -14,7 +14,7 @@ from typing import Any
 from campaigns.damage.audits import drawn
 from campaigns.damage.harms import Harm
 from campaigns.damage.victim import CONTEXT, RUN, Victim, build, call
-from campaigns.judges.chain import demand
+from campaigns.judges.chain import require
 
 from stateline.bundle.canonical import sha256
 from stateline.bundle.envelope import Pointer
@@ -239,5 +239,5 @@ def campaign(root: Path, seed: str, *, cases: int, until: float, say: Callable[[
         done += 1
         if done % 100 == 0:
             say(f"{done} repairs, {len(mender.wrong)} wrong")
-    demand(not mender.wrong, f"{len(mender.wrong)} wrong repairs:\n" + "\n".join(mender.wrong[:20]))
+    require(not mender.wrong, f"{len(mender.wrong)} wrong repairs:\n" + "\n".join(mender.wrong[:20]))
     return {"cases": done, "outcomes": dict(mender.counts), "seconds": round(time.monotonic() - began, 1)}

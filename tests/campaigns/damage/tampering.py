@@ -14,7 +14,7 @@ from campaigns.damage import audits, generated, harmed, harms
 from campaigns.damage.harmed import Judge
 from campaigns.damage.harms import Harm
 from campaigns.damage.victim import Victim
-from campaigns.judges.chain import demand
+from campaigns.judges.chain import require
 
 Say = Callable[[str], None]
 
@@ -85,7 +85,7 @@ def campaign(
         totals.flips += harmed.flip_all(judge, drawn_flips(victim, rng, cases), until, 500, say)
         victim.restore()
         totals.others += harmed.harm_all(judge, iter(drawn_harms(victim, rng, each)), until, say)
-        judge.demand()
+        judge.require()
         totals.add(judge)
         totals.compared.update(compare(victim, place, rng, compared, until, say))
         audited = totals.compared.total()
@@ -103,8 +103,8 @@ def compare(victim: Victim, place: Path, rng: Random, count: int, until: float, 
     path.write_text(audits.script(), encoding="utf-8")
     for scope, key in victim.keys.items():
         both = (audits.script_says(path, victim.root, scope), audits.verify_says(victim.root, key))
-        demand(both == ("intact", "intact"), f"a good scope is {both}")
+        require(both == ("intact", "intact"), f"a good scope is {both}")
     audit = audits.Audit(victim, path, rng)
     audits.compare(audit, audits.drawn(victim, rng, count), until, say)
-    demand(not audit.differ, f"{len(audit.differ)} disagreements:\n" + "\n".join(audit.differ[:20]))
+    require(not audit.differ, f"{len(audit.differ)} disagreements:\n" + "\n".join(audit.differ[:20]))
     return audit.pairs

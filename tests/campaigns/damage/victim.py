@@ -18,7 +18,7 @@ import msgspec
 from stateline import Artifact, Redactor, Store
 from stateline.bundle.naming import scope_hash
 from stateline.cli.main import run
-from stateline.store.local import LocalBackend
+from stateline.store.local.backend import LocalBackend
 
 NOTES = "notes:of an embedder"
 CONTEXT = "context:docs-demo"

@@ -12,15 +12,15 @@ from campaigns.processes.plant import Note
 
 from stateline import Store
 from stateline.bundle import canonical, naming
-from stateline.history.verify import verify
 from stateline.store.store import Snapshot
+from stateline.verify.checker import verify
 
 
 class Violated(AssertionError):
     """An invariant does not hold."""
 
 
-def demand(holds: bool, what: str) -> None:
+def require(holds: bool, what: str) -> None:
     """Raise :class:`Violated` unless ``holds``. Not ``assert``: a campaign must not depend on how Python is started."""
     if not holds:
         raise Violated(what)
@@ -40,14 +40,14 @@ def residue_of(state_dir: Path) -> Counter[str]:
     report = verify(store)
     harmless = ("residue",) if (state_dir / naming.STORE_FILE).exists() else ("residue", "warning")
     worse = [finding for finding in report.findings if finding.severity not in harmless]
-    demand(report.ok and not worse, f"verify found {worse}")
+    require(report.ok and not worse, f"verify found {worse}")
     names = [path.name for path in state_dir.rglob("*")]
     snapshots = sum(name.startswith("state-") for name in names)
     found = Counter(
         temporary=sum(name.startswith(naming.TEMPORARY) for name in names),
         unacknowledged=snapshots - sum(head.seq + 1 for head in store.heads()),
     )
-    demand(bool(report.findings) >= bool(+found), f"verify overlooked some of {found}")
+    require(bool(report.findings) >= bool(+found), f"verify overlooked some of {found}")
     return +found
 
 
@@ -76,7 +76,7 @@ def settled_keys(chain: list[Snapshot]) -> set[str]:
     return {before for before, after in pairwise(keys) if before is not None and before != after}
 
 
-def demand_saved_first(chain: list[Snapshot], notes: list[Note], *, repeatable: bool) -> None:
+def require_saved_first(chain: list[Snapshot], notes: list[Note], *, repeatable: bool) -> None:
     """Each task that started stands in a snapshot that was saved before: the visit's key, and for an effect that is
     not repeatable the intent of that very attempt."""
     visits = {key_of(snapshot) for snapshot in chain}
@@ -86,12 +86,12 @@ def demand_saved_first(chain: list[Snapshot], notes: list[Note], *, repeatable: 
         if snapshot.event["type"] == "intended"
     }
     for note in notes:
-        demand(note.key in visits, f"{note} ran although no snapshot has its key")
-        demand(repeatable or (note.key, note.attempt) in intents, f"{note} ran although its intent was not saved")
+        require(note.key in visits, f"{note} ran although no snapshot has its key")
+        require(repeatable or (note.key, note.attempt) in intents, f"{note} ran although its intent was not saved")
 
 
-def demand_once(notes: list[Note], *, repeatable: bool) -> None:
+def require_once(notes: list[Note], *, repeatable: bool) -> None:
     """An attempt runs once; one of a repeatable task once in each call that a kill made necessary."""
     starts = Counter((n.key, n.attempt, n.call if repeatable else 0) for n in notes if n.what == "start")
     twice = [which for which, count in starts.items() if count > 1]
-    demand(not twice, f"ran twice: {twice}")
+    require(not twice, f"ran twice: {twice}")

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from campaigns.judges.chain import Violated, demand
+from campaigns.judges.chain import Violated, require
 from campaigns.judges.oracle import Broken, Tree, chain_of, sha256, snapshots_of, tree_of
 
 from stateline import Store
-from stateline.history.findings import Report
-from stateline.history.verify import verify
+from stateline.verify.checker import verify
+from stateline.verify.findings import Report
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def demanding() -> Iterator[None]:
         raise Violated(str(error)) from error
 
 
-def demand_only_residue(store: Store, *, mended: bool = False) -> Report:
+def require_only_residue(store: Store, *, mended: bool = False) -> Report:
     """``verify`` finds what a crash leaves at most, a store without its own file included; where something was
     ``mended``, the records of that too. Raises ``Violated``."""
     harmless = ("no_store", "extension", "lost") if mended else ("no_store",)
@@ -37,7 +37,7 @@ def demand_only_residue(store: Store, *, mended: bool = False) -> Report:
         for found in report.findings
         if found.severity != "residue" and not (found.severity == "warning" and found.code in harmless)
     ]
-    demand(report.ok and not worse, f"verify found {worse}")
+    require(report.ok and not worse, f"verify found {worse}")
     return report
 
 
@@ -70,16 +70,16 @@ class Chain(msgspec.Struct, frozen=True):
         snapshots = snapshots_of(tree).get(scope, [])
         files = {link.sha256: link.document for link in snapshots}
         names = {link.sha256: link.path for link in snapshots}
-        demand(len(files) == len(snapshots), f"{key} holds a snapshot twice")
+        require(len(files) == len(snapshots), f"{key} holds a snapshot twice")
         temporary: list[str] = []
         for name in {path[65:] for path in tree if path.startswith(f"{scope}/")} - {"", *names.values()}:
-            demand(not name.startswith("state-"), f"{name} has another digest")
+            require(not name.startswith("state-"), f"{name} has another digest")
             if name.startswith(".tmp-"):
                 temporary.append(name)
             else:
-                demand(name in ("latest.json", "scope.lock"), f"{name} does not belong here")
-        demand(all(document["scope"] == key for document in files.values()), f"{key} holds another scope's snapshots")
-        demand(f"{scope}/latest.json" in tree, f"{key} has no pointer")
+                require(name in ("latest.json", "scope.lock"), f"{name} does not belong here")
+        require(all(document["scope"] == key for document in files.values()), f"{key} holds another scope's snapshots")
+        require(f"{scope}/latest.json" in tree, f"{key} has no pointer")
         order = [link.sha256 for link in chain_of(tree, scope)]
         on_chain = {sha: place for place, sha in enumerate(order)}
         loose = [sha for sha in files if sha not in on_chain]

@@ -93,9 +93,9 @@ class _Meter:
         self.opened = self.read = self.listed = 0
 
     def attach(self) -> None:
-        from stateline.store.fs import HandleFs
+        from stateline.store.local.filesystem import Filesystem
 
-        open_file, names, read = HandleFs.open_file, HandleFs.names, os.read
+        open_file, names, read = Filesystem.open_file, Filesystem.names, os.read
 
         def counted_open(fs: Any, *arguments: Any) -> int:
             self.opened += 1
@@ -110,8 +110,8 @@ class _Meter:
             self.read += len(data)
             return data
 
-        setattr(HandleFs, "open_file", counted_open)  # noqa: B010 (an assignment would ask for an ignore)
-        setattr(HandleFs, "names", counted_names)  # noqa: B010
+        setattr(Filesystem, "open_file", counted_open)  # noqa: B010 (an assignment would ask for an ignore)
+        setattr(Filesystem, "names", counted_names)  # noqa: B010
         setattr(os, "read", counted_read)  # noqa: B010
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from campaigns.judges.chain import Violated, demand
+from campaigns.judges.chain import Violated, require
 from campaigns.outside import fuzzed
 from campaigns.outside.loaders import LOADERS
 
@@ -64,7 +64,7 @@ def campaign(
     }
     if findings:
         raise Violated(f"{len(findings)} of {len(rows)} loaders broke a promise: {'; '.join(findings)}")
-    demand(bool(rows) and all(row["executions"] > 0 for row in rows.values()), "a loader was fed nothing")
+    require(bool(rows) and all(row["executions"] > 0 for row in rows.values()), "a loader was fed nothing")
     return done
 
 

@@ -15,13 +15,20 @@ from functools import cache
 from typing import Any
 
 import msgspec
-from campaigns.judges.chain import demand
+from campaigns.judges.chain import require
 from campaigns.outside import loaders_of_models, loaders_of_runs
 
-from stateline.bundle import canonical, envelope, naming, objects, repairs
+from stateline.bundle import canonical, envelope, naming, objects, repair_record
 from stateline.bundle.envelope import JSON_TYPE, LIST_TYPE, NODE_TYPE, Chunk, Envelope, Link, Pointer, Ref
 from stateline.cli import options
-from stateline.errors import IntegrityError, NewerVersion, NotFound, StatelineError, UsageError, ValueRefused
+from stateline.errors import (
+    IntegrityError,
+    InvalidValueError,
+    NewerVersionError,
+    NotFoundError,
+    StatelineError,
+    UsageError,
+)
 from stateline.history import revision
 from stateline.service.answers import parse_answer
 from stateline.store.store import Store
@@ -81,10 +88,10 @@ def canonical_file(data: bytes) -> None:
     try:
         found = canonical.decode(data)
     except IntegrityError:
-        demand(not good or canonical.encode(value, depth=canonical.FILE_DEPTH) != data, "refused although canonical")
+        require(not good or canonical.encode(value, depth=canonical.FILE_DEPTH) != data, "refused although canonical")
         return
-    demand(good and same(found, value), "read otherwise than by the standard library")
-    demand(canonical.encode(found, depth=canonical.FILE_DEPTH) == data, "not written back")
+    require(good and same(found, value), "read otherwise than by the standard library")
+    require(canonical.encode(found, depth=canonical.FILE_DEPTH) == data, "not written back")
 
 
 def json_text(data: bytes) -> None:
@@ -92,35 +99,35 @@ def json_text(data: bytes) -> None:
     good, value = strict_json(data, canonical.OUTSIDE_DEPTH)
     try:
         found = canonical.parse(data)
-    except ValueRefused as refused:
-        demand(not good, f"refused: {refused}")
+    except InvalidValueError as refused:
+        require(not good, f"refused: {refused}")
         return
-    demand(good and same(found, value), "read otherwise than by the standard library")
+    require(good and same(found, value), "read otherwise than by the standard library")
     kept = canonical.encode(found)
-    demand(same(canonical.decode(kept), found), "not kept as it is")
+    require(same(canonical.decode(kept), found), "not kept as it is")
 
 
 def answer(data: bytes) -> None:
     """An answer is JSON, a text, or nothing; never a value that cannot be kept."""
     try:
         found = parse_answer(data)
-    except ValueRefused:
+    except InvalidValueError:
         return
     if found is not msgspec.UNSET:
         canonical.encode(found)
         try:
-            demand(same(canonical.parse(data), found), "JSON, and taken for something else")
-        except ValueRefused:
-            demand(found == data.decode().removesuffix("\n").removesuffix("\r"), "a text, and changed")
+            require(same(canonical.parse(data), found), "JSON, and taken for something else")
+        except InvalidValueError:
+            require(found == data.decode().removesuffix("\n").removesuffix("\r"), "a text, and changed")
     else:
-        demand(not data.strip(), "taken for nothing")
+        require(not data.strip(), "taken for nothing")
 
 
 def _outcome(read: Callable[[bytes], Any], data: bytes) -> Any:
     """What ``read`` gives, or the type of the typed error and the damage that it names."""
     try:
         return read(data)
-    except (IntegrityError, NewerVersion) as error:
+    except (IntegrityError, NewerVersionError) as error:
         return type(error), getattr(error, "finding", "")
 
 
@@ -128,18 +135,18 @@ def snapshot(data: bytes) -> None:
     """The quick reader and the slow one agree, and what is read is written back byte for byte."""
     found = _outcome(envelope.read_envelope, data)
     slow = _outcome(lambda bad: envelope._read_envelope(bad, "the snapshot"), data)
-    demand(found == slow and repr(found) == repr(slow), "the two readers differ")
+    require(found == slow and repr(found) == repr(slow), "the two readers differ")
     if isinstance(found, Envelope):
         written, seen = envelope.write_envelope(found)
         # What a link holds besides its own members is let be by readers, and nobody writes a snapshot again.
         document = canonical.decode(data)
         links = [document.get(name, {}) for name in ("origin", "merged")]
         plain = all(link.keys() <= set(Link.__struct_fields__) for link in links)
-        demand(seen == found and (written == data or not plain), "not written back")
+        require(seen == found and (written == data or not plain), "not written back")
         text = canonical.draft(found.state)
-        demand(envelope.write_envelope(found, text)[0] == written, "written otherwise from a draft")
+        require(envelope.write_envelope(found, text)[0] == written, "written otherwise from a draft")
         objects.with_refs(found.state, found.objects)
-        repairs.Losses().heed(found.event)
+        repair_record.Losses().apply_losses(found.event)
         _file_in_store(data, found)
     else:
         _file_in_store(data, None)
@@ -151,10 +158,10 @@ def _file_in_store(data: bytes, read: Envelope | None) -> None:
     scope = naming.scope_hash(read.scope) if read else SHA
     try:
         found = Store.in_memory().parse_snapshot(scope, naming.snapshot_name(created, sha), data)
-    except (IntegrityError, NewerVersion):
-        demand(read is None, "refused although its name and its scope fit")
+    except (IntegrityError, NewerVersionError):
+        require(read is None, "refused although its name and its scope fit")
     else:
-        demand(found.data == data and found.envelope == read, "the store reads another snapshot")
+        require(found.data == data and found.envelope == read, "the store reads another snapshot")
 
 
 def declaration(data: bytes) -> None:
@@ -163,26 +170,26 @@ def declaration(data: bytes) -> None:
         event = canonical.decode(data)
     except IntegrityError:
         return
-    losses = repairs.Losses()
-    losses.heed({repairs.MEMBER: event})
+    losses = repair_record.Losses()
+    losses.apply_losses({repair_record.MEMBER: event})
     for sha, gap in list(losses.gaps.items()):
         below = gap.resumes
-        demand(naming.is_sha256(sha), "a gap without a digest")
-        demand(below is None or naming.snapshot_parts(below.path) is not None, "a gap leads to no snapshot's name")
-        demand(below is None or below.seq <= gap.lost.seq, "a gap leads up")
-        demand(losses.gap(sha) is gap and losses.gap(sha) is None, "a gap can be taken twice")
+        require(naming.is_sha256(sha), "a gap without a digest")
+        require(below is None or naming.snapshot_parts(below.path) is not None, "a gap leads to no snapshot's name")
+        require(below is None or below.seq <= gap.lost.seq, "a gap leads up")
+        require(losses.gap(sha) is gap and losses.gap(sha) is None, "a gap can be taken twice")
 
 
 def pointer(data: bytes) -> None:
     """A pointer names a file of a snapshot's name and nothing else."""
     try:
         found = envelope.read_pointer(data)
-    except (IntegrityError, NewerVersion):
+    except (IntegrityError, NewerVersionError):
         return
-    demand(naming.snapshot_parts(found.path) is not None and "/" not in found.path, "a path, not a name")
-    demand(naming.is_sha256(found.sha256), "no digest")
+    require(naming.snapshot_parts(found.path) is not None and "/" not in found.path, "a path, not a name")
+    require(naming.is_sha256(found.sha256), "no digest")
     if canonical.decode(data)["version"] == envelope.VERSION:
-        demand(found.encode() == data, "not written back")
+        require(found.encode() == data, "not written back")
 
 
 def kept_object(data: bytes) -> None:
@@ -191,10 +198,10 @@ def kept_object(data: bytes) -> None:
     if isinstance(value[0], tuple):
         inside, table = value[0]
         document = {"value": inside, "objects": {place: ref.document() for place, ref in table.items()}}
-        demand(canonical.encode(document, depth=canonical.FILE_DEPTH) == data, "a node is not written back")
+        require(canonical.encode(document, depth=canonical.FILE_DEPTH) == data, "a node is not written back")
     chunk = _outcome(envelope.read_chunk, data)
     if isinstance(chunk, Chunk):
-        demand(chunk.encode() == data, "a chunk is not written back")
+        require(chunk.encode() == data, "a chunk is not written back")
     for media_type in (JSON_TYPE, NODE_TYPE, LIST_TYPE, "application/vnd.stateline.new+json", "text/plain"):
         _expand(data, Ref(canonical.sha256(data), len(data), media_type))
 
@@ -211,16 +218,16 @@ def _expand(data: bytes, ref: Ref) -> None:
     try:
         objects.references(data, ref)
         whole = objects.resolve({"a": ref}, fetch)
-    except (IntegrityError, NewerVersion):
+    except (IntegrityError, NewerVersionError):
         return
     if objects.is_json(ref):
         again = objects.split(whole)
         shelf.update({part.sha256: content for part, content in again.contents.items()})
-        demand(objects.resolve(objects.with_refs(again.value, again.objects), fetch) == whole, "not kept as it is")
+        require(objects.resolve(objects.with_refs(again.value, again.objects), fetch) == whole, "not kept as it is")
         try:
             objects.extend(ref, data, [1])
-        except ValueRefused:
-            demand(not isinstance(whole["a"], list), "a list that cannot grow")
+        except InvalidValueError:
+            require(not isinstance(whole["a"], list), "a list that cannot grow")
 
 
 @cache
@@ -238,11 +245,11 @@ def store_file(data: bytes) -> None:
     try:
         head = Store.open(root).scope("notes:a").head()
     except StatelineError as error:
-        demand(error.exit_code in (1, 5, 6), f"exit code {error.exit_code}")
+        require(error.exit_code in (1, 5, 6), f"exit code {error.exit_code}")
     else:
         document = canonical.decode(data)
-        demand(head is None and document["format"] == envelope.FORMAT, "a store of no known format is read")
-        demand(naming.is_store_id(document["store_id"]), "a store without an id is read")
+        require(head is None and document["format"] == envelope.FORMAT, "a store of no known format is read")
+        require(naming.is_store_id(document["store_id"]), "a store without an id is read")
 
 
 @cache
@@ -269,7 +276,7 @@ def setting(data: bytes) -> None:
         except UsageError:
             continue
         canonical.encode(found)
-        demand(len(found) == 1, "one word, several settings")
+        require(len(found) == 1, "one word, several settings")
 
 
 def input_word(data: bytes) -> None:
@@ -279,7 +286,7 @@ def input_word(data: bytes) -> None:
     except UsageError:
         return
     canonical.encode(found)
-    demand(same(found, canonical.parse(data.lstrip(b"@\0").replace(b"\0", b""))), "another value")
+    require(same(found, canonical.parse(data.lstrip(b"@\0").replace(b"\0", b""))), "another value")
 
 
 @cache
@@ -298,10 +305,10 @@ def revision_word(data: bytes) -> None:
     try:
         found = revision.find(_history(), text)
     except StatelineError as error:
-        demand(error.message.isprintable(), "an error that acts on a terminal")
+        require(error.message.isprintable(), "an error that acts on a terminal")
         return
     key = found.envelope.scope
-    demand(found.sha256.startswith(text.lower()) or text.startswith(key), "it named another snapshot")
+    require(found.sha256.startswith(text.lower()) or text.startswith(key), "it named another snapshot")
 
 
 def name_word(data: bytes) -> None:
@@ -312,21 +319,21 @@ def name_word(data: bytes) -> None:
         try:
             taken = take(text)
         except UsageError as error:
-            demand(error.message.isprintable(), "an error that acts on a terminal")
+            require(error.message.isprintable(), "an error that acts on a terminal")
             continue
         if take is naming.checked_key:
             path = naming.scope_hash(text)
         else:
             path = "/".join(taken) if isinstance(taken, tuple) else str(taken)
         whole = os.path.normpath(os.path.join("/state", path))
-        demand(whole.startswith("/state/") and "\0" not in path, f"it leads to {whole!r}")
+        require(whole.startswith("/state/") and "\0" not in path, f"it leads to {whole!r}")
         if take is not naming.blob_parts:
-            demand(whole == f"/state/{path}", "it has several spellings")
+            require(whole == f"/state/{path}", "it has several spellings")
     if naming.snapshot_parts(text) is not None:
-        demand(text.isascii() and "/" not in text and not text.startswith("."), "a snapshot's name that is a path")
+        require(text.isascii() and "/" not in text and not text.startswith("."), "a snapshot's name that is a path")
     try:
         Store.in_memory().scope(text).head()
-    except (UsageError, NotFound):
+    except (UsageError, NotFoundError):
         pass
 
 

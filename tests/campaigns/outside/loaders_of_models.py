@@ -8,16 +8,23 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from campaigns.judges.chain import demand
+from campaigns.judges.chain import require
 
 from stateline.bundle import canonical
-from stateline.errors import AnswerRefused, ManifestInvalid, NewerVersion, RequestError, ValueRefused
-from stateline.machine import schemas
+from stateline.contexts import by_model as prestage
+from stateline.contexts.literal import LIMIT, ContextRequest
+from stateline.errors import (
+    InvalidAnswerError,
+    InvalidManifestError,
+    InvalidValueError,
+    NewerVersionError,
+    RequestError,
+)
+from stateline.machine.expressions import json_schema
 from stateline.machine.spec import Toolset
-from stateline.model import answer, exchange
+from stateline.model import answer
 from stateline.model.protocol import Reply, Request, ToolSpec
-from stateline.prestage import model as prestage
-from stateline.prestage.context import LIMIT, Wishes
+from stateline.model.recordings import exchange
 from stateline.tools.check import check_manifest, toolset_hash
 
 _SCHEMA: dict[str, Any] = {
@@ -35,7 +42,7 @@ _ASKED: dict[str, Any] = {
     "output_schema": None,
 }
 _REPLY = {"content": "", "tool_calls": [{"id": "a", "name": "search", "arguments": {"q": "x"}}], "finish": "tool_calls"}
-_WISHES = Wishes(
+_WISHES = ContextRequest(
     model="openai/m", developer=["Be kind."], settings={"top_p": 0.5}, task="What is in the box over there?"
 )
 
@@ -44,25 +51,25 @@ def manifest(data: bytes) -> None:
     """A manifest is taken whole or refused with all its mistakes; its tools can be kept, and so can their hash."""
     try:
         toolset = check_manifest(data)
-    except ManifestInvalid as refused:
-        demand(bool(refused.problems), "refused, and no mistake is named")
-        demand(refused.message.isprintable(), "an error that acts on a terminal")
+    except InvalidManifestError as refused:
+        require(bool(refused.problems), "refused, and no mistake is named")
+        require(refused.message.isprintable(), "an error that acts on a terminal")
         return
     kept = canonical.encode(msgspec.to_builtins(toolset), depth=canonical.FILE_DEPTH)
     back = msgspec.convert(canonical.decode(kept), Toolset)
-    demand(back == toolset and toolset_hash(back) == toolset_hash(toolset), "not kept as it is")
-    demand(toolset.sha256 == canonical.sha256(data), "the digest of another manifest")
+    require(back == toolset and toolset_hash(back) == toolset_hash(toolset), "not kept as it is")
+    require(toolset.sha256 == canonical.sha256(data), "the digest of another manifest")
     for name, tool in toolset.tools.items():
-        demand(name == tool.name and bool(tool.argv) and tool.timeout >= 0, f"the tool {name!r} cannot be called")
+        require(name == tool.name and bool(tool.argv) and tool.timeout >= 0, f"the tool {name!r} cannot be called")
 
 
 def recording(data: bytes) -> None:
     """A recorded exchange is strict JSON of one shape; what is taken can be written and read again."""
     try:
         found = exchange.parse_exchange(7, data, "0007.json")
-    except (ValueRefused, RequestError, NewerVersion):
+    except (InvalidValueError, RequestError, NewerVersionError):
         return
-    demand(found.digest == exchange.digest_of(found.request), "the digest of another request")
+    require(found.digest == exchange.digest_of(found.request), "the digest of another request")
     document = {
         "version": exchange.VERSION,
         "purpose": found.purpose,
@@ -72,32 +79,32 @@ def recording(data: bytes) -> None:
         "key": found.key,
     }
     came = {"reply": found.reply, "error": found.error}
-    demand((found.reply is None) is not (found.error is None), "neither a reply nor an error, or both")
+    require((found.reply is None) is not (found.error is None), "neither a reply nor an error, or both")
     document |= {name: msgspec.to_builtins(value) for name, value in came.items() if value is not None}
     try:
         written = exchange.render(document)
-    except (ValueRefused, RequestError):
+    except (InvalidValueError, RequestError):
         return  # as large as a file may be, and larger when it is indented
     again = exchange.parse_exchange(7, written, "0007.json")
-    demand(again == msgspec.structs.replace(found, edited=False), "not written back")
+    require(again == msgspec.structs.replace(found, edited=False), "not written back")
 
 
 def model_answer(data: bytes) -> None:
     """An answer in a model's place calls only tools that were offered, with arguments that fit, each under its id."""
     try:
         value = canonical.parse(data)
-    except ValueRefused:
+    except InvalidValueError:
         return
     try:
         reply = answer.parse_reply(value, _TOOLS, "r1:1:0:00000000", ["a"])
-    except AnswerRefused:
+    except InvalidAnswerError:
         return
     specs = {tool.name: tool.parameters for tool in _TOOLS}
     ids = [call.id for call in reply.tool_calls]
-    demand(bool(reply.tool_calls or reply.content.strip()), "an answer that says nothing")
-    demand(len(set(ids)) == len(ids) and "a" not in ids, f"ids that are taken: {ids}")
+    require(bool(reply.tool_calls or reply.content.strip()), "an answer that says nothing")
+    require(len(set(ids)) == len(ids) and "a" not in ids, f"ids that are taken: {ids}")
     for call in reply.tool_calls:
-        demand(schemas.violations(specs[call.name], call.arguments) == [], f"{call.name} is called wrongly")
+        require(json_schema.violations(specs[call.name], call.arguments) == [], f"{call.name} is called wrongly")
     canonical.encode(msgspec.to_builtins(reply))
 
 
@@ -109,9 +116,9 @@ def proposed(data: bytes) -> None:
             context = take(prestage.proposal(request, Reply(content=text)))
         except RequestError:
             continue
-        demand(len(canonical.encode(context)) <= LIMIT, "a context over the bound")
-        demand("Be kind." in context["prompts"]["developer"], "the operator's instruction is gone")
-        demand(context["settings"]["top_p"] == 0.5, "the operator's setting is gone")
+        require(len(canonical.encode(context)) <= LIMIT, "a context over the bound")
+        require("Be kind." in context["prompts"]["developer"], "the operator's instruction is gone")
+        require(context["settings"]["top_p"] == 0.5, "the operator's setting is gone")
 
 
 def _pre_stage() -> list[tuple[Request, Callable[[Any], dict[str, Any]]]]:

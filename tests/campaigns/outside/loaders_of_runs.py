@@ -9,24 +9,22 @@ from functools import cache, partial
 from typing import Any
 
 import msgspec
-from campaigns.judges.chain import demand
+from campaigns.judges.chain import require
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import Envelope
-from stateline.bundle.redact import Redactor
 from stateline.bundle.terminal import HARMFUL
+from stateline.contexts import prepare
+from stateline.contexts.literal import ContextRequest
 from stateline.engine import evaluate as evaluating
-from stateline.engine import runevent
+from stateline.engine import event_codec
+from stateline.engine.event_codec import Cost
 from stateline.engine.record import facts_of, read_run
-from stateline.engine.runevent import Cost
-from stateline.errors import IntegrityError, StatelineError, ValueRefused
+from stateline.errors import IntegrityError, InvalidValueError, StatelineError
 from stateline.history import diff
-from stateline.machine import conditions, schemas, spec
-from stateline.machine.advance import advance
-from stateline.machine.check import Outside, check
-from stateline.machine.formats.python_text import Evaluated
-from stateline.machine.formats.reader import read
-from stateline.machine.run import (
+from stateline.machine import spec
+from stateline.machine.decider.advance import advance
+from stateline.machine.decider.run import (
     Answered,
     Asked,
     CallEnded,
@@ -41,10 +39,13 @@ from stateline.machine.run import (
     Succeeded,
     Unsent,
 )
-from stateline.prestage.context import Wishes
+from stateline.machine.definition.check import Outside, check
+from stateline.machine.definition.formats.python_text import Evaluated
+from stateline.machine.definition.formats.reader import read
+from stateline.machine.expressions import cel, json_schema
 from stateline.process import child, command, program
 from stateline.process.pipes import Written
-from stateline.service import contexts
+from stateline.redaction.redactor import Redactor
 from stateline.store.store import Snapshot, Store
 from stateline.tools import runner
 
@@ -134,24 +135,26 @@ def machine_file(name: str, data: bytes) -> None:
     """A check gives a machine or mistakes, and a machine is kept as it is. What is said can be printed."""
     evaluate = (lambda source: Evaluated(value=TREE)) if name.endswith(".py") else None
     machine, said = check(data, name, Outside(evaluate=evaluate))
-    demand((machine is None) == any(problem.severity == "error" for problem in said), "neither a machine nor a mistake")
+    require(
+        (machine is None) == any(problem.severity == "error" for problem in said), "neither a machine nor a mistake"
+    )
     for problem in said:
         words = f"{problem.where}{problem.message}{problem.hint}"
-        demand(not set(map(ord, words)) & HARMFUL, f"{problem.code} acts on a terminal: {words!a}")
-        demand(len(problem.message) < 1000, f"{problem.code} is too long")
+        require(not set(map(ord, words)) & HARMFUL, f"{problem.code} acts on a terminal: {words!a}")
+        require(len(problem.message) < 1000, f"{problem.code} is too long")
     if machine is not None:
         kept = canonical.decode(canonical.encode(spec.to_json(machine)))
-        demand(spec.from_json(kept) == machine, "a machine is not kept as it is")
+        require(spec.from_json(kept) == machine, "a machine is not kept as it is")
     if name.endswith(".json"):
         document = read(data, name)
         try:
             value = canonical.parse(data)
-        except ValueRefused:
+        except InvalidValueError:
             # What comes from outside lies deeper in a run's state than a machine's parts do, and may nest less.
             deep = canonical.deeper_than(data, canonical.OUTSIDE_DEPTH)
-            demand(document.findings.failed or deep, "taken by one reader of JSON only")
+            require(document.findings.failed or deep, "taken by one reader of JSON only")
         else:
-            demand(document.value == value and not document.findings.failed, "the readers of JSON differ")
+            require(document.value == value and not document.findings.failed, "the readers of JSON differ")
 
 
 def evaluated(data: bytes) -> None:
@@ -161,10 +164,12 @@ def evaluated(data: bytes) -> None:
     ended = child.Exit(how="exited", code=0, alive=False, written=written)
     result = evaluating._meaning(ended, 1.0)
     machine, said = check(b"machine = 1\n", "m.py", Outside(evaluate=lambda source: result))
-    demand((machine is None) == any(problem.severity == "error" for problem in said), "neither a machine nor a mistake")
+    require(
+        (machine is None) == any(problem.severity == "error" for problem in said), "neither a machine nor a mistake"
+    )
     for problem in said:
         words = f"{problem.where}{problem.message}{problem.hint}"
-        demand(not set(map(ord, words)) & HARMFUL, f"{problem.code} acts on a terminal: {words!a}")
+        require(not set(map(ord, words)) & HARMFUL, f"{problem.code} acts on a terminal: {words!a}")
 
 
 EVENTS: tuple[Event, ...] = (
@@ -186,7 +191,7 @@ def _decide_all(machine: spec.Machine, state: Any, facts: Any) -> None:
             decision = advance(machine, state, event, facts)
         except StatelineError:
             continue
-        demand(decision.state.tree.stage in machine.stages, f"{event} leads to a stage that is not there")
+        require(decision.state.tree.stage in machine.stages, f"{event} leads to a stage that is not there")
 
 
 def stored_spec(data: bytes) -> None:
@@ -196,7 +201,7 @@ def stored_spec(data: bytes) -> None:
     except (IntegrityError, msgspec.ValidationError):
         return
     kept = canonical.encode(spec.to_json(machine), depth=canonical.FILE_DEPTH)
-    demand(spec.from_json(canonical.decode(kept)) == machine, "a spec is not kept as it is")
+    require(spec.from_json(canonical.decode(kept)) == machine, "a spec is not kept as it is")
     try:
         begun = advance(machine, None, EVENTS[0]).state
     except StatelineError:
@@ -205,7 +210,7 @@ def stored_spec(data: bytes) -> None:
 
 
 def facts_of_nothing() -> Any:
-    from stateline.machine.run import Facts
+    from stateline.machine.decider.run import Facts
 
     return Facts()
 
@@ -248,11 +253,11 @@ def run_snapshot(data: bytes) -> None:
     scope = store.scope("run:r1")
     name = naming.snapshot_name(envelope.created_at, "ab" * 32)
     head = Snapshot(scope.hash, name, "ab" * 32, b"", envelope)
-    runevent.after_repair(head, True)
+    event_codec.after_repair(head, True)
     try:
         run = read_run(store, scope, head)
     except StatelineError as error:
-        demand(error.exit_code in (1, 5), f"exit code {error.exit_code}")
+        require(error.exit_code in (1, 5), f"exit code {error.exit_code}")
         return
     except (KeyError, IndexError, TypeError, ValueError):
         # Where the table of objects has no place in the state, the envelope's reader has refused the file before.
@@ -272,7 +277,7 @@ def run_snapshot(data: bytes) -> None:
     ):  # fmt: skip
         try:
             decision = advance(run.machine, run.state, done, facts)
-            document = runevent.describe(run, done, decision, runevent.carried(run, done, Cost(seconds=0.25)))
+            document = event_codec.describe(run, done, decision, event_codec.carried(run, done, Cost(seconds=0.25)))
             canonical.encode({"event": document, "state": msgspec.to_builtins(decision.state)})
         except StatelineError:
             continue
@@ -299,17 +304,19 @@ def context_state(data: bytes) -> None:
         return
     store = Store.in_memory()
     store.scope("context:c").save(state, kind="context", event={"type": "derive"}, masked=True)
-    for wishes in (Wishes(), Wishes(refine="More.", settings={"a": 1}, model="m", system="s")):
+    for wishes in (ContextRequest(), ContextRequest(refine="More.", settings={"a": 1}, model="m", system="s")):
         try:
-            contexts.prepare(store, contexts.ContextOptions(name="c", wishes=wishes))
+            prepare.prepare(store, prepare.ContextOptions(name="c", wishes=wishes))
         except StatelineError as error:
-            demand(error.exit_code in (1, 5), f"exit code {error.exit_code}")
+            require(error.exit_code in (1, 5), f"exit code {error.exit_code}")
 
 
 def _context_seeds() -> list[bytes]:
     store = Store.in_memory()
-    wishes = Wishes(model="m", base_url="https://x", system="Be kind.", developer=["a"], settings={"k": 1}, refine="b")
-    contexts.prepare(store, contexts.ContextOptions(name="c", wishes=wishes))
+    wishes = ContextRequest(
+        model="m", base_url="https://x", system="Be kind.", developer=["a"], settings={"k": 1}, refine="b"
+    )
+    prepare.prepare(store, prepare.ContextOptions(name="c", wishes=wishes))
     return [canonical.encode(store.resolve(store.scope("context:c").load().state))]
 
 
@@ -342,9 +349,9 @@ def task_output(data: bytes) -> None:
             continue
         words = event.message + event.hint
         words.encode()
-        demand(not set(map(ord, words)) & (HARMFUL - {9, 10}), "a failure that acts on a terminal")
-        demand(SECRET not in words, "a secret is shown")
-        demand(len(words) < 20_000, "a failure's words are too many")
+        require(not set(map(ord, words)) & (HARMFUL - {9, 10}), "a failure that acts on a terminal")
+        require(SECRET not in words, "a secret is shown")
+        require(len(words) < 20_000, "a failure's words are too many")
 
 
 def tool_output(data: bytes) -> None:
@@ -353,12 +360,12 @@ def tool_output(data: bytes) -> None:
         result = runner.result_of(outcome)
         canonical.encode({"tree": {"conversation": [{"role": "tool", "content": result}]}})
         if isinstance(outcome, bytes):
-            demand(outcome.strip() != b"" or result is None, "white space is taken for a result")
+            require(outcome.strip() != b"" or result is None, "white space is taken for a result")
             continue
         words = result["error"]["message"]
-        demand(not set(map(ord, words)) & (HARMFUL - {9, 10}), "an error that acts on a terminal")
-        demand(SECRET not in words, "a secret is shown")
-        demand(len(words) < 40_000, "an error's words are too many")
+        require(not set(map(ord, words)) & (HARMFUL - {9, 10}), "an error that acts on a terminal")
+        require(SECRET not in words, "a secret is shown")
+        require(len(words) < 40_000, "an error's words are too many")
 
 
 NAMES: dict[str, Any] = {
@@ -375,19 +382,19 @@ NAMES: dict[str, Any] = {
 def expression(data: bytes) -> None:
     """A CEL expression and a template of a machine file: a JSON value, a text, or a ``ConditionError``."""
     text = data.decode("utf-8", "replace")
-    said = conditions.mistake(text)
+    said = cel.mistake(text)
     try:
-        value = conditions.evaluate(text, NAMES)
-    except conditions.ConditionError as error:
-        demand(len(error.message) < 5000, "the words are too many")
+        value = cel.evaluate(text, NAMES)
+    except cel.ConditionError as error:
+        require(len(error.message) < 5000, "the words are too many")
     else:
-        demand(said is None, "evaluated although it does not compile")
+        require(said is None, "evaluated although it does not compile")
         canonical.encode(value, depth=canonical.FILE_DEPTH)
     template = f"a {{{{{text}}}}} b"
-    conditions.template_problems(template)
+    cel.template_problems(template)
     try:
-        conditions.render(template, NAMES).encode()
-    except conditions.ConditionError:
+        cel.render(template, NAMES).encode()
+    except cel.ConditionError:
         pass
 
 
@@ -395,13 +402,13 @@ def schema(data: bytes) -> None:
     """A JSON Schema of a machine file, and a value that it is asked about: ``[schema, value]``."""
     try:
         document = canonical.parse(data)
-    except ValueRefused:
+    except InvalidValueError:
         return
     found, value = document if isinstance(document, list) and len(document) == 2 else (document, document)
-    said = schemas.problems(found)
-    broken = schemas.violations(found, value)
-    demand(not said or bool(broken), "a schema with mistakes lets a value pass")
-    demand(all(len(line) < 2000 for line in said + broken) and len(said + broken) <= 50, "the words are too many")
+    said = json_schema.problems(found)
+    broken = json_schema.violations(found, value)
+    require(not said or bool(broken), "a schema with mistakes lets a value pass")
+    require(all(len(line) < 2000 for line in said + broken) and len(said + broken) <= 50, "the words are too many")
 
 
 def difference(data: bytes) -> None:
@@ -414,7 +421,7 @@ def difference(data: bytes) -> None:
         return
     store = Store.in_memory()
     patch = diff.patch(store, diff.compare(store, old, new))
-    demand(jsonpatch.apply_patch(copy.deepcopy(old), patch) == new, "the patch leads somewhere else")
+    require(jsonpatch.apply_patch(copy.deepcopy(old), patch) == new, "the patch leads somewhere else")
 
 
 Parts = tuple[Callable[[bytes], None], Callable[[], list[bytes]], bool]

@@ -24,7 +24,7 @@ from crash.workloads import CHANGING, EPOCH, WORKLOADS, Note, Place
 
 from stateline import Artifact
 from stateline.errors import StatelineError
-from stateline.store.fs import Directory, HandleFs
+from stateline.store.local.filesystem import Directory, Filesystem
 from stateline.store.protocol import FAST, FULL
 
 KEYS = ("notes:stream", "notes:other", "run:stream")
@@ -73,7 +73,7 @@ class Power:
             power_off(self.orders.switch, self.orders.flag)
 
 
-class Watched(HandleFs):
+class Watched(Filesystem):
     """The seam as it is, each changing call of which asks the power first."""
 
     def __init__(self, power: Power) -> None:
@@ -81,7 +81,7 @@ class Watched(HandleFs):
 
 
 def _watched(name: str) -> Callable[..., Any]:
-    plain = getattr(HandleFs, name)
+    plain = getattr(Filesystem, name)
 
     def call(self: Watched, *arguments: Any) -> Any:
         self.power.tick()

@@ -16,7 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from campaigns.judges.chain import Violated, demand
+from campaigns.judges.chain import Violated, require
 from campaigns.power.doomed import MUTANTS, Orders
 from campaigns.power.images import FLUSH, KINDS, LOG, NOTHING, Image, Kind, Unavailable, checkable, let_go, powered
 from campaigns.power.outage import Crash, Cut, Usual, command_line, struck, undisturbed
@@ -170,10 +170,10 @@ class Rig:
             tally.found.update(case.judge())
             tally.judged += sum(path.rpartition("/")[2].startswith("state-") for path in before)
             self.image.replay()
-            demand(tree_of(case.state_dir) == before, "a second replay gives something else")
+            require(tree_of(case.state_dir) == before, "a second replay gives something else")
             if sum(tally.crashes.values()) % _CHECKED == 0 and checkable(self.image.kind):
                 wrong = self.image.check()
-                demand(not wrong, f"the file system itself is damaged: {wrong}")
+                require(not wrong, f"the file system itself is damaged: {wrong}")
                 tally.checks += 1
             tally.found.update(case.recover())
         except Violated as violated:
@@ -201,7 +201,7 @@ def controls(root: Path, seed: str, kind: Kind, *, tries: int, mutants: tuple[st
         shutil.rmtree(root / f"control {number}")
         seen[mutant] = f"{violated} of {tries}"
         blind = mutant == "no file sync" and not violated and kind.options not in _BRINGS_DATA
-        demand(not blind, f"{kind.name}: files that are not synced are not missed")
+        require(not blind, f"{kind.name}: files that are not synced are not missed")
     return seen
 
 

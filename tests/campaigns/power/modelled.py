@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 import msgspec
-from campaigns.judges.chain import Violated, demand
+from campaigns.judges.chain import Violated, require
 from crash.model import Count, Trial
 from crash.mutants import MUTANTS
 from crash.stories import drawn
@@ -124,7 +124,7 @@ def mutants(seed: str, *, until: float, say: Say) -> dict[str, Any]:
     began = time.monotonic()
     told: dict[str, int] = {}
     for mutant in MUTANTS:
-        demand(time.monotonic() < until, f"no time was left for the mutant {mutant.name!r}")
+        require(time.monotonic() < until, f"no time was left for the mutant {mutant.name!r}")
         told[mutant.name] = kill(mutant.name, seed)
         say(f"killed after {told[mutant.name]} disks: {mutant.name}")
     return {"killed": len(told), "of": len(MUTANTS), "disks": told, "seconds": round(time.monotonic() - began, 1)}

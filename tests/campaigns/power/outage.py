@@ -17,7 +17,7 @@ from random import Random
 from typing import IO, Any
 
 import msgspec
-from campaigns.judges.chain import demand
+from campaigns.judges.chain import require
 from campaigns.power import doomed
 from campaigns.power.doomed import Ending, Orders
 from campaigns.power.images import Image, power_off
@@ -149,7 +149,7 @@ def undisturbed(orders: Orders) -> Usual:
                     notes += 1
         seconds = time.monotonic() - began
         codes = crew.end()
-        demand(ending is not None and ending.what == "done", f"{orders.story} ends with {codes}: {_told(errors)}")
+        require(ending is not None and ending.what == "done", f"{orders.story} ends with {codes}: {_told(errors)}")
     assert ending is not None
     return Usual(ending.calls, notes, seconds)
 
@@ -190,14 +190,14 @@ def struck(image: Image, crew: list[Orders], ledger: Ledger, cut: Cut) -> Crash:
             if time.monotonic() >= moment:
                 switch.off()
                 moment = last
-            demand(time.monotonic() < last, f"a writer neither ends nor speaks after {PATIENCE:g} s")
+            require(time.monotonic() < last, f"a writer neither ends nor speaks after {PATIENCE:g} s")
         codes = writers.end()
         switch.off()
         told = _told(errors)
-    demand(len(endings) == len(crew) and not told, f"writers ended with {codes} and {endings}: {told}")
+    require(len(endings) == len(crew) and not told, f"writers ended with {codes} and {endings}: {told}")
     fitting = (*TYPED, "integrity") if crew[0].story == "repair" else TYPED
     odd = [ending for ending in endings if ending.what == "error" and ending.name not in fitting]
-    demand(not odd, f"writers met {odd}")
+    require(not odd, f"writers met {odd}")
     return Crash(cut, heard, Counter(ending.name or ending.what for ending in endings))
 
 
@@ -230,9 +230,9 @@ def command_line(image: Image, state_dir: Path, ledger: Ledger, cut: Cut, rng: R
                 process.wait()
             document = json.loads(out)
             code = (document.get("error") or {}).get("code", "advanced")
-            demand(b"Traceback" not in told, told.decode(errors="replace"))
-            demand(code in (*TYPED, "advanced"), f"{words} gives {document} with {process.returncode}")
-            demand(process.returncode == (0 if code == "advanced" else 1), f"{words} exits with {process.returncode}")
+            require(b"Traceback" not in told, told.decode(errors="replace"))
+            require(code in (*TYPED, "advanced"), f"{words} gives {document} with {process.returncode}")
+            require(process.returncode == (0 if code == "advanced" else 1), f"{words} exits with {process.returncode}")
             endings[code] += 1
             if code == "advanced":
                 heard += 1

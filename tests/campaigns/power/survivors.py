@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from campaigns.judges import oracle
-from campaigns.judges.chain import demand
-from campaigns.judges.ledger import demand_only_residue, demanding
+from campaigns.judges.chain import require
+from campaigns.judges.ledger import demanding, require_only_residue
 from crash.workloads import NOTES, OTHER, Note
 
 from stateline import Store
 from stateline.bundle.naming import scope_hash
 from stateline.cli.main import run
 from stateline.errors import StatelineError
-from stateline.history.verify import verify
 from stateline.service.repair import apply_repair
 from stateline.store.protocol import FULL
+from stateline.verify.checker import verify
 
 _REMOVABLE = (scope_hash(NOTES), scope_hash("run:story"))
 """Scopes that the story "removal" takes away."""
@@ -89,21 +89,21 @@ class Case:
         """Look at the store as the crash left it; nothing is written. Gives what it found: residue by code, and
         ``unheard`` for each head that nobody had been told of. Raises ``Violated``."""
         if not self.state_dir.exists():
-            demand(not self.ledger.heads and not self.ledger.kept, "the state dir is gone")
+            require(not self.ledger.heads and not self.ledger.kept, "the state dir is gone")
             return Counter()
-        demand_private(self.state_dir)
+        require_private(self.state_dir)
         self._tree = oracle.tree_of(self.state_dir)
         for name in sorted(self.ledger.kept):
-            self._demand_kept(name)
+            self._require_kept(name)
         found: Counter[str] = Counter()
         if self.lenient or self._half_repaired():
-            self._demand_promised()
+            self._require_promised()
             found.update(self._commands())
         else:
-            found["unheard"] = sum(self._demand_chain(scope) for scope in self._scopes())
+            found["unheard"] = sum(self._require_chain(scope) for scope in self._scopes())
             for scope, heads in self.ledger.heads.items():
                 present = scope in self._scopes() or self._may_be_gone(scope)
-                demand(present or not heads, f"the scope {scope} is gone")
+                require(present or not heads, f"the scope {scope} is gone")
         return found + self._verified()
 
     @demanding()
@@ -113,29 +113,29 @@ class Case:
         done: Counter[str] = Counter()
         store = Store.open(self.state_dir)
         if self.state_dir.exists() and not verify(store).ok:
-            demand(self.lenient or self._half_repaired(), "there is something to repair")
+            require(self.lenient or self._half_repaired(), "there is something to repair")
             apply_repair(store, None)
             report = verify(Store.open(self.state_dir))
-            demand(report.ok, f"after a repair: {report.findings}")
+            require(report.ok, f"after a repair: {report.findings}")
             done["repaired"] += 1
             self.ledger.kept = set()
         self._tree = oracle.tree_of(self.state_dir)
         for scope in self._scopes():
-            self._demand_linked(scope)
+            self._require_linked(scope)
         for key in (NOTES, OTHER):
             marked = (self.state_dir / scope_hash(key) / ".tmp-held").exists()
             saved = Store.open(self.state_dir).scope(key).save({"n": "after"})
             self._tree = oracle.tree_of(self.state_dir)
             chain = self.chain(saved.scope)
-            demand(chain[-1][1] == saved.sha256, f"the save after the crash is not the head: {chain[-1]}")
+            require(chain[-1][1] == saved.sha256, f"the save after the crash is not the head: {chain[-1]}")
             litter = [path.name for path in (self.state_dir / saved.scope).iterdir() if path.name.startswith(".tmp-")]
             # btrfs may bring back a name that was synced later without the mark that was made before it; then nobody
             # sweeps, and `verify` goes on telling of what lies there.
-            demand(not litter or not marked, f"the save after the crash left {litter}")
+            require(not litter or not marked, f"the save after the crash left {litter}")
             done["left over without a mark"] += len(litter)
         report = verify(Store.open(self.state_dir))
-        demand(report.ok, f"after the next save: {report.findings}")
-        demand_private(self.state_dir)
+        require(report.ok, f"after the next save: {report.findings}")
+        require_private(self.state_dir)
         self._heard()
         return +done
 
@@ -158,18 +158,18 @@ class Case:
         heads = self.ledger.heads.get(scope_hash(NOTES), [])
         return self.story == "repair" and len(heads) <= 5
 
-    def _demand_chain(self, scope: str) -> int:
+    def _require_chain(self, scope: str) -> int:
         """The pointer leads to what was acknowledged, or to one after it; how many nobody had been told of."""
         wanted = [(note.name, note.sha256) for note in self.ledger.heads.get(scope, []) if note != self._taken]
         chain = self.chain(scope)
         if not self.exact or self.story == "repair":
-            demand_among(wanted, chain, f"acknowledged and not on the chain of {scope}")
+            require_among(wanted, chain, f"acknowledged and not on the chain of {scope}")
             return 0
-        demand(chain[: len(wanted)] == wanted, f"{scope} holds {chain[-3:]}, acknowledged were {wanted[-3:]}")
-        demand(len(chain) <= len(wanted) + 1, f"{scope} holds {len(chain)}, acknowledged were {len(wanted)}")
+        require(chain[: len(wanted)] == wanted, f"{scope} holds {chain[-3:]}, acknowledged were {wanted[-3:]}")
+        require(len(chain) <= len(wanted) + 1, f"{scope} holds {len(chain)}, acknowledged were {len(wanted)}")
         return len(chain) - len(wanted)
 
-    def _demand_promised(self) -> None:
+    def _require_promised(self) -> None:
         """What a ``full`` save made durable is there, whatever the pointer says, and linked."""
         for scope in self.ledger.heads:
             wanted = [note for note in self.ledger.promised(scope) if note != self._taken]
@@ -180,22 +180,22 @@ class Case:
                 chain = oracle.chain_from(self._tree, scope, wanted[-1].name, wanted[-1].sha256)
                 links = [(note.name, note.sha256) for note in wanted]
                 own = [(link.path, link.sha256) for link in chain]
-                demand_among(links, own, f"settled and not on the chain of {scope}")
+                require_among(links, own, f"settled and not on the chain of {scope}")
 
-    def _demand_linked(self, scope: str) -> None:
+    def _require_linked(self, scope: str) -> None:
         """All that was promised is on the chain that the pointer leads to."""
         wanted = [(note.name, note.sha256) for note in self.ledger.promised(scope) if note != self._taken]
-        demand_among(wanted, self.chain(scope), f"promised and not on the chain of {scope}")
+        require_among(wanted, self.chain(scope), f"promised and not on the chain of {scope}")
 
-    def _demand_kept(self, name: str) -> None:
+    def _require_kept(self, name: str) -> None:
         directory, _, base = name.rpartition("/")
         taken = self._taken is not None and base == self._taken.name
         if taken or (name not in self._tree and self._may_be_gone(directory)):
             return
-        demand(name in self._tree, f"{name} was acknowledged and is missing")
+        require(name in self._tree, f"{name} was acknowledged and is missing")
         sha = oracle.sha256(self._tree[name])
         label = base.rpartition("-")[2].removesuffix(".json")
-        demand(sha.startswith(label), f"{name} was acknowledged and has the digest {sha}")
+        require(sha.startswith(label), f"{name} was acknowledged and has the digest {sha}")
 
     def _heard(self) -> None:
         """From now on the chains as they are there are what is promised: they were seen after a crash."""
@@ -208,7 +208,7 @@ class Case:
     def _verified(self) -> Counter[str]:
         store = Store.open(self.state_dir)
         lenient = self.lenient or self._half_repaired()
-        report = verify(store) if lenient else demand_only_residue(store, mended=self.story == "repair")
+        report = verify(store) if lenient else require_only_residue(store, mended=self.story == "repair")
         found = Counter(finding.code for finding in report.findings if finding.severity == "residue")
         damage = Counter(f"damage {finding.code}" for finding in report.findings if finding.severity == "damage")
         return found + damage
@@ -223,7 +223,7 @@ class Case:
         for command in words:
             exits, document = called(self.state_dir, command)
             internal = isinstance(document, dict) and document.get("error", {}).get("code") == "internal"
-            demand(exits in (0, 1, 5) and not internal, f"{command} exits with {exits}: {document}")
+            require(exits in (0, 1, 5) and not internal, f"{command} exits with {exits}: {document}")
             codes[f"exit {exits}"] += 1
         for key in keys:
             try:
@@ -241,12 +241,12 @@ def called(state_dir: Path, words: list[str]) -> tuple[int, Any]:
         return code, json.loads(said.getvalue())
 
 
-def demand_among(links: list[tuple[str, str]], chain: list[tuple[str, str]], what: str) -> None:
+def require_among(links: list[tuple[str, str]], chain: list[tuple[str, str]], what: str) -> None:
     """All of ``links`` are on the chain, in that order; of one without a name only the sha counts. Raises
     ``Violated``."""
     steps = iter(chain)
     missing = [(name, sha) for name, sha in links if not any(sha == its and name in ("", own) for own, its in steps)]
-    demand(not missing, f"{what}: {missing}")
+    require(not missing, f"{what}: {missing}")
 
 
 def tree_of(state_dir: Path) -> dict[str, tuple[int, int, str]]:
@@ -256,7 +256,7 @@ def tree_of(state_dir: Path) -> dict[str, tuple[int, int, str]]:
     return {path: (modes[path], len(data), oracle.sha256(data)) for path, data in tree.items()}
 
 
-def demand_private(state_dir: Path) -> None:
+def require_private(state_dir: Path) -> None:
     """There is nothing but files and directories, and nothing is open to others. Raises ``Violated``."""
     strange = oracle.strange_in(state_dir)
-    demand(not strange, "; ".join(strange))
+    require(not strange, "; ".join(strange))

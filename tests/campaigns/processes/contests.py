@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from campaigns.judges.chain import demand, runs_of
+from campaigns.judges.chain import require, runs_of
 from campaigns.processes.plant import Ended, Plant
 
 from stateline import Store
-from stateline.history.verify import verify
 from stateline.store.store import Snapshot
+from stateline.verify.checker import verify
 
 if TYPE_CHECKING:
     from campaigns.processes.kills import Say
@@ -50,11 +50,11 @@ def patient(root: Path) -> dict[str, int]:
     _await_start(plant, 1)
     others = [plant.start(*words, "--wait", _LONG, call=1 + n, sleep=0.1) for n, words in enumerate((TURN, RESUME))]
     ends = [Ended.of(process) for process in (first, *others)]
-    demand([ended.code for ended in ends] == [0, 0, 0], f"not all ended well: {ends}")
+    require([ended.code for ended in ends] == [0, 0, 0], f"not all ended well: {ends}")
     notes = plant.notes()
-    demand([note.what for note in notes] == ["start", "end"] * 3, f"tasks ran at once: {notes}")
-    demand(len({note.key for note in notes}) == 3, f"one turn was performed twice: {notes}")
-    demand(len({_document(ended)["head"] for ended in ends}) == 3, "two calls report the same turn")
+    require([note.what for note in notes] == ["start", "end"] * 3, f"tasks ran at once: {notes}")
+    require(len({note.key for note in notes}) == 3, f"one turn was performed twice: {notes}")
+    require(len({_document(ended)["head"] for ended in ends}) == 3, "two calls report the same turn")
     return {"calls": len(ends)}
 
 
@@ -74,12 +74,12 @@ def impatient(root: Path) -> dict[str, int]:
         Ended.of(first)
         takes *= 2
     winner = Ended.of(first)
-    demand(winner.code == 0, f"the first call ended with {winner}")
-    demand([ended.code for ended in ends] == [4] * len(words), f"not all were refused: {ends}")
-    demand(all(_document(ended)["error"]["hint"] for ended in ends), f"a refusal without a hint: {ends}")
+    require(winner.code == 0, f"the first call ended with {winner}")
+    require([ended.code for ended in ends] == [4] * len(words), f"not all were refused: {ends}")
+    require(all(_document(ended)["error"]["hint"] for ended in ends), f"a refusal without a hint: {ends}")
     [chain] = runs_of(plant.state_dir).values()
-    demand(chain[-1].sha256 == _document(winner)["head"], "the head is not that of the turn")
-    demand(len(plant.notes()) == 2, f"more than one effect: {plant.notes()}")
+    require(chain[-1].sha256 == _document(winner)["head"], "the head is not that of the turn")
+    require(len(plant.notes()) == 2, f"more than one effect: {plant.notes()}")
     return {"calls": 1 + len(ends)}
 
 
@@ -90,10 +90,10 @@ def removal(root: Path) -> dict[str, int]:
     _await_start(plant, 1)
     gone = Ended.of(plant.start("exec", "rm", "x", "--wait", _LONG, call=1))
     ended = Ended.of(first)
-    demand((ended.code, gone.code) == (0, 0), f"not both ended well: {ended} {gone}")
-    demand(runs_of(plant.state_dir) == {}, "the run is still there")
-    demand([note.what for note in plant.notes()] == ["start", "end"], f"the task did not run once: {plant.notes()}")
-    demand(verify(Store.open(plant.state_dir)).ok, "the removal left damage")
+    require((ended.code, gone.code) == (0, 0), f"not both ended well: {ended} {gone}")
+    require(runs_of(plant.state_dir) == {}, "the run is still there")
+    require([note.what for note in plant.notes()] == ["start", "end"], f"the task did not run once: {plant.notes()}")
+    require(verify(Store.open(plant.state_dir)).ok, "the removal left damage")
     return {"calls": 2}
 
 
@@ -110,12 +110,12 @@ def mending(root: Path) -> dict[str, int]:
     _await_start(plant, before + 1)
     mended = Ended.of(plant.start("repair", "--apply", "--wait", _LONG, call=1))
     ended = Ended.of(first)
-    demand((ended.code, mended.code) == (0, 0), f"not both ended well: {ended} {mended}")
+    require((ended.code, mended.code) == (0, 0), f"not both ended well: {ended} {mended}")
     [after] = runs_of(plant.state_dir).values()
-    demand(_document(ended)["head"] in {snapshot.sha256 for snapshot in after}, "the turn is not on the chain")
-    demand(verify(Store.open(plant.state_dir)).ok, "the repair left damage")
+    require(_document(ended)["head"] in {snapshot.sha256 for snapshot in after}, "the turn is not on the chain")
+    require(verify(Store.open(plant.state_dir)).ok, "the repair left damage")
     keys = [note.key for note in plant.notes() if note.what == "start"]
-    demand(len(keys) == len(set(keys)), f"one turn was performed twice: {keys}")
+    require(len(keys) == len(set(keys)), f"one turn was performed twice: {keys}")
     return {"calls": 4}
 
 
@@ -128,17 +128,17 @@ def answers(root: Path) -> dict[str, int]:
     asked = _document(Ended.of(plant.start(*TURN, call=0)))["waiting"]["requestId"]
     named = json.dumps({"requestId": asked, "answer": "one"})
     ends = _at_once(plant, *[(*RESUME, "--input", named, "--wait", _LONG)] * 2)
-    demand([ended.code for ended in ends] == [3, 3], f"not both were taken: {ends}")
-    demand(_document(ends[0]) == _document(ends[1]), "the same answer twice gives two documents")
+    require([ended.code for ended in ends] == [3, 3], f"not both were taken: {ends}")
+    require(_document(ends[0]) == _document(ends[1]), "the same answer twice gives two documents")
     bare = [(*RESUME, "--input", json.dumps(text), "--wait", _LONG) for text in ("left", "right")]
     ends = _at_once(plant, *bare)
     # Who comes when the other is done finds a run that asks nothing.
     codes = sorted(ended.code for ended in ends)
-    demand(codes[0] in (1, 2, 4) and codes in ([1, 2], [2, 4], [2, 64]), f"not one of both was taken: {ends}")
+    require(codes[0] in (1, 2, 4) and codes in ([1, 2], [2, 4], [2, 64]), f"not one of both was taken: {ends}")
     [chain] = runs_of(plant.state_dir).values()
-    demand([snapshot.event["type"] for snapshot in chain].count("answered") == 2, "more than one answer was taken")
+    require([snapshot.event["type"] for snapshot in chain].count("answered") == 2, "more than one answer was taken")
     won = next(text for ended, text in zip(ends, ("left", "right"), strict=True) if ended.code == 2)
-    demand(chain[-1].state["outputs"] == {"a": "one", "b": won}, f"the answer {won} is not the output")
+    require(chain[-1].state["outputs"] == {"a": "one", "b": won}, f"the answer {won} is not the output")
     return {"calls": 5}
 
 
@@ -147,18 +147,18 @@ def contexts(root: Path) -> dict[str, int]:
     plant = _begun(root)
     words = ("run", "--state-scope", "demo", "--wait", _LONG)
     made = _at_once(plant, *[(*words, "--system", text) for text in ("S", "T")])
-    demand([ended.code for ended in made] == [0, 0], f"not both ended well: {made}")
-    demand(len(_demo(plant)) == 1, "the context was derived twice")
+    require([ended.code for ended in made] == [0, 0], f"not both ended well: {made}")
+    require(len(_demo(plant)) == 1, "the context was derived twice")
     refined = _at_once(plant, *[(*words, "--refine-text", text) for text in ("one", "two")])
-    demand([ended.code for ended in refined] == [0, 0], f"not both refined: {refined}")
+    require([ended.code for ended in refined] == [0, 0], f"not both refined: {refined}")
     chain = _demo(plant)
-    demand(sorted(chain[-1].state["prompts"]["developer"]) == ["one", "two"], "a refinement is lost")
-    demand(len(chain) == 3, f"{len(chain)} snapshots of one context and two refinements")
+    require(sorted(chain[-1].state["prompts"]["developer"]) == ["one", "two"], "a refinement is lost")
+    require(len(chain) == 3, f"{len(chain)} snapshots of one context and two refinements")
     parent = ("--parent", chain[-1].sha256)
     ends = _at_once(plant, *[(*words, *parent, "--refine-text", text) for text in ("three", "four")])
-    demand(sorted(ended.code for ended in ends) == [0, 4], f"not one of both was refused: {ends}")
-    demand(_demo(plant)[-1].state["refinements"]["count"] == 3, "the refused refinement is there")
-    demand(not verify(Store.open(plant.state_dir)).findings, "nobody was killed, and verify found something")
+    require(sorted(ended.code for ended in ends) == [0, 4], f"not one of both was refused: {ends}")
+    require(_demo(plant)[-1].state["refinements"]["count"] == 3, "the refused refinement is there")
+    require(not verify(Store.open(plant.state_dir)).findings, "nobody was killed, and verify found something")
     return {"calls": 6}
 
 
@@ -180,7 +180,7 @@ def _await_start(plant: Plant, count: int) -> None:
     """Wait until the tasks have said ``count`` things: the newest has started."""
     deadline = time.monotonic() + _STARTS
     while len(plant.notes()) < count:
-        demand(time.monotonic() < deadline, "no task starts")
+        require(time.monotonic() < deadline, "no task starts")
         time.sleep(0.01)
 
 

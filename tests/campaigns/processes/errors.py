@@ -15,7 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from campaigns.judges.chain import demand
+from campaigns.judges.chain import require
 from crash.workloads import SHARED, WORKLOADS
 from faults import injected
 from faults.cases import Ground, Verdict
@@ -65,7 +65,7 @@ class Tally(msgspec.Struct):
     def summary(self) -> dict[str, Any]:
         """As plain data. Raises ``Violated`` if something was wrong."""
         told = "\n".join(self.wrong[:_TOLD])
-        demand(not self.wrong, f"{len(self.wrong)} of {self.cases} cases went wrong:\n{told}")
+        require(not self.wrong, f"{len(self.wrong)} of {self.cases} cases went wrong:\n{told}")
         return {name: value for name, value in msgspec.to_builtins(self).items() if name != "wrong"}
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 from campaigns.judges import chain as chains
-from campaigns.judges.chain import demand
+from campaigns.judges.chain import require
 from campaigns.processes.plant import Ended, Plant, children_of
 from campaigns.processes.task import output_of
 
@@ -83,11 +83,11 @@ def reference(root: Path, *, repeatable: bool) -> Reference:
     began = time.monotonic()
     ended = Ended.of(plant.start(*plant.whole, call=0))
     whole = time.monotonic() - began
-    demand(ended.code == 0, f"the undisturbed run ended with {ended}")
+    require(ended.code == 0, f"the undisturbed run ended with {ended}")
     began = time.monotonic()
     for _ in range(_TIMED):
         ended = Ended.of(plant.start("execute", "machine.json", "-i", "--id", "turns", call=1))
-        demand(ended.code == 0, f"an undisturbed turn ended with {ended}")
+        require(ended.code == 0, f"an undisturbed turn ended with {ended}")
     turn = (time.monotonic() - began) / _TIMED
     store = Store.open(plant.state_dir)
     head = store.scope("run:whole").load()
@@ -222,14 +222,14 @@ class Trial:
     def _look(self, ended: Ended) -> None:
         """What must hold after every call, however it ended."""
         found = chains.runs_of(self.plant.state_dir)
-        demand(len(found) <= 1, f"one machine file, and yet there are the runs {sorted(found)}")
+        require(len(found) <= 1, f"one machine file, and yet there are the runs {sorted(found)}")
         chain = next(iter(found.values()), [])
         shas = [snapshot.sha256 for snapshot in chain]
         known = [snapshot.sha256 for snapshot in self.chain]
-        demand(shas[: len(known)] == known, f"the head went back: {known} was there, now there is {shas}")
+        require(shas[: len(known)] == known, f"the head went back: {known} was there, now there is {shas}")
         self.chain = chain
         if ended.document is not None and "head" in ended.document:
-            demand(ended.document["head"] in shas, f"acknowledged and lost: {ended.document['head']}")
+            require(ended.document["head"] in shas, f"acknowledged and lost: {ended.document['head']}")
         self.residue, self.before = chains.residue_of(self.plant.state_dir), self.residue
         self._look_at_tasks()
 
@@ -243,21 +243,21 @@ class Trial:
 
     def _look_at_tasks(self) -> None:
         notes = self.plant.notes()
-        chains.demand_saved_first(self.chain, notes, repeatable=self.repeatable)
-        chains.demand_once(notes, repeatable=self.repeatable)
+        chains.require_saved_first(self.chain, notes, repeatable=self.repeatable)
+        chains.require_once(notes, repeatable=self.repeatable)
         again = [n for n in notes if n.what == "start" and n.call > self.settled.get(n.key, n.call)]
-        demand(not again, f"finished, saved, and started again: {again}")
+        require(not again, f"finished, saved, and started again: {again}")
         for key in chains.settled_keys(self.chain):
             self.settled.setdefault(key, self.call)
         retried = [at for at, snapshot in enumerate(self.chain) if snapshot.event["type"] == "retried"]
-        demand(len(retried) <= self.retries, f"{len(retried)} retries on the chain, {self.retries} were asked for")
+        require(len(retried) <= self.retries, f"{len(retried)} retries on the chain, {self.retries} were asked for")
         for at in retried:
             before, after = (chains.key_of(self.chain[place]) for place in (at - 1, at))
-            demand(before == after, f"a retry changed the key from {before} to {after}")
+            require(before == after, f"a retry changed the key from {before} to {after}")
         if not self.repeatable:
-            self._demand_unasked_once(notes)
+            self._require_unasked_once(notes)
 
-    def _demand_unasked_once(self, notes: list[Any]) -> None:
+    def _require_unasked_once(self, notes: list[Any]) -> None:
         """A visit's task starts once, and once more for each retry that the operator or the retry policy gave."""
         allowed: Counter[str | None] = Counter()
         for snapshot in self.chain:
@@ -266,26 +266,26 @@ class Trial:
             allowed[chains.key_of(snapshot)] += retried or snapshot.event["type"] == "retried"
         starts = Counter(note.key for note in notes if note.what == "start")
         for key, count in starts.items():
-            demand(count <= 1 + allowed[key], f"the task of the visit {key} started {count} times unasked")
+            require(count <= 1 + allowed[key], f"the task of the visit {key} started {count} times unasked")
 
     def _judge(self, words: list[str], ended: Ended, before: list[Snapshot]) -> None:
         """What must hold after a call that was left alone, or was done before its kill came."""
-        demand(ended.code in ((0, 2) if self.repeatable else (0, 2, 3)), f"{words} ended with {ended}")
-        demand(ended.document is not None, f"{words} gave no document: {ended}")
+        require(ended.code in ((0, 2) if self.repeatable else (0, 2, 3)), f"{words} ended with {ended}")
+        require(ended.document is not None, f"{words} gave no document: {ended}")
         waiting = (ended.document or {})["waiting"]
         phase = self._phase(before)
         if ended.code == 3:
             self.tally.unknown += 1
-            demand(waiting["kind"] == "unknown_outcome", f"waits for {waiting}")
-            demand(phase in ("started", "unknown"), f"an outcome became unknown although the run was {phase}")
+            require(waiting["kind"] == "unknown_outcome", f"waits for {waiting}")
+            require(phase in ("started", "unknown"), f"an outcome became unknown although the run was {phase}")
         else:
-            demand(len(self.chain) > len(before), f"{words} changed nothing: {ended}")
-            demand(phase != "started" or "--retry" in words, f"an effect was lost and nobody was asked: {ended}")
+            require(len(self.chain) > len(before), f"{words} changed nothing: {ended}")
+            require(phase != "started" or "--retry" in words, f"an effect was lost and nobody was asked: {ended}")
 
     def _finish(self) -> None:
-        self._demand_same_end(Store.open(self.plant.state_dir))
+        self._require_same_end(Store.open(self.plant.state_dir))
         verified = Ended.of(self.plant.start("verify", call=self.call))
-        demand(verified.code == 0, f"verify ended with {verified}")
+        require(verified.code == 0, f"verify ended with {verified}")
         self.tally.residue += self.residue
         types = Counter(snapshot.event["type"] for snapshot in self.chain)
         self.tally.retries += types["retried"]
@@ -294,10 +294,10 @@ class Trial:
         self.tally.tasks += len(starts)
         self.tally.overlapped += len(starts) - len({(note.key, note.attempt) for note in starts})
 
-    def _demand_same_end(self, store: Store) -> None:
+    def _require_same_end(self, store: Store) -> None:
         head = self.chain[-1]
-        demand(chains.resolved_bytes(store, head) == self.wanted.resolved, "ends in another state (objects resolved)")
-        demand(chains.state_bytes(head) == self.wanted.state, "ends in another state than the undisturbed run")
+        require(chains.resolved_bytes(store, head) == self.wanted.resolved, "ends in another state (objects resolved)")
+        require(chains.state_bytes(head) == self.wanted.state, "ends in another state than the undisturbed run")
 
 
 class Sweep(Trial):

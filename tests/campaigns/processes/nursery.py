@@ -175,7 +175,7 @@ def _warm() -> None:
     from campaigns.processes import saves, unlocked  # noqa: F401
 
     from stateline import Store
-    from stateline.history.verify import verify
+    from stateline.verify.checker import verify
 
     with tempfile.TemporaryDirectory() as place:
         for number in range(2):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from campaigns.judges import chain as chains
-from campaigns.judges.chain import demand
+from campaigns.judges.chain import require
 from campaigns.processes import talks
 from campaigns.processes.kills import Reference, Say, reference
 from campaigns.processes.plant import TASKS, Ended, Plant
@@ -49,8 +49,8 @@ def one_call_each(root: Path, wanted: Reference) -> dict[str, int]:
     words = ("execute", "machine.json", "--id", "x", "--wait", _WAIT)
     processes = [plant.start(*words, call=number) for number in range(PROCESSES)]
     ends = [Ended.of(process) for process in processes]
-    demand(all(ended.code == 0 for ended in ends), f"not all ended well: {ends}")
-    _demand_one_run(plant, wanted)
+    require(all(ended.code == 0 for ended in ends), f"not all ended well: {ends}")
+    _require_one_run(plant, wanted)
     return {"calls": len(ends), "working": len({note.call for note in plant.notes()})}
 
 
@@ -72,8 +72,8 @@ def turn_by_turn(root: Path, wanted: Reference) -> dict[str, int]:
     for shell in shells:
         shell.join()
     wrong = [ended for ended in ends if ended.code not in (0, 2)]
-    demand(not wrong, f"not all ended well: {wrong}")
-    _demand_one_run(plant, wanted)
+    require(not wrong, f"not all ended well: {wrong}")
+    _require_one_run(plant, wanted)
     return {"calls": len(ends), "working": len({note.call for note in plant.notes()})}
 
 
@@ -84,14 +84,14 @@ def from_nothing(root: Path, wanted: Reference) -> dict[str, int]:
     words = ("execute", "machine.json", "--wait", _WAIT)
     processes = [plant.start(*words, call=number, sleep=0.1) for number in range(PROCESSES)]
     ends = [Ended.of(process) for process in processes]
-    demand(all(ended.code == 0 for ended in ends), f"not all ended well: {ends}")
+    require(all(ended.code == 0 for ended in ends), f"not all ended well: {ends}")
     found = sorted(chains.runs_of(plant.state_dir).values(), key=lambda chain: chain[0].envelope.created_at)
     for before, after in pairwise(found):
         over, began = before[-1].envelope.created_at, after[0].envelope.created_at
-        demand(over < began, f"a run began at {began}, and the one before was complete at {over} only")
+        require(over < began, f"a run began at {began}, and the one before was complete at {over} only")
     for chain in found:
-        _demand_whole(plant, chain, wanted)
-    chains.demand_once(plant.notes(), repeatable=False)
+        _require_whole(plant, chain, wanted)
+    chains.require_once(plant.notes(), repeatable=False)
     return {"calls": len(ends), "runs": len(found)}
 
 
@@ -103,24 +103,24 @@ ROUNDS: dict[str, Round] = {
 }
 
 
-def _demand_one_run(plant: Plant, wanted: Reference) -> None:
+def _require_one_run(plant: Plant, wanted: Reference) -> None:
     found = chains.runs_of(plant.state_dir)
-    demand(list(found) == ["run:x"], f"there are the runs {sorted(found)}")
-    _demand_whole(plant, found["run:x"], wanted)
+    require(list(found) == ["run:x"], f"there are the runs {sorted(found)}")
+    _require_whole(plant, found["run:x"], wanted)
     notes = plant.notes()
-    chains.demand_once(notes, repeatable=False)
+    chains.require_once(notes, repeatable=False)
     starts = sum(note.what == "start" for note in notes)
-    demand(starts == TASKS, f"{starts} tasks started, not {TASKS}")
+    require(starts == TASKS, f"{starts} tasks started, not {TASKS}")
 
 
-def _demand_whole(plant: Plant, chain: list[Snapshot], wanted: Reference) -> None:
+def _require_whole(plant: Plant, chain: list[Snapshot], wanted: Reference) -> None:
     """One unbroken chain with the right end, its tasks' intents, and nothing beside it: nobody was killed."""
-    demand([snapshot.seq for snapshot in chain] == list(range(len(chain))), "the chain has gaps")
+    require([snapshot.seq for snapshot in chain] == list(range(len(chain))), "the chain has gaps")
     residue = chains.residue_of(plant.state_dir)
-    demand(not residue, f"nobody was killed, and yet there is {residue}")
+    require(not residue, f"nobody was killed, and yet there is {residue}")
     run = chain[0].envelope.scope.partition(":")[2]
     notes = [note for note in plant.notes() if note.key.startswith(f"{run}:")]
-    chains.demand_saved_first(chain, notes, repeatable=False)
+    chains.require_saved_first(chain, notes, repeatable=False)
     store = Store.open(plant.state_dir)
-    demand(chains.state_bytes(chain[-1]) == wanted.state, "ends in another state than the undisturbed run")
-    demand(chains.resolved_bytes(store, chain[-1]) == wanted.resolved, "ends in another state (objects resolved)")
+    require(chains.state_bytes(chain[-1]) == wanted.state, "ends in another state than the undisturbed run")
+    require(chains.resolved_bytes(store, chain[-1]) == wanted.resolved, "ends in another state (objects resolved)")

@@ -10,13 +10,13 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from campaigns.judges.chain import demand
+from campaigns.judges.chain import require
 from campaigns.judges.ledger import Chain, said_by
 from campaigns.processes.nursery import Nursery
 
 from stateline import Store
 from stateline.bundle import naming
-from stateline.history.verify import verify
+from stateline.verify.checker import verify
 
 if TYPE_CHECKING:
     from campaigns.processes.kills import Say
@@ -60,15 +60,15 @@ def read(state_dir: str, keys: list[str], stop: str) -> None:
             walk = store.scope(key).walk()
             newest = [snapshot.seq for snapshot, _ in zip(walk, range(50), strict=False)]
             if newest:
-                demand(newest[0] >= last.get(key, 0), f"{key} went back from {last.get(key)} to {newest[0]}")
-                demand(newest == list(range(newest[0], newest[0] - len(newest), -1)), f"{key} has gaps: {newest}")
+                require(newest[0] >= last.get(key, 0), f"{key} went back from {last.get(key)} to {newest[0]}")
+                require(newest == list(range(newest[0], newest[0] - len(newest), -1)), f"{key} has gaps: {newest}")
                 last[key] = newest[0]
                 head = store.scope(key).load()
                 state: Any = store.resolve(head.state)
-                demand(state["text"] == text_of(state["writer"], state["number"]), f"{head.path} holds something else")
+                require(state["text"] == text_of(state["writer"], state["number"]), f"{head.path} holds something else")
         report = verify(store)
         worse = [f for f in report.findings if f.severity != "residue" and f.code != "no_store"]
-        demand(report.ok and not worse, f"verify found {worse}")
+        require(report.ok and not worse, f"verify found {worse}")
         os.write(1, f"verified {report.snapshots}\n".encode())
         time.sleep(_PAUSE)
 
@@ -100,7 +100,7 @@ class Writer:
     def is_done(self) -> bool:
         """Whether it is through; one that died is started again. Raises ``Violated`` if it failed by itself."""
         code = self._nursery.code(self.name) if self._started else -9
-        demand(code in (None, 0, -9), f"the writer {self.name} ended with {code}")
+        require(code in (None, 0, -9), f"the writer {self.name} ended with {code}")
         if code == -9:
             args = (str(self._state_dir), self.key, self._durability, self.name, self.next(), self._each)
             self._nursery.start(self.name, self._said, "saves", "write", *args)
@@ -201,18 +201,18 @@ def _watch(crew: list[Writer], killer: _Killer, *, until: float, say: Say) -> No
             say(f"{through} saves, {dict(killer.counts)}")
         changed = changed if through == done else now
         done = through
-        demand(now - changed <= _STALL, f"no save was finished in {_STALL:g} s")
+        require(now - changed <= _STALL, f"no save was finished in {_STALL:g} s")
 
 
 def _rounds(nursery: Nursery, root: Path, reader: int) -> int:
     """Wait for a reader; how many rounds it made."""
     deadline = time.monotonic() + _STALL
     while (code := nursery.code(reader)) is None:
-        demand(time.monotonic() < deadline, f"the reader {reader} does not end")
+        require(time.monotonic() < deadline, f"the reader {reader} does not end")
         time.sleep(_POLL)
-    demand(code == 0, f"a reader ended with {code}")
+    require(code == 0, f"a reader ended with {code}")
     rounds = len(said_by(root / f"said {reader}"))
-    demand(rounds > 0, "a reader read nothing")
+    require(rounds > 0, "a reader read nothing")
     return rounds
 
 
@@ -226,37 +226,39 @@ def _judge(root: Path, crew: list[Writer], keys: list[str], each: int) -> dict[s
     counts = Counter[str]()
     for key, chain in chains.items():
         texts = {state["writer"]: state for state in chain.states()}
-        demand(set(texts) == {writer.name for writer in crew if writer.key == key}, f"{key} holds saves of others")
+        require(set(texts) == {writer.name for writer in crew if writer.key == key}, f"{key} holds saves of others")
         for state, text in zip(chain.states(), chain.values("/text"), strict=True):
-            demand(text == text_of(state["writer"], state["number"]), f"a snapshot of {key} holds something else")
+            require(text == text_of(state["writer"], state["number"]), f"a snapshot of {key} holds something else")
         for sha in chain.loose:
             # Whoever dies before the first pointer leaves a first snapshot, which follows nothing.
             follows = chain.parent_of(sha)
-            demand(follows is None or follows in chain.on_chain, f"{sha} is beside the chain and follows nothing on it")
-        demand(not chain.temporary, f"every writer ended well, and {chain.temporary} was left")
+            require(
+                follows is None or follows in chain.on_chain, f"{sha} is beside the chain and follows nothing on it"
+            )
+        require(not chain.temporary, f"every writer ended well, and {chain.temporary} was left")
         counts.update(snapshots=len(chain.order), beside=len(chain.loose))
     saves = len(crew) * each
-    demand(counts["snapshots"] + counts["beside"] <= saves + kills, f"{counts} from {saves} saves and {kills} kills")
+    require(counts["snapshots"] + counts["beside"] <= saves + kills, f"{counts} from {saves} saves and {kills} kills")
     store = Store.open(state_dir)
     report = verify(store)
     worse = [finding for finding in report.findings if finding.severity != "residue"]
-    demand(report.ok and not worse, f"verify found {worse}")
-    demand(report.snapshots == counts.total(), f"verify read {report.snapshots} snapshots of {counts}")
+    require(report.ok and not worse, f"verify found {worse}")
+    require(report.snapshots == counts.total(), f"verify read {report.snapshots} snapshots of {counts}")
     if not kills:
-        demand(counts["snapshots"] == saves, f"nobody was killed, and there are {counts}")
-        demand(not report.findings, f"nobody was killed, and verify found {report.findings}")
+        require(counts["snapshots"] == saves, f"nobody was killed, and there are {counts}")
+        require(not report.findings, f"nobody was killed, and verify found {report.findings}")
     return {"writers": len(crew), "saves": saves, **counts, "residue": len(report.findings)}
 
 
 def _judge_writer(writer: Writer, chain: Chain, each: int) -> None:
     acknowledged = writer.acknowledged()
-    demand([number for number, _ in acknowledged] == list(range(each)), f"the writer {writer.name} left out saves")
+    require([number for number, _ in acknowledged] == list(range(each)), f"the writer {writer.name} left out saves")
     lost = [sha for _, sha in acknowledged if sha not in chain.on_chain]
-    demand(not lost, f"acknowledged and lost: {lost}")
+    require(not lost, f"acknowledged and lost: {lost}")
     found = Counter(state["number"] for state in chain.states() if state["writer"] == writer.name)
     order = [chain.on_chain[sha] for _, sha in acknowledged]
-    demand(order == sorted(order), f"the saves of the writer {writer.name} are not in its order")
+    require(order == sorted(order), f"the saves of the writer {writer.name} are not in its order")
     for number in range(each):
         times, most = found[number], 1 + writer.killed[number]
-        demand(1 <= times <= most, f"save {number} of the writer {writer.name} is there {times} times")
-    demand(found.total() == sum(found[number] for number in range(each)), f"the writer {writer.name} saved more")
+        require(1 <= times <= most, f"save {number} of the writer {writer.name} is there {times} times")
+    require(found.total() == sum(found[number] for number in range(each)), f"the writer {writer.name} saved more")

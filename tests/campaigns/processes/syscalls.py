@@ -22,11 +22,11 @@ from random import Random
 from typing import Any
 
 import msgspec
+from campaigns.judges.chain import require
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from campaigns.judges.chain import demand
 from crash.workloads import SHARED, Workload
 from faults import killing
 from faults.judging import Expectation, judge, look, save_next
@@ -108,7 +108,7 @@ class Stage:
         state_dir = self.at / "s"
         vanishing = self.workload.name == "removal"
         expected = Expectation.of(self.before, damaged=self.workload.damaged, vanishing=vanishing)
-        expected.heed(ended.notes)
+        expected.apply_losses(ended.notes)
         tree = judge(state_dir, expected)
         self.tally.residue["temporary files"] += len(tree.temporary)
         # In half of the cases somebody else saves first, in the others the story is told again first. What is damaged
@@ -116,32 +116,32 @@ class Stage:
         self.told += 1
         saves_first = self.told % 2 == 0 and not expected.damaged
         if saves_first:
-            expected.heed([save_next(state_dir)])
+            expected.apply_losses([save_next(state_dir)])
             judge(state_dir, expected)
         self._tell_again(expected)
         judge(state_dir, expected)
         if not saves_first:
-            expected.heed([save_next(state_dir)])
+            expected.apply_losses([save_next(state_dir)])
             judge(state_dir, expected)
 
     def _tell_again(self, expected: Expectation) -> None:
         """By a process that nobody kills. Its errors are the store's, and it loses nothing either."""
-        place = Later(self.at, 2, lambda: None, lambda note: expected.heed([note]))
+        place = Later(self.at, 2, lambda: None, lambda note: expected.apply_losses([note]))
         try:
             self.workload.act(place)
         except StatelineError as error:
             self.tally.refused[f"{self.workload.name}: {type(error).__name__}"] += 1
         if self.workload.name == EFFECTS.name:
-            _demand_once(self.at)
+            _require_once(self.at)
 
 
-def _demand_once(root: Path) -> None:
+def _require_once(root: Path) -> None:
     """What must not be repeated ran once, or somebody was asked whether it had."""
     ran, asked = (Counter(_lines(root / name)) for name in ("ran", "asked"))
     for effect in ("pay", "again"):
-        demand(ran[effect] <= 1, f"the effect {effect!r} ran {ran[effect]} times")
-        demand(bool(ran[effect] or asked[effect]), f"the effect {effect!r} was left out: ran {ran}, asked {asked}")
-    demand(ran["look"] >= 1, "a repeatable effect was left out")
+        require(ran[effect] <= 1, f"the effect {effect!r} ran {ran[effect]} times")
+        require(bool(ran[effect] or asked[effect]), f"the effect {effect!r} was left out: ran {ran}, asked {asked}")
+    require(ran["look"] >= 1, "a repeatable effect was left out")
 
 
 def _lines(path: Path) -> list[str]:

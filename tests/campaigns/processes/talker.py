@@ -100,7 +100,7 @@ class Model:
         return Reply(content=content, tool_calls=listed, finish="tool_calls" if listed else "stop")
 
     def means(self, run: Any) -> Any:
-        from stateline.engine.means import Means
+        from stateline.engine.dependencies import Means
 
         return Means(model=self, name="scripted/one")
 
@@ -131,12 +131,12 @@ def talk(words: list[str]) -> int:
 
 def _prepare(store: Any, model: Model, wait: float, *, refined: bool) -> None:
     """Derive the context, and refine it unless that was done."""
-    from stateline.prestage.context import Wishes
-    from stateline.service.contexts import ContextOptions, prepare
+    from stateline.contexts.literal import ContextRequest
+    from stateline.contexts.prepare import ContextOptions, prepare
 
     head = store.scope(f"context:{CONTEXT}").load() if store.scope(f"context:{CONTEXT}").head() else None
     refine = "Say it again." if refined and (head is None or head.seq == 0) else None
-    wishes = Wishes(model="scripted/one", task="Talk.", refine=refine)
+    wishes = ContextRequest(model="scripted/one", task="Talk.", refine=refine)
     prepare(store, ContextOptions(name=CONTEXT, wishes=wishes, model=model, wait=wait))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 from campaigns.judges import chain as chains
-from campaigns.judges.chain import demand
+from campaigns.judges.chain import require
 from campaigns.processes import talker
 from campaigns.processes.kills import Reference, Say, Tally, Trial, disturb
 from campaigns.processes.plant import Ended, Note, Plant
@@ -97,11 +97,11 @@ def reference(root: Path, *, repeatable: bool) -> Reference:
     plant = Talk.build(root, repeatable=repeatable)
     began = time.monotonic()
     ended = Ended.of(plant.start(call=0))
-    demand(ended.code == 0, f"the undisturbed conversation ended with {ended}")
+    require(ended.code == 0, f"the undisturbed conversation ended with {ended}")
     whole = time.monotonic() - began
     counted = Counter(note.stage for note in plant.notes() if note.what == "start")
     asked = {"context": 2, "model": talker.REPLIES}
-    demand(counted.total() == plant.tasks and asked.items() <= counted.items(), f"not the script: {counted}")
+    require(counted.total() == plant.tasks and asked.items() <= counted.items(), f"not the script: {counted}")
     state, resolved = _ends(Store.open(plant.state_dir))
     return Reference(state, resolved, whole, 0.3 + whole / talker.REPLIES)
 
@@ -110,7 +110,7 @@ def _ends(store: Store) -> tuple[bytes, bytes]:
     """Where the run and its context ended; without the digest of the context's snapshot, in which times stand."""
     run, context = (store.scope(key).load() for key in (f"run:{talker.RUN}", f"context:{talker.CONTEXT}"))
     link = run.event["context"]
-    demand(link["sha256"] == context.sha256, f"the run goes by {link}, the context is {context.sha256}")
+    require(link["sha256"] == context.sha256, f"the run goes by {link}, the context is {context.sha256}")
     bare = {name: value for name, value in store.resolve(run.state).items() if name not in ("context", "machine")}
     document = json.loads(run.data)
     stored = {"state": {**document["state"], "context": None}, "objects": document["objects"]}
@@ -165,8 +165,8 @@ class Interrupted(Trial):
     def _look(self, ended: Ended) -> None:
         before = self.context
         self.context = [snapshot.sha256 for snapshot in reversed(list(self._context_chain()))]
-        demand(self.context[: len(before)] == before, f"the context went back: {before}, now {self.context}")
-        demand(len(self.context) <= 2, f"the context was made or refined more than once: {self.context}")
+        require(self.context[: len(before)] == before, f"the context went back: {before}, now {self.context}")
+        require(len(self.context) <= 2, f"the context was made or refined more than once: {self.context}")
         super()._look(ended)
 
     def _context_chain(self) -> list[Snapshot]:
@@ -176,18 +176,18 @@ class Interrupted(Trial):
     def _look_at_tasks(self) -> None:
         notes = self.plant.notes()
         starts = [note for note in notes if note.what == "start"]
-        self._demand_saved_first(starts)
+        self._require_saved_first(starts)
         again = [note for note in starts if note.call > self.settled.get(note.key, note.call)]
-        demand(not again, f"saved, and asked for or run again: {again}")
+        require(not again, f"saved, and asked for or run again: {again}")
         for key in self._settled():
             self.settled.setdefault(key, self.call)
         twice = [each for each, count in Counter((n.key, n.call) for n in starts).items() if count > 1]
-        demand(not twice, f"started twice in one call: {twice}")
+        require(not twice, f"started twice in one call: {twice}")
         retried = [at for at, snapshot in enumerate(self.chain) if snapshot.event["type"] == "retried"]
-        demand(len(retried) <= self.retries, f"{len(retried)} retries on the chain, {self.retries} were asked for")
+        require(len(retried) <= self.retries, f"{len(retried)} retries on the chain, {self.retries} were asked for")
         allowed = Counter(key for at in retried for key in self._due(self.chain[at]))
         for key, count in Counter(note.key for note in starts if self._once(note)).items():
-            demand(count <= 1 + allowed[key], f"the effect {key} started {count} times unasked")
+            require(count <= 1 + allowed[key], f"the effect {key} started {count} times unasked")
 
     def _once(self, note: Note) -> bool:
         return not self.repeatable and note.stage not in ("context", "look")
@@ -197,13 +197,13 @@ class Interrupted(Trial):
         own = chains.key_of(snapshot)
         return {*snapshot.event.get("calls", {}).get("keys", {}).values(), *([own] if own else [])}
 
-    def _demand_saved_first(self, starts: list[Note]) -> None:
+    def _require_saved_first(self, starts: list[Note]) -> None:
         due = {key for snapshot in self.chain for key in self._due(snapshot)}
         intents = [s for s in self.chain if s.event["type"] in ("intended", "calls_intended")]
         intended = {key for snapshot in intents for key in self._due(snapshot)}
         for note in starts:
-            demand(note.stage == "context" or note.key in due, f"{note} started although no snapshot has its key")
-            demand(not self._once(note) or note.key in intended, f"{note} started although its intent was not saved")
+            require(note.stage == "context" or note.key in due, f"{note} started although no snapshot has its key")
+            require(not self._once(note) or note.key in intended, f"{note} started although its intent was not saved")
 
     def _settled(self) -> set[str]:
         """The keys of replies and results that are saved: those of the context, of the run's model, of its tools."""
@@ -224,19 +224,19 @@ class Interrupted(Trial):
         return "between effects" if notes else "before anything"
 
     def _judge(self, words: list[str], ended: Ended, before: list[Snapshot]) -> None:
-        demand(ended.code in ((0, 2) if self.repeatable else (0, 2, 3)), f"{words} ended with {ended}")
-        demand(ended.document is not None, f"{words} gave no document: {ended}")
+        require(ended.code in ((0, 2) if self.repeatable else (0, 2, 3)), f"{words} ended with {ended}")
+        require(ended.document is not None, f"{words} gave no document: {ended}")
         if ended.code == 3:
             self.tally.unknown += 1
             waiting = (ended.document or {})["waiting"]
-            demand(waiting["kind"] == "unknown_outcome", f"waits for {waiting}")
+            require(waiting["kind"] == "unknown_outcome", f"waits for {waiting}")
         else:
-            demand(len(self.chain) > len(before), f"{words} changed nothing: {ended}")
+            require(len(self.chain) > len(before), f"{words} changed nothing: {ended}")
 
-    def _demand_same_end(self, store: Store) -> None:
+    def _require_same_end(self, store: Store) -> None:
         state, resolved = _ends(store)
-        demand(resolved == self.wanted.resolved, "ends in another state (objects resolved)")
-        demand(state == self.wanted.state, "ends in another state than the undisturbed conversation")
+        require(resolved == self.wanted.resolved, "ends in another state (objects resolved)")
+        require(state == self.wanted.state, "ends in another state than the undisturbed conversation")
 
 
 def at_once(root: Path) -> dict[str, int]:
@@ -247,11 +247,11 @@ def at_once(root: Path) -> dict[str, int]:
         plant = Talk.build(root / name, repeatable=False)
         processes = [plant.start("--once", "--wait", "120", call=number) for number in range(count)]
         ended = [Ended.of(process) for process in processes]
-        demand(all(each.code == 0 for each in ended), f"not all ended well: {ended}")
+        require(all(each.code == 0 for each in ended), f"not all ended well: {ended}")
         starts = Counter(note.key for note in plant.notes() if note.what == "start")
-        demand(set(starts.values()) == {1}, f"something happened more than once: {starts}")
-        demand(len(starts) == plant.tasks - 1, f"{len(starts)} effects, not {plant.tasks - 1}")
-        demand(not chains.residue_of(plant.state_dir), "nobody was killed, and yet there is residue")
+        require(set(starts.values()) == {1}, f"something happened more than once: {starts}")
+        require(len(starts) == plant.tasks - 1, f"{len(starts)} effects, not {plant.tasks - 1}")
+        require(not chains.residue_of(plant.state_dir), "nobody was killed, and yet there is residue")
         ends += [_ends(Store.open(plant.state_dir))[1]]
-    demand(ends[0] == ends[1], "ends in another state than the conversation of one process")
+    require(ends[0] == ends[1], "ends in another state than the conversation of one process")
     return {"calls": PROCESSES, "working": len({note.call for note in plant.notes()})}

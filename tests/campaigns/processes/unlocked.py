@@ -10,17 +10,17 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from campaigns.judges.chain import demand
+from campaigns.judges.chain import require
 from campaigns.judges.ledger import Chain, said_by
 from campaigns.processes.nursery import Nursery
 
 from stateline import Store
 from stateline.bundle import naming
 from stateline.errors import ConflictError, StorageError
-from stateline.history.chain import ChainCheck
-from stateline.history.findings import Finding
-from stateline.history.inventory import Inventory
-from stateline.history.verify import verify
+from stateline.verify.chain import ChainCheck
+from stateline.verify.checker import verify
+from stateline.verify.findings import Finding
+from stateline.verify.objects import Inventory
 
 if TYPE_CHECKING:
     from campaigns.processes.kills import Say
@@ -63,13 +63,13 @@ class Watch:
             if name not in self._seen:
                 self._seen[name] = hashlib.sha256(path.read_bytes()).hexdigest()
 
-    def demand_unchanged(self) -> int:
+    def require_unchanged(self) -> int:
         """Read all of it again; how many files there are. Raises ``Violated`` for one that changed or went away."""
         self.look()
         there = {str(path.relative_to(self._state_dir)): path for path in self._files()}
         for name, sha in self._seen.items():
-            demand(name in there, f"{name} was there and is gone")
-            demand(hashlib.sha256(there[name].read_bytes()).hexdigest() == sha, f"{name} was overwritten")
+            require(name in there, f"{name} was there and is gone")
+            require(hashlib.sha256(there[name].read_bytes()).hexdigest() == sha, f"{name} was overwritten")
         return len(there)
 
     def _files(self) -> list[Path]:
@@ -89,8 +89,8 @@ def campaign(root: Path, *, writers: int, each: int, until: float, say: Say) -> 
         for name in range(writers):
             nursery.start(name, said[name], "unlocked", "write", str(state_dir), name, each)
         codes = _watched(nursery, watch, said, until=until, say=say)
-    demand(codes <= {0, -9}, f"the writers ended with {codes}")
-    files = watch.demand_unchanged()
+    require(codes <= {0, -9}, f"the writers ended with {codes}")
+    files = watch.require_unchanged()
     summary = _judge(state_dir, said)
     return {"writers": writers, **summary, "files": files, "seconds": round(time.monotonic() - began, 1)}
 
@@ -110,7 +110,7 @@ def _watched(nursery: Nursery, watch: Watch, said: list[Path], *, until: float, 
         watch.look()
         now_size = sum(file.stat().st_size for file in said if file.exists())
         size, changed = now_size, changed if now_size == size else now
-        demand(now - changed <= _STALL, f"nobody tried anything for {_STALL:g} s")
+        require(now - changed <= _STALL, f"nobody tried anything for {_STALL:g} s")
         lines = sum(len(said_by(file)) for file in said)
         if lines // 500 > told // 500:
             say(f"{lines} attempts")
@@ -125,17 +125,17 @@ def _judge(state_dir: Path, said: list[Path]) -> dict[str, Any]:
     told = {sha for what, sha in lines if what != "refused"}
     chain = Chain.read(state_dir, KEY)
     gone = told - chain.files.keys()
-    demand(not gone, f"acknowledged and not on disk: {gone}")
+    require(not gone, f"acknowledged and not on disk: {gone}")
     for sha in chain.files:
         parent = chain.parent_of(sha)
-        demand(parent is None or parent in chain.files, f"{chain.names[sha]} follows what is not there")
+        require(parent is None or parent in chain.files, f"{chain.names[sha]} follows what is not there")
     lost = told - chain.on_chain.keys()
     findings = _findings(state_dir)
-    forks = _demand_named(chain, findings)
+    forks = _require_named(chain, findings)
     report = verify(Store.open(state_dir))
     unexpected = {f.code for f in findings} - {"temporary", "unacknowledged", "forked", "orphaned"}
-    demand(not unexpected, f"verify found {unexpected}")
-    demand(report.snapshots == len(chain.files), f"verify read {report.snapshots} snapshots of {len(chain.files)}")
+    require(not unexpected, f"verify found {unexpected}")
+    require(report.snapshots == len(chain.files), f"verify read {report.snapshots} snapshots of {len(chain.files)}")
     return {
         "acknowledged": len(told),
         "on the chain": len(chain.order),
@@ -153,7 +153,7 @@ def _findings(state_dir: Path) -> list[Finding]:
     return ChainCheck(store, naming.scope_hash(KEY), Inventory(store, None)).run().findings
 
 
-def _demand_named(chain: Chain, findings: list[Finding]) -> int:
+def _require_named(chain: Chain, findings: list[Finding]) -> int:
     """Each snapshot that follows one on the chain which has a child there is told of with that child; the number of
     such forks. What follows those lies in the same finding."""
     child = {chain.parent_of(sha): chain.names[sha] for sha in chain.order}
@@ -164,5 +164,5 @@ def _demand_named(chain: Chain, findings: list[Finding]) -> int:
         if parent in child:
             forks += 1
             named = [text for text in said if chain.names[sha] in text and child[parent] in text]
-            demand(bool(named), f"verify does not say that {chain.names[sha]} and {child[parent]} follow one snapshot")
+            require(bool(named), f"verify does not say that {chain.names[sha]} and {child[parent]} follow one snapshot")
     return forks

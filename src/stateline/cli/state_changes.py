@@ -1,0 +1,233 @@
+"""The steps from one state to another for people: what they care for first, one line a step where it fits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from stateline.bundle.canonical import walk
+from stateline.bundle.envelope import Ref
+from stateline.cli.output import coloured, counted, one_line, plain
+from stateline.cli.snapshot_summary import size
+from stateline.cli.text_diff import focused, unified
+from stateline.history.diff import END, Change, Path, is_artifact, is_long_list, opened
+from stateline.store.store import Snapshot, Store
+
+WIDTH = 120
+"""Most characters of a value on the line of its path."""
+_BLOCK = 24
+"""Most lines of one text."""
+_READ = 64 * 1024
+"""Objects over this size [bytes] are told by size and digest, and not read."""
+
+_SIGNS = {"add": "+", "remove": "-", "replace": "~", "move": "~"}
+_COLOURS = {"+": "green", "-": "red", "~": "yellow"}
+_name = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+
+_FIRST: tuple[str | int, ...] = ("status", "input", "state", "outputs", "prompts", "settings")
+"""What people look for; everything else follows in the order of the state."""
+_SHOWN = 5
+_SHOWN_AT_TOP = 20
+"""How many steps of one kind are shown for one container, and for the state itself; the others are counted."""
+
+
+def _is_bookkeeping(kind: str, path: Path) -> bool:
+    """Whether a place follows from the rest, in snapshots of that kind: told last and in few words."""
+    if kind == "run":
+        spoken = path[1:2] in (("state",), ("error",), ("cause",), ("conversation",))
+        return path[:1] in (("visits",), ("edges",), ("iteration",)) or (path[:1] == ("tree",) and not spoken)
+    return kind == "context" and path[:1] in (("refinements",), ("source_hash",), ("toolset_hash",))
+
+
+def _is_told(kind: str, path: Path) -> bool:
+    """Whether a place holds what the snapshot's event says as well: the words of the newest refinement."""
+    return kind == "context" and path[:2] == ("refinements", "last")
+
+
+def _asked(snapshot: Snapshot, told: list[Change]) -> list[str]:
+    """The words that asked for a context as it is, unless they are told as the instruction that they became."""
+    text = snapshot.event.get("text") if snapshot.envelope.kind == "context" else None
+    if not isinstance(text, str) or not text or any(change.op == "add" and change.new == text for change in told):
+        return []
+    return [f"the last asked: “{one_line(text, WIDTH)}”"]
+
+
+def _spread(store: Store, kind: str, change: Change) -> list[Change]:
+    """All prompts that a context is given, or loses, at once, as a step each: they are what is read in it."""
+    if kind != "context" or change.path != ("prompts",) or change.op not in ("add", "remove"):
+        return [change]
+    value = _opened(store, change.new if change.op == "add" else change.old)
+    if not isinstance(value, dict):
+        return [change]
+    parts: list[tuple[Path, Any]] = []
+    for name in sorted(value, reverse=True):  # the system prompt before those of developers
+        member = _opened(store, value[name])
+        below = enumerate(member) if isinstance(member, list) else [(None, member)]
+        parts += [(("prompts", name) if index is None else ("prompts", name, index), part) for index, part in below]
+    told = [(path, part) for path, part in parts if part not in (None, "")]
+    if change.op == "add":
+        return [Change(op="add", path=path, new=part) for path, part in told]
+    return [Change(op="remove", path=path, old=part) for path, part in told]
+
+
+def lines(store: Store, changes: list[Change], snapshot: Snapshot) -> Iterator[str]:
+    """``changes``, which lead to ``snapshot``, as lines without an end; one that says so if there are none. Reads of
+    large values what is shown.
+
+    Raises ``IntegrityError`` for an object that cannot be read.
+    """
+    if not changes:
+        yield "no difference: both hold the same state"
+    kind = snapshot.envelope.kind
+    kept = [change for change in changes if _is_bookkeeping(kind, change.path) and not _is_told(kind, change.path)]
+    told = [change for change in changes if not _is_bookkeeping(kind, change.path)]
+    told = [part for change in told if not _says_nothing(change) for part in _spread(store, kind, change)]
+    # Sorting is stable: within a part the order, on which the indices rest, stays.
+    for _, group in groupby(sorted(told, key=_rank), _kind):
+        yield from _group(store, [*group])
+    if kept:
+        words = "; ".join([*(_few_words(change) for change in kept), *_asked(snapshot, told)])
+        yield coloured(_cut(plain(f"  bookkeeping: {words}"), WIDTH + 40), "dim")
+
+
+def _rank(change: Change) -> int:
+    top = change.path[0] if change.path else None
+    return _FIRST.index(top) if top is not None and top in _FIRST else len(_FIRST)
+
+
+def _kind(change: Change) -> tuple[str, Path]:
+    """What steps have in common that may be told together: all that one container was given, or lost."""
+    return change.op, change.path[:-1] if change.op in ("add", "remove") else change.path
+
+
+def _group(store: Store, changes: list[Change]) -> Iterator[str]:
+    # One more line would tell as much as the line that counts.
+    room = _SHOWN if len(changes[0].path) > 1 else _SHOWN_AT_TOP
+    shown = changes if len(changes) <= room + 1 else changes[:room]
+    for change in shown:
+        yield from _change(store, change)
+    if len(changes) > len(shown):
+        sign = _SIGNS[changes[0].op]
+        text = f"{sign} {place(changes[0].path[:-1])}  … {len(changes) - len(shown)} more"
+        yield coloured(plain(text), _COLOURS[sign])
+
+
+def _says_nothing(change: Change) -> bool:
+    """Whether something empty was put at the top, as a first snapshot does with what it has no use for yet."""
+    return change.op == "add" and len(change.path) == 1 and change.new in (None, "", [], {})
+
+
+def _few_words(change: Change) -> str:
+    if change.op == "remove":
+        return f"{place(change.path)} gone"
+    old = f"{_brief(change.old)} -> " if change.op == "replace" else ""
+    return f"{place(change.path)} {old}{_brief(change.new)}"
+
+
+def _change(store: Store, change: Change) -> Iterator[str]:
+    sign = _SIGNS[change.op]
+    path = coloured(f"{sign} {plain(place(change.path))}", _COLOURS[sign])
+    if change.op == "move":
+        yield f"{path}  was {plain(place(change.source))}"
+    elif change.op == "replace":
+        old, new = _spoken(change.path, _opened(store, change.old)), _spoken(change.path, _opened(store, change.new))
+        yield from _replaced(path, old, new)
+    else:
+        value = _spoken(change.path, _opened(store, change.new if change.op == "add" else change.old))
+        if isinstance(value, str) and ("\n" in value.rstrip("\n") or len(value) > WIDTH):
+            yield f"{path}  ({counted(len(value.split(chr(10))), 'line')}, {size(len(value.encode()))})"
+            yield from _block(unified("", value) if sign == "+" else unified(value, ""))
+        else:
+            yield f"{path}  {_brief(value)}"
+
+
+def _replaced(path: str, old: Any, new: Any) -> Iterator[str]:
+    before, after = _json(old), _json(new)
+    if len(before) + len(after) <= WIDTH:
+        yield f"{path}  {before} -> {after}"
+    elif None in (old, new):
+        yield f"{path}  {_brief(old)} -> {_brief(new)}"
+    elif isinstance(old, str) and isinstance(new, str) and "\n" in old + new:
+        yield path
+        yield from _block(unified(old, new))
+    else:
+        yield path
+        shown = focused(before, after, WIDTH)
+        yield from _block([("-", _sized(old, before, shown[0])), ("+", _sized(new, after, shown[1]))])
+
+
+def _block(rows: Any) -> Iterator[str]:
+    """Rows of (sign, text) below a path, bounded."""
+    for number, (sign, text) in enumerate(rows):
+        if number == _BLOCK:
+            yield coloured("    … and more", "dim")
+            return
+        shown = f"    {sign} {_cut(plain(text), WIDTH + 40)}".rstrip()
+        yield coloured(shown, _COLOURS[sign]) if sign in _COLOURS else shown
+
+
+def place(path: Path) -> str:
+    """A path as people write it: ``state.todos[3]``; ``[end]`` is after the last item of a long list."""
+    words = ""
+    for token in path:
+        if isinstance(token, int):
+            words += "[end]" if token == END else f"[{token}]"
+        elif _name.fullmatch(token):
+            words += f".{token}" if words else token
+        else:
+            words += f"[{_cut(_json(token), 66)}]"
+    return _cut(words, WIDTH) if words else "(the whole state)"
+
+
+def _opened(store: Store, value: Any) -> Any:
+    """What an object holds, if it is small enough to be shown; anything else as it is. One object is read at most."""
+    if not isinstance(value, Ref) or is_artifact(value) or is_long_list(value) or value.size > _READ:
+        return value
+    return opened(store, value)
+
+
+def _spoken(path: Path, value: Any) -> Any:
+    """A failure as its kind and message, tools as their names; any other value as it is."""
+    if path == ("tool_caps",) and isinstance(value, dict) and isinstance(value.get("tools"), list):
+        names = [str(tool.get("name")) for tool in value["tools"] if isinstance(tool, dict)]
+        return f"{counted(len(value['tools']), 'tool')}: {', '.join(names)}"
+    if path[:1] == ("tree",) and path[1:] in (("error",), ("cause",)) and isinstance(value, dict):
+        return f"{value.get('kind')}: {value.get('message')}"
+    return value
+
+
+def _brief(value: Any) -> str:
+    text = _json(value)
+    return _cut(_sized(value, text, text), WIDTH)
+
+
+def _sized(value: Any, text: str, shown: str) -> str:
+    """What is shown of the text of a value, its size in front where that is not all of it."""
+    return shown if len(text) <= WIDTH or isinstance(value, Ref) else f"({size(len(text.encode()))}) {shown}"
+
+
+def _json(value: Any) -> str:
+    """A value as JSON on one line; objects inside are told by size, artifacts also by type."""
+    if isinstance(value, Ref):
+        return _told(value)
+    text = msgspec.json.format(msgspec.json.encode(walk(value, _leaf)), indent=0).decode()
+    return plain(text)
+
+
+def _leaf(value: Any) -> Any:
+    return _told(value) if isinstance(value, Ref) else value
+
+
+def _told(ref: Ref) -> str:
+    if is_long_list(ref):
+        return f"<long list, {ref.sha256[:8]}>"
+    what = f"artifact {ref.media_type}," if is_artifact(ref) else "object of"
+    return f"<{what} {size(ref.size)}, {ref.sha256[:8]}>"
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"

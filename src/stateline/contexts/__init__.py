@@ -1,0 +1,1 @@
+"""Derive, refine and restore contexts."""

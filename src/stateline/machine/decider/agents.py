@@ -1,0 +1,159 @@
+"""What an agent stage asks a model and what it takes for an answer. Pure.
+
+The decider (``machine.rounds``), and whoever performs a model's call or takes one from a person, go by the same
+functions: what is shown, what is sent and what is checked cannot come apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stateline.bundle import canonical
+from stateline.errors import InvalidValueError
+from stateline.machine.decider.evaluate_outputs import Broken, names, violations_of, violations_text
+from stateline.machine.decider.run import Facts, RunState
+from stateline.machine.spec import Agent, Json, Machine, Stage, Tool
+
+ARGUMENTS_DEPTH = canonical.DEPTH - 6
+"""How deep arguments may nest: they lie six levels down in a run's state, in a call of a message of a conversation."""
+RESULT_DEPTH = canonical.DEPTH - 4
+"""How deep a tool's result may nest: it lies four levels down."""
+_NAMED = 20
+
+
+class Unfit(Exception):
+    """A reply is not what the stage asks for. ``kind``: ``reply`` (it is none) or ``output`` (by ``output_schema``)."""
+
+    def __init__(self, kind: str, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.kind, self.message, self.hint = kind, message, hint
+
+
+def messages(state: RunState, facts: Facts) -> list[dict[str, Json]]:
+    """All that a model gets at the current stage, in order: the context's system prompt, if there is one, each of its
+    developer prompts, then the conversation."""
+    prompts = (facts.context or {}).get("prompts") or {}
+    system, developer = prompts.get("system"), prompts.get("developer") or []
+    first = [{"role": "system", "content": system}] if system else []
+    return [*first, *({"role": "developer", "content": text} for text in developer), *state.tree.conversation]
+
+
+def offered(machine: Machine, stage: Stage) -> list[Tool]:
+    """The tools that a model may call at ``stage``, in the order in which the stage names them."""
+    wanted = stage.agent.tools if stage.agent is not None else []
+    tools = machine.toolset.tools if machine.toolset is not None else {}
+    return [tools[name] for name in wanted if name in tools]
+
+
+def prompt(stage: Stage, state: RunState, facts: Facts) -> str:
+    """The stage's prompt with its expressions replaced; ``state`` stands at the stage already. Raises :class:`Broken`
+    (kind ``prompt``) for a template that cannot be rendered, or of which nothing is left."""
+    template = stage.agent.prompt if stage.agent is not None else ""
+    text = _rendered(template, names(state, facts)) if "{{" in template else template
+    if not text.strip():
+        raise Broken("prompt", "the prompt is empty", "see `prompt` of the stage, and what it names")
+    return text
+
+
+def _rendered(template: str, scope: Mapping[str, Json]) -> str:
+    from stateline.machine.expressions.cel import ConditionError, render
+
+    try:
+        return render(template, scope)
+    except ConditionError as error:
+        raise Broken("prompt", f"the prompt cannot be rendered: {error.message}", error.hint) from error
+
+
+def require_reply(content: Any, calls: Any) -> None:
+    """Raise :class:`Unfit` (kind ``reply``) for what is no reply, whatever its types: text that is neither an answer
+    nor comes with calls, calls that cannot be told apart, or what a run cannot keep."""
+    if not isinstance(content, str) or not isinstance(calls, list):
+        raise _no_reply("`content` must be text and `tool_calls` a list")
+    if not calls and not content.strip():
+        raise _no_reply("it is empty")
+    seen = set()
+    for position, call in enumerate(calls):
+        if not isinstance(call, dict) or call.keys() != {"id", "name", "arguments"}:
+            raise _no_reply(f"tool call {position} must have exactly `id`, `name` and `arguments`")
+        if not (isinstance(call["id"], str) and call["id"] and isinstance(call["name"], str)):
+            raise _no_reply(f"`id` and `name` of tool call {position} must be text, and the id not empty")
+        if not isinstance(call["arguments"], dict):
+            raise _no_reply(f"the arguments of tool call {position} must be an object")
+        if call["id"] in seen:
+            raise _no_reply(f"tool call {position} has the id of an earlier one")
+        seen.add(call["id"])
+        _require_storable(call["arguments"], f"the arguments of tool call {position}")
+        _require_storable([call["id"], call["name"]], f"tool call {position}")
+    _require_storable(content, "`content`")
+
+
+def _require_storable(value: Json, what: str) -> None:
+    try:
+        canonical.encode(value, depth=ARGUMENTS_DEPTH)
+    except InvalidValueError as refused:
+        raise _no_reply(f"{what} cannot be kept: {refused.message}") from None
+
+
+def _no_reply(why: str) -> Unfit:
+    return Unfit("reply", f"the reply cannot be used: {why}", "a reply is text, or calls of tools, or both")
+
+
+def call_problem(machine: Machine, stage: Stage, call: Mapping[str, Json]) -> tuple[str, str] | None:
+    """Why ``call`` (of a reply that :func:`require_reply` let through) must not be performed, as kind and message; None
+    when it may be. Kinds: ``unknown_tool``, ``arguments``."""
+    tools = {tool.name: tool for tool in offered(machine, stage)}
+    tool = tools.get(call["name"])
+    if tool is None:
+        known = ", ".join(list(tools)[:_NAMED]) + (", ..." if len(tools) > _NAMED else "")
+        there = f"the tools here are: {known}" if tools else "there are no tools here"
+        return "unknown_tool", f"there is no tool {_short(call['name'])!r}; {there}"
+    found = violations_of(tool.schema, call["arguments"])
+    if found:
+        return "arguments", f"the arguments do not fit the schema of the tool {tool.name!r}: {violations_text(found)}"
+    return None
+
+
+def output_of(agent: Agent, content: str) -> Json:
+    """The stage's output in an answer. Raises :class:`Unfit` (kind ``output``) for one that is not the JSON that
+    ``output_schema`` asks for."""
+    if agent.output_schema is None:
+        return content
+    hint = "the stage's `output_schema` says what is asked for"
+    try:
+        value = canonical.parse(content.encode(), what="the answer")
+    except InvalidValueError as refused:
+        raise Unfit("output", f"the answer is not one JSON document: {refused.message}", hint) from None
+    found = violations_of(agent.output_schema, value)
+    if found:
+        raise Unfit("output", f"the answer does not fit output_schema: {violations_text(found)}", hint)
+    return value
+
+
+def assistant(content: str, calls: list[Json]) -> dict[str, Json]:
+    """A reply as a message of the conversation."""
+    message: dict[str, Json] = {"role": "assistant", "content": content}
+    return {**message, "tool_calls": calls} if calls else message
+
+
+def result_message(call: Mapping[str, Json]) -> dict[str, Json]:
+    """A performed call of ``pending`` as a message of the conversation."""
+    return {"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": call["result"]}
+
+
+def kept_result(result: Json) -> Json:
+    """``result``, or the error that says why it cannot be kept: whatever a tool gives, the run goes on."""
+    try:
+        canonical.encode(result, depth=RESULT_DEPTH)
+    except InvalidValueError as refused:
+        return error_result("output", f"the result cannot be kept: {refused.message}")
+    return result
+
+
+def error_result(kind: str, message: str) -> dict[str, Json]:
+    """A failure as a tool's result: data for the model, which may find another way."""
+    return {"error": {"kind": kind, "message": message}}
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 64 else name[:63] + "…"

@@ -1,0 +1,118 @@
+"""What a stage's output does before the run goes on: ``set`` changes the user's state, ``routes`` choose the way. Pure.
+
+CEL and JSON Schema are loaded where something is evaluated, so a machine without conditions never waits for them.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from stateline.errors import InvalidValueError
+from stateline.machine.decider.run import Facts, RunState
+from stateline.machine.spec import Json, Machine, Stage
+
+_SHOWN = 3
+"""Violations of a schema that a message spells out; each quotes data, and the message is kept in ``state``."""
+
+
+class Broken(Exception):
+    """``set`` or ``routes`` could not be evaluated; carries what the failure will say."""
+
+    def __init__(self, kind: str, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.kind, self.message, self.hint = kind, message, hint
+
+
+def names(state: RunState, facts: Facts) -> dict[str, Json]:
+    """What conditions and templates may name in the current stage (contract, section 5).
+
+    ``output`` is the last output of this stage, null before the first. ``error`` is the failure that led here by
+    ``error_next``, as ``{"stage", "kind", "message"}``, else null. ``context`` is null without a context.
+    """
+    cause = state.tree.cause
+    return {
+        "input": state.input,
+        "state": state.state,
+        "outputs": state.outputs,
+        "output": state.outputs.get(state.tree.stage),
+        "context": None if facts.context is None else dict(facts.context),
+        "error": None if cause is None else {"stage": cause.stage, "kind": cause.kind, "message": cause.message},
+        "visits": state.visits,
+    }
+
+
+def merge(base: Json, patch: Json) -> Json:
+    """``patch`` laid over ``base``: objects recurse; arrays and scalars replace; null is a value, not a deletion."""
+    if not (isinstance(base, dict) and isinstance(patch, dict)):
+        return patch
+    return base | {key: merge(base[key], value) if key in base else value for key, value in patch.items()}
+
+
+def apply_set(machine: Machine, stage: Stage, state: RunState, facts: Facts) -> RunState:
+    """The run's state with the stage's ``set`` merged into the user's. Raises :class:`Broken`."""
+    if not stage.set:
+        return state
+    value = merge(state.state, _evaluate(stage.set, "set", names(state, facts)))
+    _require_storable(value)
+    if found := violations_of(machine.state_schema, value):
+        raise Broken(
+            "state_schema",
+            f"`set` would give a state that state_schema forbids: {violations_text(found)}",
+            "correct `set` or `state_schema`, or the output they read",
+        )
+    return replace(state, state=value)
+
+
+def choose(stage: Stage, state: RunState, facts: Facts) -> tuple[str | None, str]:
+    """The target (None: the run is complete) and the reason that the transition will state. Raises :class:`Broken`."""
+    if stage.routes:
+        from stateline.machine.expressions.cel import ConditionError, decide
+
+        scope = names(state, facts)
+        for index, way in enumerate(stage.routes):
+            try:
+                if decide(way.when, scope):
+                    return way.to, "routing"
+            except ConditionError as error:
+                raise Broken("condition", f"routes[{index}].when: {error.message}", error.hint) from error
+    return stage.default_next, "default"
+
+
+def _require_storable(value: Json) -> None:
+    """A state that cannot be saved would lose the finished effect with it, so that is found out here."""
+    from stateline.bundle import canonical
+
+    try:
+        canonical.encode(value, depth=canonical.DEPTH - 1)  # the user's state stands one level deep in the run's
+    except InvalidValueError as refused:
+        raise Broken("set", f"`set` would give a state that cannot be kept: {refused.message}", refused.hint) from None
+
+
+def _evaluate(tree: dict[str, Json], where: str, scope: dict[str, Json]) -> dict[str, Json]:
+    """A nested mapping of expressions as the same mapping of their values."""
+    from stateline.machine.expressions.cel import ConditionError, evaluate
+
+    values: dict[str, Json] = {}
+    for key, expression in tree.items():
+        if isinstance(expression, dict):
+            values[key] = _evaluate(expression, f"{where}.{key}", scope)
+            continue
+        try:
+            values[key] = evaluate(expression, scope)
+        except ConditionError as error:
+            raise Broken("set", f"{where}.{key}: {error.message}", error.hint) from error
+    return values
+
+
+def violations_of(schema: Json, value: Json) -> list[str]:
+    """How ``value`` breaks ``schema``; nothing does where there is no schema."""
+    if schema is None:
+        return []
+    from stateline.machine.expressions.json_schema import violations
+
+    return violations(schema, value)
+
+
+def violations_text(violations: list[str]) -> str:
+    """The first few violations of a schema as one line."""
+    return "; ".join(violations[:_SHOWN]) + ("; and more" if len(violations) > _SHOWN else "")

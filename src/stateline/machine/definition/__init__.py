@@ -1,0 +1,1 @@
+"""Machine files: reading and checking them. Pure."""

@@ -1,0 +1,264 @@
+"""From a machine file's bytes to a checked machine, or to everything that is wrong with it, in one go. Pure.
+
+The readers of ``formats`` give a tree with places; ``stages`` and ``graph`` check its parts; here they come together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from stateline.errors import InvalidMachineError, StatelineError
+from stateline.machine.definition.fields import IDENTIFIER, IDENTIFIER_HINT, Fields
+from stateline.machine.definition.formats.reader import read
+from stateline.machine.definition.graph import check_shape, check_target, check_targets
+from stateline.machine.definition.stages import Exists, read_stage
+from stateline.machine.problems import Findings, Path, Problem, nearest, printable, quoted
+from stateline.machine.spec import Bounds, EdgeLimit, Json, Machine, Stage, Toolset
+
+__all__ = ["Exists", "Outside", "Problem", "check", "load"]
+
+FORMAT = 1
+"""The newest version of machine files that is understood here."""
+
+KEYS = (
+    "stateline",
+    "name",
+    "start",
+    "input",
+    "state",
+    "state_schema",
+    "model",
+    "tools",
+    "context",
+    "bounds",
+    "edge_limits",
+    "stages",
+)
+"""What may stand in a machine file."""
+BOUNDS = ("max_iterations", "max_llm_calls", "max_agent_hops", "timeout", "max_tool_rounds", "max_tokens")
+EDGE_LIMIT = ("from", "to", "max_count")
+_SHOWN = 3
+_WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+class Outside(msgspec.Struct, frozen=True, kw_only=True):
+    """What the caller knows of the world outside a machine file; what is left out is not looked at.
+
+    ``exists`` is asked about the argv of every task and says why its program is missing, or None. ``evaluate`` runs a
+    Python machine. ``toolset`` is given what the file has as ``tools``, reads that manifest and gives its checked
+    tools, or raises a ``StatelineError``, which becomes a problem; without it, the machine's ``toolset`` is None and
+    the names of tools are not looked up. ``model`` is asked about each model's name likewise.
+    """
+
+    exists: Exists | None = None
+    evaluate: Any = None  # formats.python_text.Evaluate, whose module is loaded only for such files
+    toolset: Callable[[str], Toolset] | None = None
+    model: Callable[[str], object] | None = None
+
+
+NOTHING = Outside()
+
+
+def check(data: bytes, name: str, outside: Outside = NOTHING) -> tuple[Machine | None, tuple[Problem, ...]]:
+    """Read and check a machine file. ``name`` is the file's name; its ending says the format.
+
+    Gives the machine (None when there is any error) and all problems in file order, warnings included. Never raises
+    for what the file holds, and touches no file itself.
+    """
+    document = read(data, name, outside.evaluate)
+    findings = document.findings
+    machine = _read_machine(findings, document.value, outside) if document.whole else None
+    if machine is not None and outside.model is not None:
+        _check_models(findings, machine, outside.model)
+    return (None if findings.failed else machine), findings.problems()
+
+
+def load(data: bytes, name: str, outside: Outside = NOTHING) -> Machine:
+    """The machine in a file without errors; warnings are not told. Raises :class:`InvalidMachineError`, whose ``problems``
+    are those of :func:`check` and whose message has the first few."""
+    machine, problems = check(data, name, outside)
+    if machine is not None:
+        return machine
+    errors = [problem for problem in problems if problem.severity == "error"]
+    first = "; ".join(f"{problem.where}: {problem.message}" for problem in errors[:_SHOWN])
+    more = f"; and {len(errors) - _SHOWN} more" if len(errors) > _SHOWN else ""
+    count = "1 mistake" if len(errors) == 1 else f"{len(errors)} mistakes"
+    raise InvalidMachineError(
+        f"{printable(name)} has {count}: {first}{more}",
+        problems,
+        hint="`stateline machine check FILE` lists every mistake with a hint",
+    )
+
+
+def _read_machine(findings: Findings, value: Json, outside: Outside) -> Machine | None:
+    fields = Fields(findings, (), value, "the machine file")
+    if not fields.known or not _version_is_known(fields):
+        return None
+    fields.only(KEYS)
+    findings.meant = dict(_meant(fields.members))
+    name = _name(fields)
+    stages = _stages(fields, outside.exists)
+    state, state_schema = fields.object("state"), fields.schema("state_schema")
+    _check_state(fields, state, state_schema)
+    tools = fields.text("tools")
+    machine = Machine(
+        name=name,
+        start=fields.text("start") or next(iter(stages), ""),
+        order=list(stages),
+        stages=stages,
+        input=fields.schema("input"),
+        state=state,
+        state_schema=state_schema,
+        model=fields.text("model"),
+        tools=tools,
+        toolset=_toolset(fields, tools, outside.toolset),
+        context=fields.text("context"),
+        bounds=_bounds(fields),
+        edge_limits=_edge_limits(fields, stages),
+    )
+    _check_tools(fields, machine)
+    if stages:
+        check_targets(findings, stages)
+        if "start" in fields and isinstance(fields.members["start"], str):
+            check_target(findings, ("start",), machine.start, stages)
+        if machine.start in stages:
+            check_shape(findings, stages, machine.start, machine.bounds, machine.edge_limits)
+    return machine
+
+
+def _meant(members: dict[str, Json]) -> Iterator[tuple[str, str]]:
+    """What names that stand alone in an expression may stand for, of what the file names itself: the last one counts,
+    fields of the state before those of the input, and these before stages."""
+    for name in _names_in(members, "stages"):
+        yield name, f"outputs.{name}"
+    for schema, root in (("input", "input"), ("state_schema", "state")):
+        for name in _names_in(members.get(schema), "properties"):
+            yield name, f"{root}.{name}"
+    for name in _names_in(members, "state"):
+        yield name, f"state.{name}"
+
+
+def _names_in(value: Json, key: str) -> list[str]:
+    below = value.get(key) if isinstance(value, dict) else None
+    return [name for name in below if _WORD.fullmatch(name)] if isinstance(below, dict) else []
+
+
+def _version_is_known(fields: Fields) -> bool:
+    """Whether the rest can be checked: a newer format may have words that this version would call mistakes."""
+    if not fields.require("stateline", f"stateline: {FORMAT}"):
+        return True
+    version = fields.members["stateline"]
+    if isinstance(version, bool) or not isinstance(version, int):
+        fields.wrong(("stateline",), "a whole number", version, f"write stateline: {FORMAT}")
+    elif version > FORMAT:
+        message = f"the file is written for format {version}, this version reads {FORMAT}"
+        fields.error("stateline", "newer_version", message, "upgrade stateline to run this machine")
+        return False
+    elif version < 1:
+        fields.error("stateline", "bad_value", f"there is no format {version}", f"write stateline: {FORMAT}")
+    return True
+
+
+def _name(fields: Fields) -> str:
+    if not fields.require("name", "name: NAME"):
+        return ""
+    name = fields.text("name") or ""
+    if name and not IDENTIFIER.fullmatch(name):
+        fields.error("name", "bad_name", f"{quoted(name)} is not a machine's name", IDENTIFIER_HINT)
+    return name
+
+
+def _stages(fields: Fields, exists: Exists | None) -> dict[str, Stage]:
+    example = "stages: {first: {task: [PROGRAM]}}"
+    if not fields.require("stages", example):
+        return {}
+    stages = fields.object("stages", example)
+    if stages == {} and isinstance(fields.members["stages"], dict):
+        fields.error("stages", "no_stages", "the machine has no stages", f"write {example}")
+    return {
+        name: read_stage(name, Fields(fields.findings, ("stages", name), stage, f"stage {quoted(name)}"), exists)
+        for name, stage in stages.items()
+    }
+
+
+def _check_state(fields: Fields, state: dict[str, Json], schema: Json) -> None:
+    if schema is None:
+        return
+    from stateline.machine.expressions.json_schema import violations
+
+    for violation in violations(schema, state):
+        key = "state" if "state" in fields else "state_schema"
+        message = f"the initial state does not fit state_schema: {violation}"
+        fields.error(key, "state_violates_schema", message, "correct state or state_schema")
+
+
+def _toolset(fields: Fields, tools: str | None, toolset: Callable[[str], Toolset] | None) -> Toolset | None:
+    if tools is None or toolset is None:
+        return None
+    try:
+        return toolset(tools)
+    except StatelineError as error:
+        fields.error("tools", "bad_tools", error.message, error.hint)
+        return None
+
+
+def _check_models(findings: Findings, machine: Machine, model: Callable[[str], object]) -> None:
+    """Note models' names that mean nothing, as far as the caller knows."""
+    named = [(("stages", name, "agent", "model"), stage.agent) for name, stage in machine.stages.items()]
+    wanted: list[tuple[Path, str | None]] = [(path, agent.model) for path, agent in named if agent is not None]
+    for path, name in [(("model",), machine.model), *wanted]:
+        try:
+            if name is not None:
+                model(name)
+        except StatelineError as error:
+            findings.error(path, "bad_model", error.message, error.hint)
+
+
+def _check_tools(fields: Fields, machine: Machine) -> None:
+    """Note tools that a stage names and that are not there, as far as it is known what is there."""
+    known = None if machine.toolset is None else machine.toolset.tools
+    for stage in machine.stages.values():
+        path = ("stages", stage.name, "agent", "tools")
+        names = stage.agent.tools if stage.agent is not None else []
+        if names and "tools" not in fields:
+            message = f"stage {quoted(stage.name)} names tools, and the machine has none"
+            fields.findings.error(path, "no_tools", message, "name the manifest beside `stages`, as tools: FILE")
+        for index, name in enumerate(names):
+            if known is not None and name not in known:
+                guess = "" if fields.findings.full else nearest(name, list(known))
+                hint = guess or f"tools: {', '.join(list(known)[:10])}"
+                fields.findings.error((*path, index), "unknown_tool", f"there is no tool {quoted(name)}", hint)
+
+
+def _bounds(fields: Fields) -> Bounds:
+    if "bounds" not in fields:
+        return Bounds()
+    bounds = fields.below("bounds", "bounds")
+    bounds.only(BOUNDS)
+    return Bounds(
+        max_iterations=bounds.whole("max_iterations"),
+        max_llm_calls=bounds.whole("max_llm_calls"),
+        max_agent_hops=bounds.whole("max_agent_hops"),
+        timeout=bounds.seconds("timeout"),
+        max_tool_rounds=bounds.whole("max_tool_rounds"),
+        max_tokens=bounds.whole("max_tokens"),
+    )
+
+
+def _edge_limits(fields: Fields, stages: dict[str, Stage]) -> list[EdgeLimit]:
+    limits = []
+    for limit in fields.each("edge_limits", "an edge limit"):
+        limit.only(EDGE_LIMIT)
+        limit.require("max_count", "max_count: N")
+        ends = []
+        for key in ("from", "to"):
+            end = limit.text(key) if limit.require(key, f"{key}: STAGE") else None
+            if end is not None and stages:
+                check_target(fields.findings, (*limit.path, key), end, stages)
+            ends.append(end or "")
+        limits.append(EdgeLimit(source=ends[0], target=ends[1], max_count=limit.whole("max_count")))
+    return limits

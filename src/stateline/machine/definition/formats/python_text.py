@@ -1,0 +1,116 @@
+"""A Python file that binds ``machine``: the value comes from running it, the places from reading it. Pure.
+
+Running it is the caller's business (``engine.evaluate``). Places are known as far as the file writes the machine out.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+
+import msgspec
+
+from stateline.machine.definition.formats.document import DEPTH, Document
+from stateline.machine.definition.formats.trees import read_tree
+from stateline.machine.problems import Path, Place
+from stateline.machine.spec import Json
+
+_RUN_HINT = "a machine file only binds `machine`, to a dict of the same shape as a YAML file"
+
+
+class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of running the file: the ``value`` of ``machine``, or why there is none.
+
+    ``code`` is then not empty; ``line`` is one of the file (0: unknown), ``path`` the part of the value at fault.
+    """
+
+    value: Json = None
+    code: str = ""
+    message: str = ""
+    hint: str = _RUN_HINT
+    line: int = 0
+    path: list[str | int] = []
+
+
+Evaluate = Callable[[str], Evaluated]
+"""Runs the source text of a Python machine, apart from this process. Never raises for what the source does."""
+
+
+def read_python(document: Document, evaluate: Evaluate | None) -> None:
+    """Fill ``document`` from what its text binds to ``machine``. Without ``evaluate`` that is a mistake."""
+    tree = _parse(document)
+    if tree is None:
+        return
+    if evaluate is None:
+        document.findings.error((), "not_evaluated", "a Python machine can only be read by running it", _RUN_HINT)
+        return
+    _find_places(document, tree)
+    result = evaluate(document.text)
+    if result.code:
+        at = (result.line, 1) if result.line else None
+        document.findings.error(tuple(result.path), result.code, result.message, result.hint, at=at)
+    else:
+        read_tree(document, result.value)
+
+
+def _parse(document: Document) -> ast.Module | None:
+    import warnings
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(document.text)
+    except SyntaxError as error:
+        place = (error.lineno or 1, max(error.offset or 1, 1))
+        document.findings.error((), "syntax", f"not Python: {error.msg}", "correct it; nothing was run", at=place)
+    except ValueError as error:  # NUL characters
+        document.findings.error((), "syntax", f"not Python: {error}", "remove them; nothing was run")
+    except (RecursionError, MemoryError):
+        document.findings.error((), "too_deep", "nested too deep to read", "flatten the file")
+    return None
+
+
+def _find_places(document: Document, tree: ast.Module) -> None:
+    """Remember where the parts of ``machine`` stand: of literals, and of names that are bound once to one."""
+    bound: dict[str, list[tuple[ast.stmt, ast.expr]]] = {}
+    for statement in tree.body:
+        for target in _targets(statement):
+            if isinstance(target, ast.Name) and isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value:
+                bound.setdefault(target.id, []).append((statement, statement.value))
+    if "machine" not in bound:
+        return
+    lines = re.split("\r\n|\r|\n", document.text)  # what ends a line in Python, and nothing else
+    last, value = bound["machine"][-1]
+    document.remember((), _place(lines, last))
+    once = {name: found[0][1] for name, found in bound.items() if len(found) == 1 and name != "machine"}
+    _walk(document, lines, once, (), value)
+
+
+def _targets(statement: ast.stmt) -> list[ast.expr]:
+    if isinstance(statement, ast.Assign):
+        return statement.targets
+    return [statement.target] if isinstance(statement, ast.AnnAssign) else []
+
+
+def _walk(document: Document, lines: list[str], names: dict[str, ast.expr], path: Path, value: ast.expr) -> None:
+    # Names that stand for lists of names can have more places than there is time to walk to.
+    if len(path) > DEPTH or document.full:
+        return
+    if isinstance(value, ast.Name):
+        value = names.get(value.id, value)
+    if isinstance(value, ast.Dict):
+        for key, part in zip(value.keys, value.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                document.remember((*path, key.value), _place(lines, key))
+                _walk(document, lines, names, (*path, key.value), part)
+    elif isinstance(value, ast.List) and not any(isinstance(part, ast.Starred) for part in value.elts):
+        for index, part in enumerate(value.elts):
+            document.remember((*path, index), _place(lines, part))
+            _walk(document, lines, names, (*path, index), part)
+
+
+def _place(lines: list[str], node: ast.stmt | ast.expr) -> Place:
+    # Python counts columns in bytes of UTF-8.
+    line = lines[node.lineno - 1] if node.lineno <= len(lines) else ""
+    return node.lineno, len(line.encode()[: node.col_offset].decode("utf-8", "replace")) + 1

@@ -1,0 +1,134 @@
+"""YAML that means what JSON would mean: no tags, anchors, aliases, merge keys or directives, one document.
+
+PyYAML gives the events, in C where it can; the tree is built here, so that nothing is expanded or constructed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from stateline.machine.definition.formats.document import Document, Unreadable
+from stateline.machine.problems import Path, Place
+from stateline.machine.spec import Json
+
+Event = Any
+"""One of ``yaml.events``."""
+
+
+def read_yaml(document: Document) -> None:
+    """Fill ``document`` from its text."""
+    import yaml
+
+    if found := re.search("[\x85\u2028\u2029]", document.text):
+        # YAML 1.1 ends a line there and would make a space of it, or drop the spaces around it, even in quotes.
+        words = f"not YAML: U+{ord(found[0]):04X} is a line break in YAML only"
+        hint = f'write "\\u{ord(found[0]):04x}" in double quotes'
+        document.findings.error((), "syntax", words, hint, at=_place_of(document.text, found.start()))
+        return
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        _read_stream(document, yaml.parse(document.text, Loader=loader))
+    except Unreadable:
+        pass
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        words = f"{error.context}: {error.problem}" if error.context and error.problem else str(error.problem)
+        place = (1, 1) if mark is None else (mark.line + 1, mark.column + 1)
+        document.findings.error((), "syntax", f"not YAML: {words}", _hint(words), at=place)
+    except yaml.reader.ReaderError as error:
+        document.findings.error((), "syntax", f"not YAML: {error.reason}", "remove it", at=_unprintable(document.text))
+    except RecursionError:
+        document.findings.error((), "too_deep", "nested too deep to read", "flatten the file")
+
+
+def _read_stream(document: Document, events: Iterator[Event]) -> None:
+    import yaml
+
+    for event in events:
+        if isinstance(event, yaml.DocumentStartEvent):
+            if document.whole:
+                raise document.stop(
+                    "multiple_documents", "a second document begins here", _place(event), "keep one machine per file"
+                )
+            if event.version or event.tags:
+                document.findings.error((), "yaml_directive", "YAML directives are not allowed", "remove the % line")
+            document.value = _value(document, events, next(events), ())
+            document.whole = True
+    if not document.whole:
+        document.findings.error((), "syntax", "the file is empty", "write a machine: stateline, name, stages")
+
+
+def _value(document: Document, events: Iterator[Event], event: Event, path: Path) -> Json:
+    import yaml
+
+    place = _place(event)
+    document.remember(path, place)
+    if isinstance(event, yaml.AliasEvent):
+        document.findings.unread(path, "yaml_alias", "YAML aliases are not allowed", "write the value out", place)
+        return None
+    _refuse_properties(document, event, path, place)
+    if isinstance(event, yaml.ScalarEvent):
+        if not event.implicit[0] or event.tag is not None:
+            return document.text_at(event.value, path, place)
+        return document.scalar(event.value, path, place) if event.value else None
+    document.enter(path, place)
+    if isinstance(event, yaml.SequenceStartEvent):
+        items: list[Json] = []
+        while not isinstance(event := next(events), yaml.SequenceEndEvent):
+            items.append(_value(document, events, event, (*path, len(items))))
+        return items
+    return _mapping(document, events, path)
+
+
+def _mapping(document: Document, events: Iterator[Event], path: Path) -> dict[str, Json]:
+    import yaml
+
+    members: dict[str, Json] = {}
+    while not isinstance(event := next(events), yaml.MappingEndEvent):
+        place = _place(event)
+        if not isinstance(event, yaml.ScalarEvent):
+            raise document.stop("bad_key", "a key must be text", place, "write a plain word as the key", path)
+        name = document.text_at(event.value, path, place)
+        _refuse_properties(document, event, (*path, name), place)
+        if event.implicit[0] and name in ("<<", ""):
+            code, what = ("yaml_merge", "merge keys") if name else ("bad_key", "empty keys")
+            hint = "write the keys out" if name else "write the key before the colon, in quotes if it is really empty"
+            document.findings.error(path, code, f"YAML {what} are not allowed", hint, at=place)
+            _value(document, events, next(events), (*path, name))
+            continue
+        document.key(members, (*path, name), place)
+        members[name] = _value(document, events, next(events), (*path, name))
+    return members
+
+
+def _refuse_properties(document: Document, event: Event, path: Path, place: Place) -> None:
+    if event.anchor is not None:
+        document.findings.error(path, "yaml_anchor", "YAML anchors are not allowed", "write the value out", at=place)
+    if event.tag is not None:
+        document.findings.error(
+            path, "yaml_tag", "YAML tags are not allowed", "remove the tag; quotes make text of a value", at=place
+        )
+
+
+def _place(event: Event) -> Place:
+    return event.start_mark.line + 1, event.start_mark.column + 1
+
+
+def _hint(words: str) -> str:
+    if "tab" in words or "\\t" in words:
+        return "indent with spaces"
+    if "mapping values are not allowed" in words:
+        return "put text that holds ': ' in quotes"
+    return "put text with special characters in quotes"
+
+
+def _unprintable(text: str) -> Place:
+    """Where the character is that YAML does not allow; the parser tells it in a unit that differs by implementation."""
+    bad = re.search("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
+    return _place_of(text, bad.start() if bad else 0)
+
+
+def _place_of(text: str, at: int) -> Place:
+    return text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)

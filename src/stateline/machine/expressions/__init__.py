@@ -1,0 +1,1 @@
+"""CEL expressions and JSON Schema. Pure."""

@@ -1,0 +1,1 @@
+"""Record exchanges with models and play them back."""

@@ -1,1 +1,0 @@
-"""Derive and refine a context."""

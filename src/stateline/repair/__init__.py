@@ -1,0 +1,1 @@
+"""Plan and apply repairs of a damaged store."""

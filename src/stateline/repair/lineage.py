@@ -1,0 +1,156 @@
+"""Which of the intact snapshots of a damaged scope make its chain, and where it has gaps. Pure: a survey in, data out.
+
+The newest is kept. A snapshot that is lost in the middle costs itself and nothing newer: the chain has a gap there and
+resumes at the newest one below it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+import msgspec
+
+from stateline.bundle.envelope import Pointer
+from stateline.bundle.repair_record import Gap, Losses, Lost, Resumed
+from stateline.repair.inventory import Item
+
+
+class Lineage(msgspec.Struct, kw_only=True):
+    """A chain, newest first. ``gaps`` and ``objects`` are losses that nothing on it declares yet. ``refused`` is set if
+    a snapshot does not stand in order under its child: then that one is damaged, and the rest is not to be used.
+    ``content`` is the newest one of which nothing is lost."""
+
+    chain: list[Item]
+    gaps: list[Gap]
+    objects: list[str]
+    refused: Item | None = None
+
+    @property
+    def tip(self) -> Item:
+        return self.chain[0]
+
+    @property
+    def content(self) -> Item | None:
+        return next((item for item in self.chain if not item.lost), None)
+
+
+def tip_of(items: dict[str, Item], pointer: Pointer | None) -> Item | None:
+    """Where the chain begins: the head, if it is intact, else the newest tip, which need not be that of the longest
+    chain: an older one may have come back from a backup. A pointer that was set back by more than
+    the one snapshot that a crash leaves behind is moved forward again; a newest snapshot that nobody acknowledged loses
+    nothing by being taken."""
+    parents = {item.prev_sha for item in items.values()}
+    tips = [item for item in items.values() if item.sha256 not in parents]
+    head = head_of(items, pointer)
+    if head is not None:
+        tips = [tip for tip in tips if tip.seq >= head.seq + 2 and _descends(tip, head, items)] or [head]
+    return max(tips, key=lambda item: (item.created_at, item.seq, item.sha256), default=None)
+
+
+def head_of(items: dict[str, Item], pointer: Pointer | None) -> Item | None:
+    """The snapshot that the pointer names, if it is intact and lies where the pointer says."""
+    head = items.get(pointer.sha256) if pointer is not None else None
+    return head if head is not None and pointer is not None and head.path == pointer.path else None
+
+
+def _descends(tip: Item, head: Item, items: dict[str, Item]) -> bool:
+    at: Item | None = tip
+    while at is not None and at.seq > head.seq:
+        below = items.get(at.prev_sha or "")
+        at = below if below is not None and below.path == at.prev and at.follows(below) else None
+    return at == head
+
+
+def trace(tip: Item, items: dict[str, Item]) -> Lineage:
+    """The chain from ``tip`` down, over gaps that were declared and such as are found now."""
+    return _Trace(tip, items).run()
+
+
+class _Trace:
+    def __init__(self, tip: Item, items: dict[str, Item]) -> None:
+        self.items = items
+        self.losses = Losses()
+        self.found = Lineage(chain=[tip], gaps=[], objects=[])
+        self._objects: dict[str, None] = {}
+        self._by_seq: dict[int, list[Item]] = {}
+        self._lengths: dict[str, int] = {}
+        for item in items.values():
+            self._by_seq.setdefault(item.seq, []).append(item)
+        self._seqs = sorted(self._by_seq)
+
+    def run(self) -> Lineage:
+        at: Item | None = self.found.tip
+        while at is not None:
+            # What a snapshot needs may be declared by a newer one only; what it says itself counts from here on.
+            self._objects.update(dict.fromkeys(sha for sha in at.lost if sha not in self.losses.objects))
+            self.losses.apply_losses(at.declares)
+            at = self._below(at)
+            if at is not None:
+                self.found.chain.append(at)
+        self.found.objects = list(self._objects)
+        return self.found
+
+    def _below(self, at: Item) -> Item | None:
+        if at.prev is None or at.prev_sha is None:
+            if at.origin_lost and at.prev_sha is not None and self.losses.gap(at.prev_sha) is None:
+                lost = Lost(at.origin.seq if at.origin else 0, at.prev_sha)
+                self.found.gaps.append(Gap(lost, None))
+            return None
+        parent = self._named(at.prev, at.prev_sha)
+        if parent is not None:
+            if not at.follows(parent):
+                self.found.refused = parent
+                return None
+            return parent
+        return self._over_the_gap(at, at.prev, Lost(at.seq - 1, at.prev_sha))
+
+    def _named(self, path: str, sha256: str) -> Item | None:
+        item = self.items.get(sha256)
+        return item if item is not None and item.path == path else None
+
+    def _over_the_gap(self, at: Item, path: str, lost: Lost) -> Item | None:
+        """Where the chain goes on below a lost snapshot: as it was declared, else at the newest one that fits."""
+        gap = self.losses.gap(lost.sha256)
+        while gap is not None and gap.resumes is not None:
+            below = self._named(gap.resumes.path, gap.resumes.sha256)
+            if below is not None:
+                if below.seq != gap.resumes.seq or below.seq >= at.seq or below.created_at >= at.created_at:
+                    self.found.refused = below
+                    return None
+                return below
+            path, lost = gap.resumes.path, Lost(gap.resumes.seq, gap.resumes.sha256)
+            gap = self.losses.gap(lost.sha256)
+        if gap is not None:
+            return None
+        below = self._newest_below(at, path, lost)
+        resumes = None if below is None else Resumed(below.path, below.seq, below.sha256)
+        self.found.gaps.append(Gap(lost, resumes))
+        return below
+
+    def _newest_below(self, at: Item, path: str, lost: Lost) -> Item | None:
+        """The newest snapshot that may have stood under the lost one; of several the one with the longest past."""
+        same = self.items.get(lost.sha256)
+        if same is not None and same.seq == lost.seq and at.created_at > same.created_at:
+            return same
+        # The lost one's time stands in its name.
+        time = path[len("state-") :].rpartition("-")[0]
+        for index in range(bisect_left(self._seqs, lost.seq) - 1, -1, -1):
+            below = self._by_seq[self._seqs[index]]
+            fitting = [item for item in below if item.time < time and item.created_at < at.created_at]
+            if fitting:
+                return max(fitting, key=lambda item: (self._length(item), item.created_at, item.sha256))
+        return None
+
+    def _length(self, item: Item) -> int:
+        """How many snapshots can be reached from this one without a gap."""
+        way: list[Item] = []
+        at: Item | None = item
+        while at is not None and at.sha256 not in self._lengths:
+            way.append(at)
+            parent = self._named(at.prev, at.prev_sha) if at.prev and at.prev_sha else None
+            at = parent if parent is not None and at.follows(parent) else None
+        length = self._lengths[at.sha256] if at is not None else 0
+        for passed in reversed(way):
+            length += 1
+            self._lengths[passed.sha256] = length
+        return length

@@ -1,0 +1,194 @@
+"""How a repair moves things out of the way. A protocol of its own, which a backend may have: nothing here compares
+before it swaps, so it is no part of what writers use.
+
+Nothing is deleted. What is in the way is renamed into one directory for each repair, ``ext-repair-…`` in the state dir,
+and never opened or followed. All of it passes the seam, and every step is durable before the next one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from stateline.bundle import canonical, naming
+from stateline.bundle.envelope import FORMAT, Pointer
+from stateline.errors import RequestError
+from stateline.store.local.atomic_write import discard, write_temporary
+from stateline.store.local.filesystem import Directory
+from stateline.store.local.os_errors import storage
+
+if TYPE_CHECKING:
+    from stateline.store.local.backend import LocalBackend
+    from stateline.store.protocol import Backend
+
+_LONGEST_NAME = 255
+"""[bytes] that common file systems allow in a name."""
+
+
+class Mending(Protocol):
+    """What a repair needs of a place besides reading and writing. Paths are relative to the state dir."""
+
+    aside: str | None
+    """The directory of this repair; None as long as nothing was set aside."""
+
+    def set_aside(self, path: str) -> str | None:
+        """Rename whatever lies at ``path`` into the directory of this repair; its path there, or None if nothing lies
+        there any more. Durable on return. Raises ``UnsafePathError`` or ``StorageError``."""
+
+    def renew_store_file(self) -> None:
+        """Make a new ``stateline.json``, what is there set aside first. Durable on return."""
+
+    def replace_pointer(self, scope: str, new: Pointer) -> str | None:
+        """Make ``new`` the head, whatever lies there; what does is kept aside, and its path there is given. There is no
+        moment without a pointer, but where that is a directory. The scope's lock must be held, and ``new`` be durable.
+        Durable on return."""
+
+
+@runtime_checkable
+class Mendable(Protocol):
+    """A backend that can be mended."""
+
+    def mending(self, stamp: str) -> Mending:
+        """For one repair, begun at the time ``stamp`` (RFC 3339 without colons)."""
+
+
+def mending_of(backend: Backend, stamp: str) -> Mending:
+    """Raises ``RequestError`` for a backend that cannot be mended."""
+    if isinstance(backend, Mendable):
+        return backend.mending(stamp)
+    raise RequestError(
+        f"a store in {backend.describe()} cannot be mended; nothing was changed",
+        hint="repair works on a state dir; look after the damage where the data is kept",
+    )
+
+
+class LocalMending:
+    """Mending of a state dir. Safe beside writers, as long as the caller holds the lock of the scope concerned."""
+
+    def __init__(self, backend: LocalBackend, stamp: str) -> None:
+        self.backend = backend
+        self.fs = backend.fs
+        self.aside: str | None = None
+        self._name = f"{naming.EXTENSION}repair-{stamp}-{os.urandom(2).hex()}"
+        self._taken: set[str] = set()
+
+    def set_aside(self, path: str) -> str | None:
+        with self._root() as root, storage(f"set {self.backend.path}/{path} aside"):
+            try:
+                return self._set_aside(root, path)
+            except FileNotFoundError:
+                return None
+
+    def _set_aside(self, root: Directory, path: str) -> str:
+        place, _, base = path.rpartition("/")
+        with self._open(root, place) as source:
+            self.fs.stat(source, base)  # before a directory is made or a name taken for it
+            with self._aside(root) as target:
+                name = self._free_name(path)
+                self.fs.rename(source, base, target, name)
+                # First where it went: a power loss between the two may show it twice, and never nowhere.
+                self.backend.state_dir.sync(target)
+            self.backend.state_dir.sync(source)
+            return f"{self._name}/{name}"
+
+    def renew_store_file(self) -> None:
+        with self._root() as root, storage(f"write {self.backend.path}/{naming.STORE_FILE}"):
+            with suppress(FileNotFoundError):
+                self._set_aside(root, naming.STORE_FILE)
+            data = canonical.encode({"format": FORMAT, "store_id": os.urandom(16).hex()})
+            self._replace(root, naming.STORE_FILE, data)
+
+    def replace_pointer(self, scope: str, new: Pointer) -> str | None:
+        kept: str | None = None
+        path = f"{naming.checked_scope(scope)}/{naming.POINTER}"
+        doing = f"write {self.backend.path}/{path}"
+        with self._root() as root, storage(doing), self._open(root, scope) as directory:
+            with suppress(FileNotFoundError):
+                if self.fs.stat(directory, naming.POINTER).kind == "directory":
+                    kept = self._set_aside(root, path)
+                else:
+                    kept = self._keep(root, directory, path)
+            self._replace(directory, naming.POINTER, new.encode())
+        return kept
+
+    def _keep(self, root: Directory, directory: Directory, path: str) -> str:
+        """A second name for the pointer, aside; or the only one, where the file system has no hard links."""
+        with self._aside(root) as target:
+            name = self._free_name(path)
+            try:
+                self.fs.link(directory, naming.POINTER, target, name)
+            except FileNotFoundError:
+                raise
+            except OSError:
+                # The new head is published by now, so nobody takes the scope for one that was never begun.
+                return self._set_aside(root, path)
+            self.backend.state_dir.sync(target)
+            return f"{self._name}/{name}"
+
+    def _replace(self, directory: Directory, name: str, data: bytes) -> None:
+        """Put a whole and durable file in the place of whatever has the name, at once."""
+        temporary = write_temporary(self.fs, directory, data, durable=True)
+        try:
+            self.fs.rename(directory, temporary, directory, name)
+        except BaseException:
+            discard(self.fs, directory, temporary)
+            raise
+        self.backend.state_dir.sync(directory)
+
+    @contextmanager
+    def _root(self) -> Iterator[Directory]:
+        """The state dir, in which a writer may write. Its store file may be what is to be mended."""
+        self.backend.state_dir.require_sound()
+        with storage(f"open {self.backend.path}"):
+            self.backend.state_dir.require_safe_parents()
+            root = self.fs.open_root(self.backend.path)
+            try:
+                self.backend.state_dir.require_safe(root)
+                yield root
+            finally:
+                self.fs.close_directory(root)
+
+    @contextmanager
+    def _open(self, root: Directory, place: str) -> Iterator[Directory]:
+        """A directory below the root, a handle of its own; the root itself for ""."""
+        directory, opened = root, []
+        try:
+            for part in place.split("/") if place else []:
+                directory = self.fs.open_directory(directory, part)
+                opened.append(directory)
+            yield directory
+        finally:
+            for each in opened:
+                self.fs.close_directory(each)
+
+    @contextmanager
+    def _aside(self, root: Directory) -> Iterator[Directory]:
+        """The directory of this repair, made when something has to go there."""
+        if self.aside is None:
+            with suppress(FileExistsError):
+                self.fs.make_directory(root, self._name)
+            self.backend.state_dir.sync(root)
+            self.aside = self._name
+        with self._open(root, self._name) as directory:
+            yield directory
+
+    def _free_name(self, path: str) -> str:
+        """A name for ``path`` in the directory of this repair: the path made flat, cut where it is too long."""
+        flat = path.replace("/", "__")
+        number, name = 1, _cut(flat, "")
+        while name in self._taken:
+            number += 1
+            name = _cut(flat, f"-{number}")
+        self._taken.add(name)
+        return name
+
+
+def _cut(flat: str, suffix: str) -> str:
+    raw = os.fsencode(flat)
+    end = os.fsencode(suffix)
+    if len(raw) + len(end) > _LONGEST_NAME:
+        end = f"-{canonical.sha256(raw)[:8]}".encode() + end
+        raw = raw[: _LONGEST_NAME - len(end)]
+    return os.fsdecode(raw + end)

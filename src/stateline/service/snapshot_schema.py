@@ -1,0 +1,108 @@
+"""The JSON Schema (2020-12) of snapshots, generated from the types by which they are read.
+
+The envelope holds for every kind; for runs, contexts and machine records ``state`` and ``event`` are told as well.
+An event without a ``type`` was not written by Stateline's own commands, whatever the kind; of its snapshot only the
+envelope is told. Digests, links between files and canonical form are beyond a schema: ``verify`` checks them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from stateline.bundle.canonical import Json
+from stateline.bundle.envelope import Envelope
+from stateline.contexts.prepare import ContextState
+from stateline.engine.event_codec import RunEvent
+from stateline.engine.record import MachineRecord
+from stateline.machine.decider.run import RunState
+from stateline.machine.definition.editor_schema import DIALECT
+from stateline.model.protocol import Usage
+
+_DEFS = "#/$defs/"
+_TAKEN_OUT = ("array", "object", "string")
+"""Types of values that may be objects of the store. At the place of one, in a state, stands null."""
+
+
+class ContextEvent(msgspec.Struct):
+    """The event of a snapshot in a context's chain. What has a default is there only if a model was asked."""
+
+    type: str
+    by: str
+    text: str | None
+    settings: dict[str, Json]
+    unset: list[str] = []
+    prompts: list[str] = []
+    usage: Usage | None = None
+    request: str = ""
+
+
+class RecordState(msgspec.Struct):
+    """The state of a machine record: the SHA-256 of the file's bytes."""
+
+    machine: str
+
+
+class RecordEvent(msgspec.Struct):
+    """The event of a machine record: the run that was started from the file at ``path``."""
+
+    type: str
+    run: str
+    path: str
+    live: list[str]
+
+
+_KINDS = {"run": (RunState, RunEvent), "context": (ContextState, ContextEvent), "machine": (RecordState, RecordEvent)}
+"""The types of ``state`` and ``event`` by the snapshot's kind."""
+
+
+def snapshot_schema() -> dict[str, Json]:
+    """The schema, whole in itself."""
+    defs = _components(Envelope, *(event for _, event in _KINDS.values()))
+    for state, _ in _KINDS.values():
+        defs |= {name: _with_nulls(part) for name, part in _components(state).items()}
+    run = defs["RunState"]
+    run["properties"]["machine"] = _with_nulls(_components(MachineRecord)["MachineRecord"])
+    run["required"] = [*run["required"], "machine"]
+    envelope = defs.pop("Envelope")
+    envelope["properties"].pop("extra")  # where the reader keeps members that it does not know
+    return {
+        "$schema": DIALECT,
+        **envelope,
+        "title": "Stateline snapshot",
+        "required": [*envelope["required"], "objects", "version"],
+        "allOf": [_of_kind(kind, state.__name__, event.__name__) for kind, (state, event) in _KINDS.items()],
+        "$defs": defs,
+    }
+
+
+def _components(*types: type) -> dict[str, Json]:
+    """Definitions by name, of these types and of those that they name."""
+    _, found = msgspec.json.schema_components(types, ref_template=_DEFS + "{name}")
+    for part in found.values():
+        part["description"] = " ".join(part.get("description", "").split())
+    return found
+
+
+def _of_kind(kind: str, state: str, event: str) -> dict[str, Json]:
+    return {
+        "if": {"properties": {"kind": {"const": kind}, "event": {"required": ["type"]}}},
+        "then": {"properties": {"state": {"$ref": _DEFS + state}, "event": {"$ref": _DEFS + event}}},
+    }
+
+
+def _with_nulls(schema: dict[str, Json]) -> dict[str, Json]:
+    """``schema`` of an object, with null allowed wherever a part of the value may have been taken out."""
+    changed = dict(schema)
+    if "properties" in schema:
+        changed["properties"] = {name: _or_null(part) for name, part in schema["properties"].items()}
+    for key in ("additionalProperties", "items"):
+        if isinstance(schema.get(key), dict):
+            changed[key] = _or_null(schema[key])
+    return changed
+
+
+def _or_null(schema: dict[str, Json]) -> dict[str, Json]:
+    changed = _with_nulls(schema)
+    if schema.get("type") not in _TAKEN_OUT and "$ref" not in schema:
+        return changed
+    return {"anyOf": [changed, {"type": "null"}]}

@@ -1,0 +1,1 @@
+"""The local backend: one directory of plain files."""

@@ -1,0 +1,144 @@
+"""What makes a place unsafe to write to, and what a user should know about a file system.
+
+A state dir decides what is executed and believed later, so whoever can change it can change both. Writers refuse
+such places, readers report them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+
+import msgspec
+
+from stateline.store.local.filesystem import Filesystem, Stat
+
+NETWORK = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "ceph", "glusterfs", "fuse.sshfs", "fuse.s3fs"}
+)
+_LINKS = 40
+"""How many symlinks a path may lead through, as in the kernel."""
+
+
+class Danger(msgspec.Struct, frozen=True):
+    """One reason not to trust a place: a stable ``code``, the ``reason``, and the ``fix``."""
+
+    code: str
+    reason: str
+    fix: str
+
+
+def danger(found: Stat, path: str, kind: str) -> Danger | None:
+    """Why ``path``, which should be a ``kind`` ("directory" or "file"), must not be written to, or None.
+
+    Where the platform has no owners (Windows) only the kind is checked.
+    """
+    if found.kind == "symlink":
+        return Danger("symlink", f"{path} is a symbolic link", "name the real directory")
+    if found.kind != kind:
+        return Danger("not_regular", f"{path} is not a {kind}", f"move it away, and let stateline make the {kind}")
+    if sys.platform == "win32":
+        return None
+    if found.uid != os.geteuid():
+        return Danger(
+            "foreign_owner",
+            f"{path} belongs to user {found.uid}, not to you ({os.geteuid()})",
+            "use a state dir of your own (--state-dir), or run as its owner",
+        )
+    if found.mode & 0o077:
+        return Danger(
+            "open_mode",
+            f"{path} has mode {found.mode:04o}: others may use it",
+            f"chmod {'700' if kind == 'directory' else '600'} {path}",
+        )
+    return None
+
+
+def open_parents(fs: Filesystem, path: str) -> list[Danger]:
+    """The directories above ``path`` in which others may put something else in its place; one ``stat`` for each.
+
+    All directories are looked at in which a part of the way is looked up, those that symlinks lead through included.
+    ``path`` is absolute; what is missing of it is not looked for. Raises OSError for what cannot be looked at.
+    """
+    if sys.platform == "win32":
+        return []
+    found: list[Danger] = []
+    seen: set[str] = set()
+    place, rest, links = "/", [part for part in path.split("/") if part][::-1], 0
+    _note_parent(fs.stat_path(place), place, seen, found)
+    # The last part is the state dir, which has stricter rules of its own.
+    while len(rest) > 1:
+        part = rest.pop()
+        if part in ("", ".", ".."):
+            place = os.path.dirname(place) if part == ".." else place
+            continue
+        step = os.path.join(place, part)
+        try:
+            stat_of = fs.stat_path(step)
+        except (FileNotFoundError, NotADirectoryError):
+            break
+        if stat_of.kind != "symlink":
+            place = step
+            _note_parent(stat_of, place, seen, found)
+            continue
+        links += 1
+        if links > _LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        target = fs.read_link(step)
+        rest += target.split("/")[::-1]
+        place = "/" if target.startswith("/") else place
+    return found
+
+
+def _note_parent(stat_of: Stat, path: str, seen: set[str], found: list[Danger]) -> None:
+    if path in seen:
+        return
+    seen.add(path)
+    if not stat_of.mode & 0o022 or stat_of.mode & stat.S_ISVTX:
+        return
+    if stat_of.mode & 0o002 or not _is_private_group(stat_of.gid):
+        reason = f"{path}, above the state dir, has mode {stat_of.mode:04o}: others may put something else in its place"
+        fix = f"chmod go-w {path}, or say --trust-parent if all who may write there are trusted"
+        found.append(Danger("open_parent", reason, fix))
+
+
+def _is_private_group(gid: int) -> bool:
+    """Whether the group is the caller's own and nobody else is in it. What cannot be told is not private."""
+    import grp
+    import pwd
+
+    try:
+        me = pwd.getpwuid(os.geteuid())
+        members = set(grp.getgrgid(gid).gr_mem)
+        if me.pw_gid != gid or members - {me.pw_name}:
+            return False
+        # A group that all users have by default (`users`, `staff`) names none of them.
+        return all(user.pw_gid != gid or user.pw_uid == me.pw_uid for user in pwd.getpwall())
+    except (KeyError, OSError):
+        return False
+
+
+def network_warning(path: str, identity: tuple[int, int]) -> str | None:
+    """A sentence if ``path`` lies on a network file system, where locks and syncs may not hold; else None.
+
+    ``identity`` is (device, inode). Linux only; elsewhere nothing is known and nothing is said.
+    """
+    device = identity[0]
+    # File systems on a disk have a device number of their own; only the others are looked up.
+    if sys.platform != "linux" or os.major(device) != 0:
+        return None
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+            number = f"{os.major(device)}:{os.minor(device)}"
+            for line in mounts:
+                fields = line.split()
+                if fields[2] == number and (name := fields[fields.index("-") + 1]) in NETWORK:
+                    return (
+                        f"{path} is on a network file system ({name}): locks and durability are not promised there; "
+                        "prefer a local disk"
+                    )
+    except (OSError, ValueError, IndexError):
+        return None
+    return None

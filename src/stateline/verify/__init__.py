@@ -1,0 +1,1 @@
+"""Check a store: chains, objects, anchors, findings."""
