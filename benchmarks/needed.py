@@ -27,7 +27,7 @@ _STORE = [
     *("hashlib", "_hashlib", "_sha2", "_blake2", "datetime", "_datetime", "threading"),
 ]
 _READ = [
-    *("stateline.cli.audit", "stateline.history", "stateline.history.heads", "stateline.history.revision"),
+    *("stateline.cli.audit", "stateline.history", "stateline.history.revision"),
     *("stateline.bundle.terminal",),
 ]
 _RUN = [

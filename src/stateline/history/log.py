@@ -10,7 +10,6 @@ import msgspec
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
 from stateline.errors import IntegrityError, NewerVersionError, StorageError, UnsafePathError
-from stateline.history.heads import head
 from stateline.store.store import Snapshot, Store
 from stateline.verify.findings import Finding
 
@@ -161,7 +160,7 @@ def scopes(store: Store) -> Scopes:
     findings: list[Finding] = []
     for scope in store.backend.scopes():
         try:
-            newest = head(store, scope)
+            newest = store.read_head(scope)
         except (IntegrityError, NewerVersionError, UnsafePathError, StorageError) as error:
             findings.append(Finding.of(error, None, f"{scope}/{naming.POINTER}"))
             continue

@@ -14,7 +14,6 @@ from stateline.errors import (
     StatelineError,
     UnsafePathError,
 )
-from stateline.history.heads import head
 from stateline.store.protocol import BlobMissingError
 from stateline.store.store import Snapshot, Store
 
@@ -59,7 +58,7 @@ def _head(store: Store, key: str) -> Snapshot | None:
     # A key with a lone surrogate (a command line that is not UTF-8) has no hash, so it has no scope either.
     if ":" not in key or not key.isprintable():
         return None
-    return head(store, naming.scope_hash(key))
+    return store.read_head(naming.scope_hash(key))
 
 
 def _known(store: Store, key: str) -> Snapshot:

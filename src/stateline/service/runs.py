@@ -12,7 +12,6 @@ from stateline.bundle import naming
 from stateline.bundle.canonical import Json
 from stateline.engine.record import Run, load_run, read_run, run_scope
 from stateline.errors import ConflictError, IntegrityError, NotFoundError, RequestError, StatelineError
-from stateline.history.heads import head as head_of
 from stateline.process.signals import Signals, shield
 from stateline.service.outcome import outcome, waiting
 from stateline.store.store import WAIT, Snapshot, Store
@@ -59,7 +58,7 @@ def _heads(store: Store, unread: list[Unread]) -> Iterator[Snapshot]:
     """The head of every run, in no order; fills ``unread``. One at a time: there may be 100,000."""
     for scope in store.backend.scopes():
         try:
-            head = head_of(store, scope)
+            head = store.read_head(scope)
         except StatelineError as error:
             unread.append(Unread(scope, error))
             continue

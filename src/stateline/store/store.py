@@ -212,6 +212,24 @@ class Store:
                 return True
         return False
 
+    def read_head(self, scope: str) -> Snapshot | None:
+        """Return the head of the scope with that hash, or None for a scope that does not exist. Never writes.
+
+        Raises ``IntegrityError`` for a damaged pointer or head, or for a missing pointer beside snapshots that a first
+        save cannot have left behind.
+        """
+        pointer = self.backend.read(scope)
+        if pointer is None and self.holds_more_than_a_first(scope):
+            # A first save may have finished since the pointer was read, so read it again.
+            pointer = self.backend.read(scope)
+            if pointer is None and self.holds_more_than_a_first(scope):
+                raise IntegrityError(
+                    f"the pointer {scope}/{naming.POINTER} is missing, but its snapshots exist",
+                    finding="missing",
+                    hint=_DAMAGE,
+                )
+        return None if pointer is None else self.read_snapshot(scope, pointer)
+
     def _put_parts(self, parts: Split, known: set[Ref]) -> None:
         """Keep the objects of a split value, parts before wholes; those that are ``known`` are there already.
 
@@ -280,18 +298,11 @@ class Scope:
         Raises ``IntegrityError``, naming the newest intact snapshot, when the pointer or what it names is damaged.
         """
         try:
-            pointer = self.store.backend.read(self.hash)
-            if pointer is None and self.store.holds_more_than_a_first(self.hash):
-                # A first save may have ended since the pointer was looked for; only a second look tells.
-                pointer = self.store.backend.read(self.hash)
-                if pointer is None:
-                    self._require_empty()
-            if pointer is None:
-                return None
-            head = self.store.read_snapshot(self.hash, pointer)
+            head = self.store.read_head(self.hash)
         except IntegrityError as error:
             raise self.with_way_out(error) from None
-        self.store.apply_losses(head)
+        if head is not None:
+            self.store.apply_losses(head)
         return head
 
     def load(self) -> Snapshot:
