@@ -13,14 +13,14 @@ from unittest import mock
 
 import msgspec
 from crash.disk import ModelFs, Written
-from crash.workloads import Note, Witness, _WitnessedMending
+from crash.workloads import Note, Witness, WitnessedQuarantine
 
 from stateline.bundle import naming
 from stateline.bundle.envelope import Pointer
 from stateline.engine import calls, loop, step
 from stateline.machine.decider.run import Intended
 from stateline.repair import quarantine
-from stateline.repair.quarantine import LocalMending
+from stateline.repair.quarantine import LocalQuarantine
 from stateline.store import durability, store
 from stateline.store.local import atomic_write, backend, lock
 from stateline.store.local.backend import LocalBackend
@@ -279,23 +279,23 @@ def _litter_left() -> AbstractContextManager[Any]:
 
 def _repair_unsynced() -> AbstractContextManager[Any]:
     """A repair moves the pointer and does not wait for the disk."""
-    replace = LocalMending._replace
+    replace = LocalQuarantine._replace
 
-    def quick(mender: LocalMending, directory: Directory, name: str, data: bytes) -> None:
+    def quick(mender: LocalQuarantine, directory: Directory, name: str, data: bytes) -> None:
         with mock.patch.object(mender.fs, "sync_directory", _nothing):
             replace(mender, directory, name, data)
 
-    return mock.patch.object(LocalMending, "_replace", quick)
+    return mock.patch.object(LocalQuarantine, "_replace", quick)
 
 
 def _repair_forgets() -> AbstractContextManager[Any]:
     """A repair moves the pointer before its own snapshot is durable."""
 
-    def first(mender: _WitnessedMending, scope: str, new: Pointer) -> str | None:
-        return LocalMending.replace_pointer(mender, scope, new)
+    def first(mender: WitnessedQuarantine, scope: str, new: Pointer) -> str | None:
+        return LocalQuarantine.replace_pointer(mender, scope, new)
 
     unsynced = mock.patch.object(LocalBackend, "_sync", _nothing)
-    return _both(unsynced, mock.patch.object(quarantine.LocalMending, "_keep", _nothing))
+    return _both(unsynced, mock.patch.object(quarantine.LocalQuarantine, "_keep", _nothing))
 
 
 def _effect_first() -> AbstractContextManager[Any]:
@@ -381,45 +381,45 @@ def _unmarked_early() -> AbstractContextManager[Any]:
 def _set_aside_for_good() -> AbstractContextManager[Any]:
     """What is in a repair's way is deleted."""
 
-    def unlinked(mender: LocalMending, root: Directory, path: str) -> str:
+    def unlinked(mender: LocalQuarantine, root: Directory, path: str) -> str:
         place, _, base = path.rpartition("/")
         with mender._open(root, place) as source, mender._aside(root):
             mender.fs.unlink(source, base)
             mender.fs.sync_directory(source)
             return mender._free_name(path)
 
-    return mock.patch.object(LocalMending, "_set_aside", unlinked)
+    return mock.patch.object(LocalQuarantine, "_set_aside", unlinked)
 
 
 def _set_aside_unsynced() -> AbstractContextManager[Any]:
     """A repair does not wait for what it sets aside."""
-    set_aside = LocalMending._set_aside
+    set_aside = LocalQuarantine._set_aside
 
-    def quick(mender: LocalMending, root: Directory, path: str) -> str:
+    def quick(mender: LocalQuarantine, root: Directory, path: str) -> str:
         with mock.patch.object(mender.fs, "sync_directory", _nothing):
             return set_aside(mender, root, path)
 
-    return mock.patch.object(LocalMending, "_set_aside", quick)
+    return mock.patch.object(LocalQuarantine, "_set_aside", quick)
 
 
 def _aside_unsynced() -> AbstractContextManager[Any]:
     """The directory for what is set aside is made, and its own name is not synced."""
-    aside = LocalMending._aside
+    aside = LocalQuarantine._aside
 
     @contextmanager
-    def unsynced(mender: LocalMending, root: Directory) -> Iterator[Directory]:
+    def unsynced(mender: LocalQuarantine, root: Directory) -> Iterator[Directory]:
         if mender.aside is None:
             mender.fs.make_directory(root, mender._name)
             mender.aside = mender._name
         with aside(mender, root) as directory:
             yield directory
 
-    return mock.patch.object(LocalMending, "_aside", unsynced)
+    return mock.patch.object(LocalQuarantine, "_aside", unsynced)
 
 
 def _no_old_pointer_kept() -> AbstractContextManager[Any]:
     """A repair writes the new pointer over the damaged one and keeps nothing of it."""
-    return mock.patch.object(LocalMending, "_keep", _nothing)
+    return mock.patch.object(LocalQuarantine, "_keep", _nothing)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from stateline.contexts.prepare import prepare as prepare_context
 from stateline.engine.dependencies import Means
 from stateline.errors import ConflictError
 from stateline.model.protocol import Reply, Request, Told, ToolCall
-from stateline.repair.quarantine import LocalMending
+from stateline.repair.quarantine import LocalQuarantine, quarantine_for
 from stateline.service.execute import Call, Options, execute
 from stateline.service.outcome import Outcome
 from stateline.service.repair import apply_repair
@@ -93,11 +93,8 @@ class Witness(LocalBackend):
         super().remove(scope)
         self._listener(Note("removed", scope))
 
-    def mending(self, stamp: str) -> LocalMending:
-        return _WitnessedMending(self, stamp, self._listener)
 
-
-class _WitnessedMending(LocalMending):
+class WitnessedQuarantine(LocalQuarantine):
     """A repair, with the same listener."""
 
     def __init__(self, backend: LocalBackend, stamp: str, listener: Listener) -> None:
@@ -108,6 +105,11 @@ class _WitnessedMending(LocalMending):
         kept = super().replace_pointer(scope, new)
         self._listener(Note("head", scope, new.path, new.sha256))
         return kept
+
+
+@quarantine_for.register
+def _witnessed(backend: Witness, stamp: str) -> WitnessedQuarantine:
+    return WitnessedQuarantine(backend, stamp, backend._listener)
 
 
 class Place:

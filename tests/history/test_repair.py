@@ -615,14 +615,14 @@ def test_an_intact_or_absent_store_is_left_alone(
     assert not (tmp_path / "none").exists()
 
 
-def test_a_backend_that_cannot_be_mended_is_refused(open_store: Callable[..., Store]) -> None:
+def test_a_backend_without_quarantine_is_refused(open_store: Callable[..., Store]) -> None:
     store = open_store()
     saved = [store.scope(KEY).save({"n": n}) for n in range(3)]
     backend = store.backend
     assert isinstance(backend, MemoryBackend)
     del backend._blobs[f"{HASH}/{saved[2].path}"]
     assert not plan(store).ok
-    with pytest.raises(RequestError, match="cannot be mended"):
+    with pytest.raises(RequestError, match="cannot be repaired"):
         repair(store)
 
 

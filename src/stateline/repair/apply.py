@@ -15,7 +15,7 @@ from stateline.errors import StatelineError
 from stateline.repair.inventory import Bad, Item, Stray
 from stateline.repair.lineage import Lineage, head_of
 from stateline.repair.plan import Action, Blocked, LostSnapshot, ScopePlan, StorePlan, Word, plan_scope, plan_store
-from stateline.repair.quarantine import Mending, mending_of
+from stateline.repair.quarantine import Quarantine, quarantine_for
 from stateline.repair.republish import republish
 from stateline.store.integrity import Objects, is_good_object, out_of_kind
 from stateline.store.store import WAIT, Snapshot, Store
@@ -84,14 +84,14 @@ def repair(store: Store, key: str | None = None, *, carry: Carry = carry_all, wa
     """Set aside what is damaged, and let each scope go on from the newest snapshot of which nothing is lost; each
     under its lock, for which ``wait`` [s] is the bound. A scope that cannot be repaired keeps no other from it.
 
-    Raises ``RequestError`` for a backend that cannot be mended, ``NotFoundError`` for a ``key`` whose scope does not exist,
+    Raises ``RequestError`` for a backend that cannot be repaired, ``NotFoundError`` for a ``key`` whose scope does not exist,
     ``UnsafePathError`` or ``StorageError`` for a state dir in which nothing can be written.
     """
     report = verify(store, key)
     if not _damage(report):
         return Repair(ok=True, applied=False)
     stamp = store.now(None).replace(":", "")
-    work = _Mender(store, mending_of(store.backend, stamp), carry, wait)
+    work = _Mender(store, quarantine_for(store.backend, stamp), carry, wait)
     for _ in range(PASSES):
         done = len(work.actions)
         work.blocked = []
@@ -99,7 +99,7 @@ def repair(store: Store, key: str | None = None, *, carry: Carry = carry_all, wa
         report = _verified(store, key)
         if report.ok or len(work.actions) == done:
             break
-    return work.result(report, applied=True, aside=work.mending.aside)
+    return work.result(report, applied=True, aside=work.quarantine.aside)
 
 
 def _damage(report: Report) -> list[Finding]:
@@ -197,9 +197,9 @@ class _Work:
 class _Mender(_Work):
     """A repair under way."""
 
-    def __init__(self, store: Store, mending: Mending, carry: Carry, wait: float) -> None:
+    def __init__(self, store: Store, quarantine: Quarantine, carry: Carry, wait: float) -> None:
         super().__init__(store)
-        self.mending = mending
+        self.quarantine = quarantine
         self.carry = carry
         self.wait = wait
 
@@ -207,7 +207,7 @@ class _Mender(_Work):
         """The store's own file first, since nothing is locked without it; objects before the scopes that miss them."""
         self.blocked += plan.blocked
         if plan.renew:
-            self.mending.renew_store_file()
+            self.quarantine.renew_store_file()
             self._note("renew", None, naming.STORE_FILE, f"{plan.renew}; the store has a new id")
         self.store.backend.prepare()
         for bad in plan.aside:
@@ -231,7 +231,7 @@ class _Mender(_Work):
             self.blocked.append(Blocked.of(error, None, bad.path))
 
     def _aside(self, scope: str | None, bad: Bad) -> str | None:
-        to = self.mending.set_aside(bad.path)
+        to = self.quarantine.set_aside(bad.path)
         if to is not None:
             self._note("set_aside", scope, bad.path, bad.code, to)
         return to
@@ -247,7 +247,7 @@ class _Mender(_Work):
             if plan.blocked:
                 return
             if plan.whole:
-                to = self.mending.set_aside(scope)
+                to = self.quarantine.set_aside(scope)
                 self._note("remove_scope", plan.name, scope, "no snapshot of it is whole", to)
                 return
             moved = self._put_back(plan)
@@ -285,7 +285,7 @@ class _Mender(_Work):
             kept = None
             self.store.backend.swap(survey.scope, survey.pointer, tip.pointer)
         else:
-            kept = self.mending.replace_pointer(survey.scope, tip.pointer)
+            kept = self.quarantine.replace_pointer(survey.scope, tip.pointer)
         self._note("move_head", plan.name, f"{survey.scope}/{naming.POINTER}", f"to snapshot {tip.seq}", kept)
 
     def _snapshot(self, scope: str, item: Item) -> Snapshot:

@@ -1,7 +1,6 @@
-"""How a repair moves things out of the way. A protocol of its own, which a backend may have: nothing here compares
-before it swaps, so it is no part of what writers use.
+"""Quarantine of a repair: move damaged files out of the way, and replace a pointer without a compare-and-swap.
 
-Nothing is deleted. What is in the way is renamed into one directory for each repair, ``ext-repair-…`` in the state dir,
+Nothing is deleted. Files in the way are renamed into one directory for each repair, ``ext-repair-…`` in the state dir,
 and never opened or followed. All of it passes the seam, and every step is durable before the next one.
 """
 
@@ -10,25 +9,24 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from functools import singledispatch
+from typing import Protocol
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import FORMAT, Pointer
 from stateline.errors import RequestError
 from stateline.store.local.atomic_write import discard, write_temporary
+from stateline.store.local.backend import LocalBackend
 from stateline.store.local.filesystem import Directory
 from stateline.store.local.os_errors import storage
-
-if TYPE_CHECKING:
-    from stateline.store.local.backend import LocalBackend
-    from stateline.store.protocol import Backend
+from stateline.store.protocol import Backend
 
 _LONGEST_NAME = 255
 """[bytes] that common file systems allow in a name."""
 
 
-class Mending(Protocol):
-    """What a repair needs of a place besides reading and writing. Paths are relative to the state dir."""
+class Quarantine(Protocol):
+    """Operations of a repair that writers do not have. Paths are relative to the state dir."""
 
     aside: str | None
     """The directory of this repair; None as long as nothing was set aside."""
@@ -46,26 +44,8 @@ class Mending(Protocol):
         Durable on return."""
 
 
-@runtime_checkable
-class Mendable(Protocol):
-    """A backend that can be mended."""
-
-    def mending(self, stamp: str) -> Mending:
-        """For one repair, begun at the time ``stamp`` (RFC 3339 without colons)."""
-
-
-def mending_of(backend: Backend, stamp: str) -> Mending:
-    """Raises ``RequestError`` for a backend that cannot be mended."""
-    if isinstance(backend, Mendable):
-        return backend.mending(stamp)
-    raise RequestError(
-        f"a store in {backend.describe()} cannot be mended; nothing was changed",
-        hint="repair works on a state dir; look after the damage where the data is kept",
-    )
-
-
-class LocalMending:
-    """Mending of a state dir. Safe beside writers, as long as the caller holds the lock of the scope concerned."""
+class LocalQuarantine:
+    """Quarantine in a state dir. Safe beside writers, as long as the caller holds the lock of the scope concerned."""
 
     def __init__(self, backend: LocalBackend, stamp: str) -> None:
         self.backend = backend
@@ -192,3 +172,20 @@ def _cut(flat: str, suffix: str) -> str:
         end = f"-{canonical.sha256(raw)[:8]}".encode() + end
         raw = raw[: _LONGEST_NAME - len(end)]
     return os.fsdecode(raw + end)
+
+
+@singledispatch
+def quarantine_for(backend: Backend, stamp: str) -> Quarantine:
+    """Return the quarantine of a repair that began at the time ``stamp`` (RFC 3339 without colons).
+
+    Raises ``RequestError`` for a backend that has none registered.
+    """
+    raise RequestError(
+        f"a store in {backend.describe()} cannot be repaired; nothing was changed",
+        hint="`repair` works on a state dir; repair this store where its data is kept",
+    )
+
+
+@quarantine_for.register
+def _local(backend: LocalBackend, stamp: str) -> Quarantine:
+    return LocalQuarantine(backend, stamp)

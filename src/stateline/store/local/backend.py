@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stateline.bundle import naming
 from stateline.bundle.envelope import Pointer, read_pointer
@@ -32,9 +32,6 @@ from stateline.store.local.os_errors import REPAIR, storage
 from stateline.store.local.permissions import Danger, danger
 from stateline.store.local.state_dir import SMALL_FILE, StateDir
 from stateline.store.protocol import FAST, FULL, BlobMissingError, Durability
-
-if TYPE_CHECKING:
-    from stateline.repair.quarantine import LocalMending
 
 WAIT = 10.0
 """[s] that a swap outside the lock waits for it."""
@@ -78,12 +75,6 @@ class LocalBackend:
 
     def require_writable(self) -> None:
         self.state_dir.require_writable()
-
-    def mending(self, stamp: str) -> LocalMending:
-        """How a repair moves things out of the way, for one that begins at the time ``stamp``."""
-        from stateline.repair.quarantine import LocalMending
-
-        return LocalMending(self, stamp)
 
     # -- directories -----------------------------------------------------------------------------------------------
 
