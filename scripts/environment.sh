@@ -1,19 +1,21 @@
-# Sourced by the scripts beside it. Makes .venv in the checkout when it is missing, outdated or was moved, and puts it
-# first on PATH. Sets `checkout`. Writes nothing outside the checkout (pip's own cache apart).
+# Sourced by the other scripts. Creates .venv in the checkout when it is missing, outdated or moved, and puts it first on
+# PATH. Sets `checkout` and `venv`. Writes nothing outside the checkout, apart from pip's cache.
+# With python_version=3.13 set, it uses that Python and the directory .venv-3.13 instead.
 #
-# Works with bash 3.2, the one that macOS ships. The second time it costs one start of Python: what .venv was made
-# from is kept in .venv/stateline-stamp as plain text and compared.
+# Works with bash 3.2, which macOS ships. The second time it costs one start of Python: the inputs of .venv are kept in
+# .venv/stateline-stamp as plain text and compared.
 
 unset CDPATH PYTHONPATH PYTHONHOME
+python_version=${python_version:-}
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P) || exit 1
-venv=$checkout/.venv
+venv=$checkout/.venv${python_version:+-$python_version}
 stamp=$venv/stateline-stamp
-lock=$checkout/.venv.lock
-setup_log=$checkout/.venv/setup.log
+lock=$venv.lock
+setup_log=$venv/setup.log
 
 say() { printf '%s\n' "$*" >&2; }
 
-# What .venv must have been made from: this Python, this place, this pyproject.toml.
+# The inputs of .venv: this Python, this directory, this pyproject.toml.
 base_of_stamp() {
     "$venv/bin/python" -c 'import sys; print(sys.version.replace("\n", " "))' 2>/dev/null && printf '%s\n' "$checkout"
 }
@@ -24,7 +26,7 @@ is_current() {
 $(cat "$checkout/pyproject.toml")" ]
 }
 
-# .venv is usable and only pyproject.toml changed: installing again is enough.
+# Only pyproject.toml changed: installing again is enough.
 is_in_place() {
     local base
     [ -f "$venv/stateline-base" ] && base=$(base_of_stamp) && [ "$(cat "$venv/stateline-base")" = "$base" ]
@@ -32,7 +34,8 @@ is_in_place() {
 
 find_python() {
     local name found=
-    for name in python3 python3.14 python3.13 python3.12 python3.11; do
+    for name in ${python_version:+python$python_version} python3 python3.14 python3.13 python3.12 python3.11; do
+        [ -z "$python_version" ] || [ "$name" = "python$python_version" ] || continue
         command -v "$name" >/dev/null 2>&1 || continue
         "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue
         if "$name" -c 'import ensurepip, venv' >/dev/null 2>&1; then
@@ -41,7 +44,9 @@ find_python() {
         fi
         [ -n "$found" ] || found=$name
     done
-    if [ -z "$found" ]; then
+    if [ -z "$found" ] && [ -n "$python_version" ]; then
+        say "python$python_version was not found on PATH; nothing was changed."
+    elif [ -z "$found" ]; then
         say "Python 3.11 or later was not found on PATH (tried python3 and python3.11 to python3.14); nothing was changed."
         say "Install it and try again. Debian: apt-get install python3 python3-venv; macOS: brew install python@3.13"
     else
@@ -57,16 +62,16 @@ find_python() {
     return 1
 }
 
-# One set-up at a time. A directory is the lock, since mkdir is atomic everywhere; it names its owner, so that one left
-# by a killed set-up is told from one that is held.
+# One set-up at a time. The lock is a directory, because mkdir is atomic everywhere. It names its owner, so that a lock
+# left by a killed set-up can be recognized.
 take_lock() {
-    local owner refused=0 told=
+    local owner refused=0 reported=
     while ! mkdir "$lock" 2>/dev/null; do
         if [ ! -d "$lock" ]; then
-            # Released just now, or not allowed: a second look tells which.
+            # Released just now, or not allowed: try again to find out.
             refused=$((refused + 1))
             [ "$refused" -lt 3 ] && continue
-            say "Cannot write to $checkout: the set-up needs to make .venv there. Nothing was changed."
+            say "Cannot write to $checkout, where the set-up creates .venv. Nothing was changed."
             mkdir "$lock"
             return 1
         fi
@@ -74,7 +79,7 @@ take_lock() {
         owner=$(cat "$lock/owner" 2>/dev/null)
         if [ -n "$owner" ] && LC_ALL=C kill -0 "$owner" 2>&1 | grep -q 'No such process'; then
             say "Removing the lock of a set-up that was killed (process $owner)."
-            # Renamed first: of two that find it only one may remove it, and never a lock that was taken since.
+            # Rename first: only one of two processes that find it may remove it, and never a lock taken since.
             if mv "$lock" "$lock.$$" 2>/dev/null; then
                 if [ "$(cat "$lock.$$/owner" 2>/dev/null)" = "$owner" ]; then
                     rm -rf "$lock.$$"
@@ -84,8 +89,8 @@ take_lock() {
             fi
             continue
         fi
-        [ -n "$told" ] || say "Waiting for another set-up of this checkout (if there is none, remove $lock) ..."
-        told=yes
+        [ -n "$reported" ] || say "Waiting for another set-up of this checkout (if none is running, remove $lock) ..."
+        reported=yes
         sleep 1
     done
     printf '%s\n' "$1" >"$lock/owner"
@@ -102,24 +107,24 @@ make_venv() {
     local python
     rm -f "$stamp"
     if is_in_place; then
-        say "Updating .venv, since pyproject.toml changed ..."
+        say "Updating $(basename "$venv"): pyproject.toml changed ..."
     else
         python=$(find_python) || return 1
-        say "Making .venv with $("$python" --version 2>&1) ($python) ..."
+        say "Creating $(basename "$venv") with $("$python" --version 2>&1) ($python) ..."
         rm -rf "$venv" && "$python" -m venv "$venv" || return 1
     fi
-    say "Installing Stateline and the tools of development into .venv (about half a minute) ..."
+    say "Installing Stateline and its development tools (about half a minute) ..."
     pip_install || return 1
     base_of_stamp >"$venv/stateline-base" || return 1
-    # Last, so that a .venv whose making was interrupted is made again.
+    # Written last, so that an interrupted set-up is repeated.
     { cat "$venv/stateline-base" "$checkout/pyproject.toml"; } >"$stamp.new" && mv "$stamp.new" "$stamp" || return 1
-    say "Ready; the next time this takes no time."
+    say "Ready. The next time this step is skipped."
 }
 
 if ! is_current; then
-    # A subshell of its own, so that its traps do not replace those of the script that sources this file.
+    # A subshell, so that its traps do not replace those of the script that sources this file.
     (
-        # $$ is the script's process, which lives as long as this subshell and longer.
+        # $$ is the script's process, which outlives this subshell.
         take_lock "$$" || exit 1
         trap 'rm -rf "$lock"' EXIT
         trap 'exit 130' INT
