@@ -1,29 +1,32 @@
-"""Every error Stateline raises on purpose, sorted by who must act on it.
+"""All errors that Stateline raises on purpose, sorted by who must act on them.
 
-A class carries the exit code of the command line (``exit_code``), a stable machine-readable name (``code``) and,
-per instance, a ``hint``: what to do next. The message says what happened and what was left untouched.
-The tree:
+A class has an ``exit_code`` for the command line, a stable machine-readable ``code``, and the builtin exception that
+fits as a second base. An instance has a ``message`` (what happened, and what was not changed) and a ``hint`` (what to do
+next). The tree:
 
     StatelineError
-    |-- UsageError               64  the command line, an id or an input is malformed
-    |-- RequestError              1  what was asked for cannot be had
-    |   |-- InvalidValueError             a value that format 1 cannot hold (NaN, duplicate keys, too deep, too large)
-    |   |-- NotFoundError                 no such run, scope, revision or context
-    |   |-- AmbiguousRevisionError        a revision names several snapshots
-    |   |-- InvalidFileError              a file has mistakes; ``problems`` lists all of them
-    |   |   |-- InvalidMachineError           a machine file
-    |   |   `-- InvalidManifestError          a tools manifest
-    |   |-- MachineChangedError           the machine file is not the one the run began with
-    |   |-- InvalidAnswerError            an answer does not fit what the run waits for
-    |   |-- PlaybackMissError             no recording answers what a model is asked
-    |   `-- IllegalEventError             an event at the wrong time; nothing changed
-    |-- NewerVersionError              1  written by a newer Stateline; left untouched
-    |-- StorageError              1  the disk refused (full, read-only, I/O error); nothing was acknowledged
-    |   `-- DurabilityUnknownError        the commit may or may not survive a power loss; reopen and look
-    |-- ConflictError             4  the head moved; nothing was written over it
-    |   `-- LockTimeoutError              somebody else holds the scope's lock
-    |-- IntegrityError            5  missing, altered or truncated; nothing was changed
-    `-- UnsafePathError               6  permissions or ownership that a writer must not trust
+    |-- UsageError               64  ValueError    malformed command line, id or input
+    |-- RequestError              1                the request cannot be met
+    |   |-- InvalidValueError         ValueError   a value that format 1 cannot hold (NaN, duplicate keys, too deep)
+    |   |-- NotFoundError             LookupError  run, scope, revision or context not found
+    |   |-- AmbiguousRevisionError    LookupError  a revision that names several snapshots
+    |   |-- InvalidFileError          ValueError   a file with mistakes; ``problems`` lists all of them
+    |   |   |-- InvalidMachineError                a machine file
+    |   |   `-- InvalidManifestError               a tools manifest
+    |   |-- MachineChangedError                    the machine file is not the one that the run began with
+    |   |-- InvalidAnswerError        ValueError   an answer that does not fit what the run waits for
+    |   |-- PlaybackMissError         LookupError  no recording answers the request to a model
+    |   `-- IllegalEventError                      an event at the wrong time; nothing changed
+    |-- NewerVersionError         1                written by a newer Stateline; left untouched
+    |-- StorageError              1                the disk refused (full, read-only, I/O error)
+    |   `-- DurabilityUnknownError                 the commit may not survive a power loss; reopen the store and check
+    |-- ConflictError             4                the head moved; nothing was overwritten
+    |   `-- LockTimeoutError          TimeoutError another process or thread holds the scope's lock
+    |-- IntegrityError            5                missing, altered or truncated data; nothing was changed
+    `-- UnsafePathError           6                permissions or ownership that a writer must not trust
+
+``StorageError`` is not an ``OSError`` and ``UnsafePathError`` not a ``PermissionError``: the store handles OSErrors of the
+system at many places where these two pass through, and would take them for a refusal of the disk.
 """
 
 from __future__ import annotations
@@ -43,24 +46,24 @@ class StatelineError(Exception):
         self.hint = hint
 
     def document(self) -> dict[str, Any]:
-        """The error as the object under ``error`` in ``--format json``."""
+        """Return the error as the object under ``error`` in ``--format json``."""
         return {"code": self.code, "message": self.message, "hint": self.hint}
 
 
-class UsageError(StatelineError):
-    """The caller's words are malformed: grammar of the command line, an id, ``--input`` that is not JSON."""
+class UsageError(StatelineError, ValueError):
+    """Malformed input: grammar of the command line, an id, ``--input`` that is not JSON."""
 
     code = "usage"
     exit_code = 64
 
 
 class RequestError(StatelineError):
-    """The request is well formed and cannot be met as things are."""
+    """A well-formed request that cannot be met."""
 
     code = "refused"
 
 
-class InvalidValueError(RequestError):
+class InvalidValueError(RequestError, ValueError):
     """A value that format 1 cannot hold. ``where`` is a JSON Pointer to it ("" for the whole)."""
 
     code = "value_refused"
@@ -70,19 +73,19 @@ class InvalidValueError(RequestError):
         self.where = where
 
 
-class NotFoundError(RequestError):
-    """No such run, scope, revision, object or context."""
+class NotFoundError(RequestError, LookupError):
+    """A run, scope, revision, object or context was not found."""
 
     code = "not_found"
 
 
-class AmbiguousRevisionError(RequestError):
+class AmbiguousRevisionError(RequestError, LookupError):
     """A sha prefix that several snapshots share; the message lists them."""
 
     code = "ambiguous"
 
 
-class InvalidFileError(RequestError):
+class InvalidFileError(RequestError, ValueError):
     """A file with mistakes. ``problems`` holds all of them, in file order."""
 
     code = "file_invalid"
@@ -92,7 +95,7 @@ class InvalidFileError(RequestError):
         self.problems = problems
 
     def document(self) -> dict[str, Any]:
-        """With all the mistakes, as ``machine check`` gives them."""
+        """Add all the mistakes, as ``machine check`` reports them."""
         names = ("severity", "code", "where", "message", "hint")
         problems = [{name: getattr(problem, name) for name in names} for problem in self.problems]
         return {**super().document(), "problems": problems}
@@ -105,29 +108,31 @@ class InvalidMachineError(InvalidFileError):
 
 
 class InvalidManifestError(InvalidFileError):
-    """A tools manifest with mistakes. A manifest that cannot be read at all is a ``RequestError`` of another kind or a
-    ``StorageError``; neither is ever taken for a manifest without tools."""
+    """A tools manifest with mistakes. A manifest that cannot be read at all is another ``RequestError`` or a
+    ``StorageError``, never a manifest without tools."""
 
     code = "manifest_invalid"
 
 
 class MachineChangedError(RequestError):
-    """The machine file's bytes are not those the run began with; the message holds both hashes."""
+    """The machine file is not byte for byte the one that the run began with; the message holds both hashes."""
 
     code = "machine_changed"
 
 
-class InvalidAnswerError(RequestError):
-    """An answer that the run cannot take; the run still waits and nothing was written."""
+class InvalidAnswerError(RequestError, ValueError):
+    """An answer that the run cannot take; the run still waits, and nothing was written."""
 
     code = "answer_refused"
 
 
-class PlaybackMissError(RequestError):
-    """No recording answers a request; nothing was played and nothing was sent. ``expected`` is the number of the
-    exchange that was next, ``nearest`` of the one that the message compares the request with; None for none.
-    ``warnings`` tell what is to be known of those played before; ``diverged``: some of them answered other requests than
-    their own, so to go on helps nobody."""
+class PlaybackMissError(RequestError, LookupError):
+    """No recording answers a request; nothing was played and nothing was sent.
+
+    ``expected`` is the number of the exchange that was next, ``nearest`` that of the exchange which the message compares
+    with the request; either may be None. ``warnings`` are about exchanges played before. ``diverged``: some of those
+    answered other requests than their own, so continuing does not help.
+    """
 
     code = "playback_miss"
 
@@ -140,58 +145,58 @@ class PlaybackMissError(RequestError):
         self.warnings: list[str] = []
         self.diverged = False
 
-    def telling(self, hint: str, warnings: list[str]) -> PlaybackMissError:
-        """The same with another hint and other warnings."""
+    def with_hint(self, hint: str, warnings: list[str]) -> PlaybackMissError:
+        """Return a copy with another hint and other warnings."""
         other = PlaybackMissError(self.message, expected=self.expected, nearest=self.nearest, hint=hint)
         other.warnings, other.diverged = warnings, self.diverged
         return other
 
     def document(self) -> dict[str, Any]:
-        """With both numbers and the warnings."""
+        """Add both numbers and the warnings."""
         more = {"expected": self.expected, "nearest": self.nearest, "warnings": self.warnings}
         return {**super().document(), **more}
 
 
 class IllegalEventError(RequestError):
-    """An event that is not legal in this phase. ``advance`` raised it before anything changed."""
+    """An event that is not legal in this phase. ``advance`` raises it before anything changes."""
 
     code = "illegal_event"
 
 
 class NewerVersionError(StatelineError):
-    """Data of a newer major version of the format. It was not touched; upgrade to read it."""
+    """Data of a newer major version of the format. It was left untouched; upgrade Stateline to read it."""
 
     code = "newer_version"
 
 
 class StorageError(StatelineError):
-    """The file system refused an operation. What was acknowledged before is untouched."""
+    """The file system refused an operation. Nothing was acknowledged; what was acknowledged before is untouched."""
 
     code = "storage"
 
 
 class DurabilityUnknownError(StorageError):
-    """A directory could not be synced: the commit is visible now, a power loss may undo it. Or whether the head moved
-    is not known, since that could not be looked at."""
+    """A directory could not be synced, so a power loss may undo a commit that is visible now; or the head could not be
+    read, so it is unknown whether it moved."""
 
     code = "durability_unknown"
 
 
 class ConflictError(StatelineError):
-    """The parent is no longer the head. The writer's value was not stored over the other's."""
+    """The parent is no longer the head. The other writer's value was not overwritten."""
 
     code = "conflict"
     exit_code = 4
 
 
-class LockTimeoutError(ConflictError):
-    """The scope's lock was not free within the time allowed."""
+class LockTimeoutError(ConflictError, TimeoutError):
+    """The scope's lock was not free within the time allowed. ``errno`` is None."""
 
     code = "locked"
 
 
 class IntegrityError(StatelineError):
-    """Stored bytes are missing, altered or truncated. Nothing was changed, nothing was started afresh.
+    """Stored bytes are missing, altered or truncated. Nothing was changed or started over.
 
     ``finding`` is the code that ``verify`` uses for the same damage.
     """
@@ -205,7 +210,7 @@ class IntegrityError(StatelineError):
 
 
 class UnsafePathError(StatelineError):
-    """A directory or file that others may change, or that is not what it must be. A writer stops here."""
+    """A directory or file that others may change, or of the wrong kind. A writer stops here."""
 
     code = "unsafe"
     exit_code = 6

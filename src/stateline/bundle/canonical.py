@@ -297,6 +297,8 @@ def _parse_slowly(data: bytes, what: str, reason: str) -> None:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=pairs, parse_constant=constant)
     except UnicodeDecodeError as error:
         raise InvalidValueError(f"{what} is not UTF-8 (byte {error.start})", hint="write UTF-8") from None
+    except InvalidValueError:
+        raise
     except (ValueError, RecursionError) as error:
         raise InvalidValueError(f"{what} is not JSON: {error}", hint="write one JSON document") from None
     check(value)

@@ -399,7 +399,7 @@ def proceed(run: Run, call: Call, warnings: list[str]) -> Outcome:
         way = f"`{anew}` begins it anew, `{another}` another run"
         way = f"{miss.hint}. {way}" if miss.diverged else f"{miss.hint}. The run {run.id} waits to go on; {way}"
         told = dict.fromkeys([*warnings, *call.closing(run), *miss.warnings])
-        raise miss.telling(way, list(told)) from None
+        raise miss.with_hint(way, list(told)) from None
     return _stands(run, call, warnings)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from stateline.bundle.canonical import Json
-from stateline.errors import RequestError
+from stateline.errors import RequestError, StatelineError
 from stateline.model.protocol import ModelFailed, Reply, Request, Told
 from stateline.model.providers import request_parts
 from stateline.model.reply_validation import Draft, Finish, refused, whole
@@ -55,6 +55,8 @@ class SdkModel:
                 return self._once(sdk, request, draft, wire)
             except ModelFailed as failed:
                 failure = failed
+            except StatelineError:  # some of them are ValueErrors
+                raise
             except (Over, error_of_sdk, httpx2.HTTPError, httpx2.StreamError, *UNREADABLE) as error:
                 unknown = self._refused(error, sent)
                 failure = wire.failed(error, sdk)

@@ -125,9 +125,9 @@ class Playback:
     def _told(self, miss: PlaybackMissError) -> PlaybackMissError:
         """``miss`` with what is to be known of what was played before; whoever is diverged is not sent on."""
         if not self.stale:
-            return miss.telling(miss.hint, list(self.warnings))
+            return miss.with_hint(miss.hint, list(self.warnings))
         miss.diverged = True
-        return miss.telling(_ASTRAY, [*self.warnings, *self._unfit()])
+        return miss.with_hint(_ASTRAY, [*self.warnings, *self._unfit()])
 
     # -- choosing --------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,8 @@ class storage:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
+        # LockTimeoutError is an OSError as well, for callers that expect a TimeoutError.
+        if isinstance(error, OSError) and not isinstance(error, StatelineError):
             raise storage_error(error, self.doing) from error
 
 
