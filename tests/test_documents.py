@@ -56,8 +56,8 @@ def test_every_whole_machine_in_the_documents_has_no_mistake(document: Path) -> 
             assert machine is not None, problems
 
 
-def test_the_five_minutes_of_the_readme_go_as_it_says(tmp_path: Path) -> None:
-    (source,) = [block for block in blocks(CHECKOUT / "README.md", "yaml") if "# greet.yaml" in block]
+def test_the_first_machine_works_as_getting_started_says(tmp_path: Path) -> None:
+    (source,) = [block for block in blocks(CHECKOUT / "docs/getting-started.md", "yaml") if "# greet.yaml" in block]
     (tmp_path / "greet.yaml").write_text(source)
     assert stateline(tmp_path, "machine", "check", "greet.yaml").returncode == 0
     assert stateline(tmp_path, "execute", "-i", "greet.yaml").returncode == 0
@@ -75,7 +75,7 @@ def test_the_five_minutes_of_the_readme_go_as_it_says(tmp_path: Path) -> None:
     assert stateline(tmp_path, "execute", "greet.yaml", "--state-scope", "demo").returncode == 3
 
 
-@pytest.mark.parametrize("document", ["README.md", "examples/conversation/README.md"])
+@pytest.mark.parametrize("document", ["docs/getting-started.md", "examples/conversation/README.md"])
 def test_the_recorded_conversation_plays_offline_as_the_documents_say(document: str, tmp_path: Path) -> None:
     (source,) = [block for block in blocks(CHECKOUT / document, "console") if "--playback" in block]
     words = [line.removeprefix("$ ") for line in source.splitlines() if line.startswith("$ ")]
@@ -89,3 +89,15 @@ def test_the_recorded_conversation_plays_offline_as_the_documents_say(document: 
     assert ran.stdout.count("Buy 4,000 g of flour: twelve loaves") == 2
     assert "Buy 4,000 g of flour (salt is enough); 32 days are left." in ran.stdout
     assert "settings.temperature  0.3 -> 0.2" in ran.stdout
+
+
+def test_every_decision_is_listed_with_its_title_and_status() -> None:
+    directory = CHECKOUT / "docs/adr"
+    row = r"^\| \[(\d{4})\]\(([^)]+)\) \| (.+?) \| (.+?) \|$"
+    listed = re.findall(row, (directory / "README.md").read_text(), re.MULTILINE)
+    files = sorted(path.name for path in directory.glob("[0-9]*.md"))
+    assert [name for _, name, _, _ in listed] == files
+    for number, name, title, status in listed:
+        text = (directory / name).read_text()
+        assert re.search(r"^# (.+)$", text, re.MULTILINE)[1] == f"{number}. {title}"  # type: ignore[index]
+        assert re.search(r"^Status: ([^.(,\n]+)", text, re.MULTILINE)[1] == status  # type: ignore[index]
