@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from stateline.bundle import naming
-from stateline.bundle import repair_record as declarations
 from stateline.bundle.envelope import Link, Pointer
 from stateline.bundle.objects import Artifact
 from stateline.errors import IntegrityError, NotFoundError, RequestError, UnsafePathError
@@ -299,7 +298,7 @@ def test_more_losses_than_one_snapshot_declares_take_several(
         remove(place / HASH / chain[number].path)
     mended()
     assert seqs(open_store(place)) == [7, 6, 5, 4, 2, 0]
-    assert declarations.DECLARED >= 1000
+    assert apply.DECLARED >= 1000
 
 
 def test_a_lost_object_takes_the_scope_back_to_a_whole_state_and_its_past_stays(

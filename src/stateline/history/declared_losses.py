@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stateline.bundle.repair_record import MEMBER, Losses
+from stateline.bundle.repair_record import MEMBER, DeclaredLosses
 from stateline.errors import IntegrityError, StatelineError
 from stateline.store.store import Scope, Snapshot, Store
 
@@ -40,8 +40,8 @@ class Recorded:
                 self._next = next(self._walk, None)
                 self._ended = self._next is None
                 if self._next is not None and MEMBER in self._next.event:
-                    losses = Losses()
-                    losses.apply_losses(self._next.event)
+                    losses = DeclaredLosses()
+                    losses.add(self._next.event)
                     self._repairs.append((self._next, losses.objects))
         except StatelineError:
             # Then there is damage that no repair knows of.

@@ -10,7 +10,7 @@ import msgspec
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import Pointer
-from stateline.bundle.repair_record import DECLARED, MEMBER, TOLD, Gap
+from stateline.bundle.repair_record import MEMBER, Gap
 from stateline.errors import StatelineError
 from stateline.repair.inventory import Bad, Item, Stray
 from stateline.repair.lineage import Lineage, head_of
@@ -22,6 +22,10 @@ from stateline.store.store import WAIT, Snapshot, Store
 from stateline.verify.checker import verify
 from stateline.verify.findings import Finding, Report
 
+DECLARED = 1000
+"""Most losses that one snapshot declares; a repair with more of them makes several snapshots."""
+TOLD = 100
+"""Most entries of a list in the event that is for people only; the rest is counted."""
 PASSES = 4
 """Most rounds of one repair: what is set aside in one scope may be the origin of a fork in another."""
 

@@ -12,7 +12,7 @@ from stateline.errors import IntegrityError, NewerVersionError, StatelineError, 
 from stateline.store.integrity import Objects, out_of_kind
 from stateline.store.protocol import BlobMissingError
 from stateline.store.store import Snapshot, Store
-from stateline.verify.digest_mismatch import judged
+from stateline.verify.digest_mismatch import classify_error
 from stateline.verify.origins import origin_problem
 
 
@@ -123,7 +123,7 @@ class Survey:
             return
         except StatelineError as error:
             if isinstance(error, IntegrityError) and error.finding != "too_large":
-                error = judged(error, self.scope, name, data)
+                error = classify_error(error, self.scope, name, data)
             if isinstance(error, IntegrityError) and self._take_stray(name, data, error.finding):
                 return
             found = self._judged(error, path)

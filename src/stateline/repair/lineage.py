@@ -11,7 +11,7 @@ from bisect import bisect_left
 import msgspec
 
 from stateline.bundle.envelope import Pointer
-from stateline.bundle.repair_record import Gap, Losses, Lost, Resumed
+from stateline.bundle.repair_record import DeclaredLosses, Gap, Lost, Resumed
 from stateline.repair.inventory import Item
 
 
@@ -69,7 +69,7 @@ def trace(tip: Item, items: dict[str, Item]) -> Lineage:
 class _Trace:
     def __init__(self, tip: Item, items: dict[str, Item]) -> None:
         self.items = items
-        self.losses = Losses()
+        self.losses = DeclaredLosses()
         self.found = Lineage(chain=[tip], gaps=[], objects=[])
         self._objects: dict[str, None] = {}
         self._by_seq: dict[int, list[Item]] = {}
@@ -83,7 +83,7 @@ class _Trace:
         while at is not None:
             # What a snapshot needs may be declared by a newer one only; what it says itself counts from here on.
             self._objects.update(dict.fromkeys(sha for sha in at.lost if sha not in self.losses.objects))
-            self.losses.apply_losses(at.declares)
+            self.losses.add(at.declares)
             at = self._below(at)
             if at is not None:
                 self.found.chain.append(at)
@@ -92,7 +92,7 @@ class _Trace:
 
     def _below(self, at: Item) -> Item | None:
         if at.prev is None or at.prev_sha is None:
-            if at.origin_lost and at.prev_sha is not None and self.losses.gap(at.prev_sha) is None:
+            if at.origin_lost and at.prev_sha is not None and self.losses.take_gap(at.prev_sha) is None:
                 lost = Lost(at.origin.seq if at.origin else 0, at.prev_sha)
                 self.found.gaps.append(Gap(lost, None))
             return None
@@ -110,7 +110,7 @@ class _Trace:
 
     def _over_the_gap(self, at: Item, path: str, lost: Lost) -> Item | None:
         """Where the chain goes on below a lost snapshot: as it was declared, else at the newest one that fits."""
-        gap = self.losses.gap(lost.sha256)
+        gap = self.losses.take_gap(lost.sha256)
         while gap is not None and gap.resumes is not None:
             below = self._named(gap.resumes.path, gap.resumes.sha256)
             if below is not None:
@@ -119,7 +119,7 @@ class _Trace:
                     return None
                 return below
             path, lost = gap.resumes.path, Lost(gap.resumes.seq, gap.resumes.sha256)
-            gap = self.losses.gap(lost.sha256)
+            gap = self.losses.take_gap(lost.sha256)
         if gap is not None:
             return None
         below = self._newest_below(at, path, lost)

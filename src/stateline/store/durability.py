@@ -27,19 +27,19 @@ def settle_past(scope: Scope, head: Snapshot) -> None:
     store = scope.store
     if store.backend.durability != FULL or head.event.get("durability") != FAST:
         return
-    from stateline.bundle.repair_record import Losses
+    from stateline.bundle.repair_record import DeclaredLosses
 
     names: list[str] = []
     refs: set[Ref] = set()
     settled: set[Ref] = set()
-    losses = Losses()
+    losses = DeclaredLosses()
     for snapshot in scope.walk(head):
         if snapshot.event.get("durability") != FAST:
             settled.update(snapshot.envelope.objects.values())
             break
         names.append(f"{scope.hash}/{snapshot.path}")
         refs.update(snapshot.envelope.objects.values())
-        losses.apply_losses(snapshot.event)
+        losses.add(snapshot.event)
     _settle(store, [*_names(store, refs - settled, settled, losses.objects), *names])
 
 

@@ -9,20 +9,20 @@ from stateline.errors import IntegrityError
 from stateline.store.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from stateline.bundle.repair_record import Losses
+    from stateline.bundle.repair_record import DeclaredLosses
     from stateline.store.store import Scope
 
 
 def walk(scope: Scope, start: Snapshot | None) -> Iterator[Snapshot]:
     """``Scope.walk``."""
-    losses: Losses | None = None
+    losses: DeclaredLosses | None = None
     snapshot = start or scope.head()
     while snapshot is not None:
         yield snapshot
         if losses is None and "repaired" in snapshot.event:
             losses = _no_losses()
         if losses is not None:
-            losses.apply_losses(snapshot.event)
+            losses.add(snapshot.event)
         child = snapshot
         try:
             snapshot = scope.parent(child)
@@ -35,29 +35,29 @@ def walk(scope: Scope, start: Snapshot | None) -> Iterator[Snapshot]:
             snapshot = _over_the_gap(scope, child, losses, error)
 
 
-def _no_losses() -> Losses:
+def _no_losses() -> DeclaredLosses:
     # Hardly any chain was ever repaired; the others need not load what reads that.
-    from stateline.bundle.repair_record import Losses
+    from stateline.bundle.repair_record import DeclaredLosses
 
-    return Losses()
+    return DeclaredLosses()
 
 
-def _heed_newer(scope: Scope, start: Snapshot, losses: Losses) -> None:
+def _heed_newer(scope: Scope, start: Snapshot, losses: DeclaredLosses) -> None:
     """Who began in the middle has not passed what is newer, which may declare what is missing further down."""
     try:
         for newer in scope.walk():
             if newer.seq <= start.seq:
                 return
-            losses.apply_losses(newer.event)
+            losses.add(newer.event)
     except IntegrityError:
         # Whatever is wrong up there, what was declared so far counts.
         return
 
 
-def _over_the_gap(scope: Scope, child: Snapshot, losses: Losses, error: IntegrityError) -> Snapshot | None:
+def _over_the_gap(scope: Scope, child: Snapshot, losses: DeclaredLosses, error: IntegrityError) -> Snapshot | None:
     """The snapshot at which the chain resumes, None if nothing older survives. Raises ``error`` for a snapshot that is
     missing and that nobody declared lost."""
-    gap = losses.gap(child.envelope.prev_sha or "")
+    gap = losses.take_gap(child.envelope.prev_sha or "")
     while gap is not None and gap.resumes is not None:
         resumes = gap.resumes
         try:
@@ -65,7 +65,7 @@ def _over_the_gap(scope: Scope, child: Snapshot, losses: Losses, error: Integrit
         except IntegrityError as other:
             if other.finding != "missing":
                 raise
-            gap, error = losses.gap(resumes.sha256), other
+            gap, error = losses.take_gap(resumes.sha256), other
             continue
         if below.seq != resumes.seq or below.envelope.created_at >= child.envelope.created_at:
             raise IntegrityError(

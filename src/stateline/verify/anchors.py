@@ -1,104 +1,128 @@
-"""Where the anchors are that an auditor gave, and what is known of one that is on no chain.
+"""Anchors: digests of snapshots that an auditor kept outside the store, and where each was found.
 
-Pure: checks in, words out.
+Pure: reads the reports of the scopes, not the store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
 
 from stateline.bundle import naming
+from stateline.bundle.canonical import Json
+from stateline.bundle.repair_record import MEMBER, Gap
 from stateline.errors import UsageError
-from stateline.verify.chain import ChainCheck
 from stateline.verify.findings import Anchor, Finding, has_damage
+from stateline.verify.scope_report import ScopeReport
 
-_COMPARE = "a repair cannot mend this: compare with a backup"
-_FIRST = "mend what the other findings tell first, and verify again"
+_COMPARE = "a repair cannot fix this: compare with a backup"
+_FIRST = "fix the other findings first, then verify again"
 _UPGRADE = "verify it with the newer version"
 
 
-def checked(anchors: Collection[str]) -> tuple[str, ...]:
-    """The anchors in their order, each once. Raises ``UsageError`` for one that is no digest."""
+class _LostSnapshot(msgspec.Struct, frozen=True):
+    sha256: str | None = None
+
+
+class _RepairRecord(msgspec.Struct, frozen=True):
+    gaps: list[Gap] = []
+    lost: list[_LostSnapshot] = []
+
+
+def checked_anchors(anchors: Collection[str]) -> tuple[str, ...]:
+    """Return the anchors in their order, each once. Raises ``UsageError`` for one that is not a digest."""
     for text in anchors:
         if not naming.is_sha256(text):
-            hint = "an anchor is the whole sha of a snapshot, 64 lower-case hex digits; fewer bind nothing"
-            raise UsageError(f"{text[:80]!a} is no anchor", hint=hint)
+            hint = "an anchor is the whole sha of a snapshot: 64 lower-case hex digits"
+            raise UsageError(f"{text[:80]!a} is not an anchor", hint=hint)
     return tuple(dict.fromkeys(anchors))
 
 
-class AnchorIndex:
-    """Looks anchors up in the checks of all scopes, which are looked through once, however many anchors there are.
+def recorded_lost(event: Mapping[str, Json]) -> set[str]:
+    """Return the digests that a repair's event lists as lost; empty if its record is malformed.
 
-    ``key`` is the one scope that was read, None for all; ``absent`` whether that one does not exist; ``unread`` whether
-    the store could not be read at all."""
+    This list is for people: of snapshots above the chain's end it names at most the first hundred.
+    """
+    try:
+        record = msgspec.convert(event.get(MEMBER, {}), _RepairRecord)
+    except msgspec.ValidationError:
+        return set()
+    return {gap.lost.sha256 for gap in record.gaps} | {lost.sha256 for lost in record.lost if lost.sha256}
+
+
+class AnchorIndex:
+    """Anchors by digest, collected once from the reports of all scopes.
+
+    ``key`` is the one scope that was read (None: all), ``absent`` means that it does not exist, and ``unreadable`` that
+    the store could not be read at all.
+    """
 
     def __init__(
-        self, checks: Sequence[ChainCheck], key: str | None = None, *, absent: bool = False, unread: bool = False
+        self, reports: Sequence[ScopeReport], key: str | None = None, *, absent: bool = False, unreadable: bool = False
     ) -> None:
         self.key = key
         self.absent = absent
-        self.uncertain = unread or any(not check.certain or check.newer for check in checks)
+        self.uncertain = unreadable or any(not report.certain or report.newer for report in reports)
         self._found: dict[str, Anchor] = {}
-        self._told: dict[str, Finding] = {}
-        for check in checks:
-            for sha, seq in check.anchored.items():
-                self._found[sha] = Anchor(sha, check.key, seq)
-        # The first word counts: what a repair says of one, then what lies there, then what only is named.
-        for check in checks:
-            for sha in sorted(check.given_up):
-                self._tell(sha, check, "", f"a repair of this scope has recorded it as lost; {_COMPARE}")
-        for check in checks:
-            for sha, path in check.beside.items():
-                self._tell(sha, check, path, _lying(check, path))
-        for check in checks:
-            for sha, path in check.named.items():
-                self._tell(sha, check, path, _named(check, path))
+        self._missing: dict[str, Finding] = {}
+        for report in reports:
+            for sha, seq in report.anchors.on_chain.items():
+                self._found[sha] = Anchor(sha, report.key, seq)
+        # The first explanation counts: a repair's record, then an intact file, then a mere reference.
+        for report in reports:
+            for sha in sorted(report.anchors.recorded_lost):
+                self._explain(sha, report, "", f"a repair of this scope has recorded it as lost; {_COMPARE}")
+        for report in reports:
+            for sha, path in report.anchors.off_chain.items():
+                self._explain(sha, report, path, _off_chain_reason(report, path))
+        for report in reports:
+            for sha, path in report.anchors.unreadable.items():
+                self._explain(sha, report, path, _unreadable_reason(report, path))
 
-    def _tell(self, sha: str, check: ChainCheck, path: str, why: str) -> None:
-        if sha not in self._found and sha not in self._told:
-            self._told[sha] = _adrift(sha, check.key, path, why)
+    def _explain(self, sha: str, report: ScopeReport, path: str, reason: str) -> None:
+        if sha not in self._found and sha not in self._missing:
+            self._missing[sha] = _missing_anchor(sha, report.key, path, reason)
 
     def anchor(self, sha: str) -> Anchor:
-        """Where it is. No two chains have the same snapshot: each says which scope it is of."""
+        """Return the anchor with its place. No two chains share a snapshot, since each names its scope."""
         return self._found.get(sha) or Anchor(sha)
 
     def finding(self, sha: str) -> Finding | None:
-        """What is said of one that is on no chain that was read; None for one that is on one."""
+        """Return the finding for an anchor that is on no chain that was read; None if it is on one."""
         if sha in self._found:
             return None
-        return self._told.get(sha) or _adrift(sha, None, "", self._unknown())
+        return self._missing.get(sha) or _missing_anchor(sha, None, "", self._unknown_reason())
 
-    def _unknown(self) -> str:
-        """Why an anchor may be missing of which nothing is known here."""
+    def _unknown_reason(self) -> str:
         if self.absent:
-            why = f"there is no scope {self.key}: it was taken away, or this is another store"
-            return f"{why}; without a KEY all scopes are searched; {_COMPARE}"
+            reason = f"there is no scope {self.key}: it was removed, or this is another store"
+            return f"{reason}; without a KEY all scopes are searched; {_COMPARE}"
         only = "" if self.key is None else f"only the scope {self.key} was read, and without a KEY all are searched; "
         if self.uncertain:
-            why = "what is missing, damaged or of a newer version was not read and may have it"
-            return f"{only}{why}; {_FIRST}"
+            return (
+                f"{only}files that are missing, damaged or of a newer version were not read and may hold it; {_FIRST}"
+            )
         if only:
-            only += "if it is in none, "
-        return f"{only}it was cut off, written anew or taken away, or this is another store; {_COMPARE}"
+            only += "if no scope has it, "
+        return f"{only}it was cut off, rewritten or removed, or this is another store; {_COMPARE}"
 
 
-def _lying(check: ChainCheck, path: str) -> str:
-    """What is said of one that lies beside the chain, intact."""
-    if check.newer:
-        return f"it lies at {path}, but a newer version wrote what may lead there; {_UPGRADE}"
-    if not check.complete and has_damage(check.findings):
-        return f"it lies at {path}, but what should lead there is missing or damaged; {_FIRST}"
-    why = f"it lies at {path}, beside the chain: a crash left it there, it is a fork, or the pointer was set back"
-    if has_damage(check.findings):
-        return f"{why}; {_FIRST}"
-    return f"{why}; a repair does not mend this: look with `stateline show`, and compare with a backup"
+def _off_chain_reason(report: ScopeReport, path: str) -> str:
+    if report.newer:
+        return f"it is at {path}, but a newer version wrote what may lead there; {_UPGRADE}"
+    if not report.complete and has_damage(report.findings):
+        return f"it is at {path}, but what should lead there is missing or damaged; {_FIRST}"
+    reason = f"it is at {path}, beside the chain: a crash left it there, it is a fork, or the pointer was set back"
+    if has_damage(report.findings):
+        return f"{reason}; {_FIRST}"
+    return f"{reason}; a repair does not fix this: look with `stateline show`, and compare with a backup"
 
 
-def _named(check: ChainCheck, path: str) -> str:
-    """What is said of one that could not be read where something says that it lies."""
-    step = _UPGRADE if check.newer else "put that file back from a backup: a repair would only record it as lost"
-    return f"{path} should have it, and could not be read; {step}"
+def _unreadable_reason(report: ScopeReport, path: str) -> str:
+    step = _UPGRADE if report.newer else "restore that file from a backup: a repair would only record it as lost"
+    return f"{path} should hold it, and could not be read; {step}"
 
 
-def _adrift(sha: str, scope: str | None, path: str, why: str) -> Finding:
-    return Finding("damage", "anchor", scope, path, f"no chain that was read has the anchor {sha}: {why}")
+def _missing_anchor(sha: str, scope: str | None, path: str, reason: str) -> Finding:
+    return Finding("damage", "anchor", scope, path, f"the anchor {sha} is on no chain that was read: {reason}")

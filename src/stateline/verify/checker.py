@@ -1,4 +1,4 @@
-"""Is everything here as it was acknowledged? Collects what it finds and never stops at the first. Only reads."""
+"""Check of a whole store. Collects all findings instead of stopping at the first, and only reads."""
 
 from __future__ import annotations
 
@@ -11,149 +11,144 @@ from stateline.errors import NewerVersionError, NotFoundError, StatelineError
 from stateline.store.local.scan import reading_all
 from stateline.store.protocol import Places
 from stateline.store.store import Store
-from stateline.verify.anchors import AnchorIndex, checked
+from stateline.verify.anchors import AnchorIndex, checked_anchors
 from stateline.verify.chain import ChainCheck
-from stateline.verify.findings import NOTE, Finding, Report, bound, gathered, has_damage
-from stateline.verify.objects import Inventory, unsafe
+from stateline.verify.findings import NOTE, Finding, Report, anchored_note, has_damage, summarize
+from stateline.verify.objects import ObjectCheck, unsafe_findings
+from stateline.verify.scope_report import ScopeReport
 
 _TOLERATED = "lost+found"
-"""What the file system itself keeps in the root of a disk of its own."""
-_NO_DIRECTORY = ("symlink", "not_regular")
-"""Codes of a state dir that is no directory."""
+"""Directory that a file system keeps in its own root."""
+_NOT_A_DIRECTORY = ("symlink", "not_regular")
+"""Codes of a state dir that is not a directory."""
 
 
 def verify(store: Store, key: str | None = None, anchors: Collection[str] = ()) -> Report:
-    """Check the whole store, or the one scope ``key`` and the objects it names. Writes nothing, and may run while
-    others write: what they are writing is never called damage.
+    """Check the whole store, or the one scope ``key`` and the objects it names.
 
-    ``anchors`` are digests of snapshots that somebody kept elsewhere. One that is on no chain that was checked is
-    damage (``anchor``), also where a repair has recorded it as lost: who can write here can write that as well.
+    Writes nothing, and may run while others write: a save in progress is never called damage.
 
-    Each file is read once (again only what looks damaged). Memory grows with the number of scopes, of anchors, of
-    snapshots in the largest scope and of objects in the store, by a few digests and names each, not with their sizes;
-    and with the number of findings. What a scope's state means is not judged.
+    ``anchors`` are digests of snapshots that were kept elsewhere. One that is on no chain is damage (``anchor``), even
+    if a repair has recorded it as lost: anybody who can write to the store can write that record.
 
-    Raises ``NotFoundError`` for a ``key`` whose scope does not exist, if no anchors are given (with anchors that is a
-    finding, since they are missing then), ``StorageError`` when the state dir cannot be opened, ``UsageError`` for an
-    anchor that is no digest.
+    Each file is read once (again only if it looks damaged). Memory grows, by a few digests and names each, with the
+    number of scopes, anchors, objects, findings, and snapshots in the largest scope, but not with their sizes. The
+    meaning of a scope's state is not checked.
+
+    Raises ``NotFoundError`` if there is no scope ``key`` and no anchors were given (with anchors that is a finding),
+    ``StorageError`` when the state dir cannot be opened, ``UsageError`` for an anchor that is not a digest.
     """
-    anchors = checked(anchors)
-    unread = AnchorIndex([], key, unread=True)
+    anchors = checked_anchors(anchors)
+    nothing_read = AnchorIndex([], key, unreadable=True)
     store = reading_all(store)
     places = store.backend if isinstance(store.backend, Places) else None
     scopes = sorted(store.backend.scopes()) if places is None else []
     findings: list[Finding] = []
     if places is not None:
-        findings += [*unsafe(places, "", None), *_above(places)]
-        blocked = [finding for finding in findings if finding.code in _NO_DIRECTORY]
-        if blocked:
-            # Not opened, by readers neither. That nothing was checked must not look like a store in order.
-            others = [finding for finding in findings if finding.code not in _NO_DIRECTORY]
-            return _report(
-                [*(replace(finding, severity="damage") for finding in blocked), *others], [], 0, anchors, unread
-            )
+        findings += [*unsafe_findings(places, "", None), *_unsafe_parents(places)]
+        if any(finding.code in _NOT_A_DIRECTORY for finding in findings):
+            # Readers do not open it either. An unchecked store must not look like an intact one.
+            findings.sort(key=lambda finding: finding.code not in _NOT_A_DIRECTORY)
+            findings = [
+                replace(found, severity="damage") if found.code in _NOT_A_DIRECTORY else found for found in findings
+            ]
+            return _report(findings, [], 0, anchors, nothing_read)
         names = sorted(places.top())
         if not names and isinstance(places.examine(), NotFoundError):
             message = "there is no store here; an absent store is an empty one"
             findings.append(Finding("warning", "no_store", None, "", message))
         scopes = [name for name in names if naming.is_sha256(name)]
-        newer = _store_file(places, names, findings)
-        if newer:
-            return _report(findings, [], 0, anchors, unread)
+        if _store_file_is_newer(places, names, findings):
+            return _report(findings, [], 0, anchors, nothing_read)
         if key is None:
-            findings += _top(places, names)
+            findings += _check_top(places, names)
     if key is not None:
-        scopes = _only(key, scopes)
+        scope_hash = naming.scope_hash(naming.checked_key(key))
+        scopes = [scope_hash] if scope_hash in scopes else []
         if not scopes:
             missing = NotFoundError(f"there is no scope {key}", hint="`stateline scopes` lists the scopes there are")
             if not anchors:
                 raise missing
             findings.append(Finding("warning", "no_scope", key, "", missing.message))
-    inventory = Inventory(store, places)
+    objects = ObjectCheck(store, places)
     if key is None:
-        inventory.take_stock()
+        objects.list_objects()
     # One set for all scopes: there may be as many anchors as scopes.
-    sought = frozenset(anchors)
-    checks = [_settled(store, scope, inventory, sought) for scope in scopes]
+    wanted = frozenset(anchors)
+    reports = [_check_scope(store, scope, objects, wanted) for scope in scopes]
     if key is None:
-        inventory.leftovers(certain=all(check.certain for check in checks))
-    for check in checks:
-        findings += check.findings
-    moorings = AnchorIndex(checks, key, absent=key is not None and not scopes)
-    return _report(findings + inventory.findings, checks, inventory.intact, anchors, moorings)
+        objects.add_unreferenced(certain=all(report.certain for report in reports))
+    for report in reports:
+        findings += report.findings
+    index = AnchorIndex(reports, key, absent=key is not None and not scopes)
+    return _report(findings + objects.findings, reports, objects.intact, anchors, index)
 
 
-def _above(places: Places) -> list[Finding]:
-    """One finding for each directory in which others may put something else in the state dir's place."""
+def _unsafe_parents(places: Places) -> list[Finding]:
+    """Return one finding for each directory in which others may replace the state dir."""
     try:
         above = places.above()
     except StatelineError:
-        # What cannot be looked at cannot be passed either; opening the state dir tells why.
+        # A directory that cannot be examined cannot be passed either; opening the state dir gives the reason.
         return []
-    return [Finding("unsafe", found.code, None, "", f"{found.reason}; to mend it: {found.fix}") for found in above]
+    return [Finding("unsafe", danger.code, None, "", f"{danger.reason}; to fix it: {danger.fix}") for danger in above]
 
 
 def _report(
-    findings: list[Finding], checks: list[ChainCheck], objects: int, anchors: Collection[str], moorings: AnchorIndex
+    findings: list[Finding], reports: list[ScopeReport], objects: int, anchors: Collection[str], index: AnchorIndex
 ) -> Report:
-    findings = findings + [adrift for anchor in anchors if (adrift := moorings.finding(anchor)) is not None]
+    findings = findings + [missing for anchor in anchors if (missing := index.finding(anchor)) is not None]
     ok = not has_damage(findings)
-    heads = [check.head for check in checks if check.head is not None]
+    heads = [report.head for report in reports if report.head is not None]
     return Report(
         ok=ok,
-        scopes=sum(check.has_head for check in checks),
-        snapshots=sum(check.snapshots for check in checks),
+        scopes=sum(report.has_head for report in reports),
+        snapshots=sum(report.snapshots for report in reports),
         objects=objects,
-        findings=gathered(findings),
+        findings=summarize(findings),
         heads=tuple(sorted(heads, key=lambda head: head.scope)),
-        anchors=tuple(moorings.anchor(anchor) for anchor in anchors),
-        note=bound(len(anchors)) if anchors and ok else NOTE,
+        anchors=tuple(index.anchor(anchor) for anchor in anchors),
+        note=anchored_note(len(anchors)) if anchors and ok else NOTE,
     )
 
 
-def _only(key: str, scopes: list[str]) -> list[str]:
-    """The one scope that ``key`` is, if it exists."""
-    scope = naming.scope_hash(naming.checked_key(key))
-    return [scope] if scope in scopes else []
-
-
-def _store_file(places: Places, names: list[str], findings: list[Finding]) -> bool:
-    """Check ``stateline.json``; whether it says that a newer Stateline must read the rest."""
+def _store_file_is_newer(places: Places, names: list[str], findings: list[Finding]) -> bool:
+    """Check ``stateline.json``; return whether a newer Stateline must read the rest."""
     error = places.examine()
     if error is not None:
-        # Without anything beside it there is no store yet. It is made before anything else, so ``names``, which were
-        # listed before, cannot hold a scope of a store that is only coming to be.
-        absent = isinstance(error, NotFoundError)
-        if not absent:
+        # It is made before anything else, and ``names`` were listed before it was examined: so ``names`` cannot hold a
+        # scope of a store that is just being made.
+        if not isinstance(error, NotFoundError):
             findings.append(Finding.of(error, None, naming.STORE_FILE))
         elif any(naming.is_sha256(name) or name == naming.OBJECTS for name in names):
             findings.append(Finding("damage", "missing", None, naming.STORE_FILE, error.message))
     return isinstance(error, NewerVersionError)
 
 
-def _top(places: Places, names: list[str]) -> list[Finding]:
+def _check_top(places: Places, names: list[str]) -> list[Finding]:
     findings: list[Finding] = []
     for name in names:
         if name.startswith(naming.TEMPORARY):
-            message = "a file that was being written; safe to remove when nobody writes"
-            findings.append(Finding("residue", "temporary", None, name, message))
+            findings.append(Finding.temporary(None, name))
         elif name.startswith(naming.REMOVED):
-            message = "a scope that was being removed; safe to remove when nobody writes"
+            message = "a scope whose removal is unfinished; safe to remove while nobody writes"
             findings.append(Finding("residue", "removed", None, name, message))
         elif name == naming.STORE_FILE:
-            findings += unsafe(places, name, None)
+            findings += unsafe_findings(places, name, None)
         elif name not in (naming.OBJECTS, _TOLERATED) and not naming.is_sha256(name):
-            findings.append(Finding.stray(name, None, name))
+            findings.append(Finding.unknown_name(name, None, name))
     return findings
 
 
-def _settled(store: Store, scope: str, inventory: Inventory, anchors: frozenset[str]) -> ChainCheck:
-    """Check a scope; look again before anything is called damage. A scope that is removed, or removed and begun anew,
-    while it is read looks broken once; what is damaged stays so."""
-    first = ChainCheck(store, scope, inventory, anchors).run()
+def _check_scope(store: Store, scope: str, objects: ObjectCheck, anchors: frozenset[str]) -> ScopeReport:
+    """Check a scope, and check it again before anything is called damage.
+
+    A scope that is removed and perhaps made again during the check looks broken once; real damage stays.
+    """
+    first = ChainCheck(store, scope, objects, anchors).run()
     if not has_damage(first.findings):
         return first
     seen = {(finding.code, finding.path) for finding in first.findings}
-    again = ChainCheck(store, scope, inventory, anchors).run()
-    again.findings = [f for f in again.findings if f.severity != "damage" or (f.code, f.path) in seen]
-    return again
+    second = ChainCheck(store, scope, objects, anchors).run()
+    second.findings = [f for f in second.findings if f.severity != "damage" or (f.code, f.path) in seen]
+    return second

@@ -1,4 +1,4 @@
-"""What ``verify`` and ``scopes`` report: typed findings, sorted by what must be done about them."""
+"""Typed findings of ``verify`` and ``scopes``, sorted by what must be done about them."""
 
 from __future__ import annotations
 
@@ -15,36 +15,35 @@ from stateline.errors import IntegrityError, NewerVersionError, StatelineError, 
 Severity = Literal["damage", "residue", "unsafe", "warning"]
 
 NOTE = (
-    "A chain proves that nothing was changed inside it. It cannot show that snapshots were cut off its end cleanly, "
-    "that all of it was written anew, that a scope was taken away whole, that the store was exchanged for another, or "
-    "that what is declared lost was taken away on purpose, with another past put below it: "
+    "A chain proves that nothing inside it was changed. It cannot show that snapshots were cut off its end cleanly, "
+    "that the whole chain was rewritten, that a scope was removed, that the store was replaced by another, or that what "
+    "is declared lost was removed on purpose and another past put below it: "
     "compare a head's sha with one kept elsewhere (`stateline verify --anchor SHA`)."
 )
-"""What no check of a store can see from inside it."""
-
-
-def bound(count: int) -> str:
-    """What stands for ``NOTE`` when that many anchors were given, and all of them were found."""
-    anchors = "1 anchor" if count == 1 else f"{count} anchors"
-    return (
-        f"Bound by {anchors}: what has their shas, and what that rests on, is as it was when they were noted. What is "
-        "newer than they are is bound by none, nor is a scope without one of its own, or what lies below a gap that "
-        "was declared since."
-    )
-
+"""Changes that no check from inside a store can detect."""
 
 SHOWN = 10
-"""How many findings of one code are told one by one, where each is harmless and thousands may come together."""
+"""Most findings listed one by one for a code of which thousands may occur and each is harmless."""
 
 _ORDER: tuple[Severity, ...] = ("damage", "unsafe", "warning", "residue")
+
+
+def anchored_note(count: int) -> str:
+    """Return the note that replaces ``NOTE`` when ``count`` anchors were given and all of them were found."""
+    anchors = "1 anchor" if count == 1 else f"{count} anchors"
+    return (
+        f"Bound by {anchors}: the snapshots with these shas, and all that they rest on, are as they were when the "
+        "anchors were noted. Not bound: newer snapshots, scopes without an anchor, and what is below a gap that was "
+        "declared since."
+    )
 
 
 class Finding(msgspec.Struct, frozen=True):
     """One fact about a store.
 
-    ``severity``: ``damage`` is what no legal crash leaves behind; ``residue`` is what one does, and is harmless
-    where locks hold; ``unsafe`` is a place that others may change; ``warning`` is the rest. ``code`` is stable.
-    ``scope`` is the key of the scope concerned, or None; ``path`` is relative to the state dir ("" for itself).
+    ``severity``: ``damage`` is left by no legal crash; ``residue`` is left by one, and harmless where locks hold;
+    ``unsafe`` is a place that others may change; ``warning`` is the rest. ``code`` is stable. ``scope`` is a key or
+    None; ``path`` is relative to the state dir ("" for the state dir itself).
     """
 
     severity: Severity
@@ -55,33 +54,37 @@ class Finding(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, error: StatelineError, scope: str | None, path: str) -> Finding:
-        """The finding for an error that reading ``path`` raised."""
+        """Return the finding for an error that reading ``path`` raised."""
         if isinstance(error, IntegrityError):
             return cls("damage", error.finding, scope, path, error.message)
         if isinstance(error, NewerVersionError):
             return cls("warning", "newer_version", scope, path, error.message)
         if isinstance(error, UnsafePathError):
             return cls("damage", "not_regular", scope, path, error.message)
-        # It may be gone the next time, but what cannot be read cannot be vouched for.
+        # The error may pass, but a file that cannot be read cannot be vouched for.
         return cls("damage", "unreadable", scope, path, error.message)
 
     @classmethod
-    def stray(cls, name: str, scope: str | None, path: str) -> Finding:
-        """The finding for ``path``, whose last part ``name`` this version gives no meaning."""
+    def unknown_name(cls, name: str, scope: str | None, path: str) -> Finding:
+        """Return the finding for ``path``, whose last part ``name`` has no meaning in this version."""
         if name.startswith(f"{naming.EXTENSION}repair-"):
-            return cls("warning", "extension", scope, path, "what a repair set aside; not looked into")
+            return cls("warning", "extension", scope, path, "set aside by a repair; not examined")
         if name.startswith(naming.EXTENSION):
-            return cls("warning", "extension", scope, path, "an extension of a newer version; not looked into")
-        return cls("damage", "foreign_file", scope, path, "nothing of this name belongs here")
+            return cls("warning", "extension", scope, path, "an extension of a newer version; not examined")
+        return cls("damage", "foreign_file", scope, path, "no file of this name belongs here")
+
+    @classmethod
+    def temporary(cls, scope: str | None, path: str) -> Finding:
+        """Return the finding for a temporary file."""
+        return cls("residue", "temporary", scope, path, "an unfinished file; safe to remove while nobody writes")
 
     def document(self) -> dict[str, Json]:
-        """As it stands in ``--format json``."""
+        """Return the finding as in ``--format json``."""
         return msgspec.structs.asdict(self)
 
 
 class Anchor(msgspec.Struct, frozen=True):
-    """A digest that was kept outside the store, and where the snapshot that has it stands on its chain; None and None
-    if it is on none."""
+    """A digest that was kept outside the store, and the place of its snapshot on a chain (None if on no chain)."""
 
     sha256: str
     scope: str | None = None
@@ -89,10 +92,12 @@ class Anchor(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What was checked, and what was found. ``ok``: nothing is damaged. Counts are of what is intact: ``scopes`` that
-    have a head, ``snapshots`` and ``objects`` read. ``note`` says what such a check cannot see; ``heads`` are the
-    intact heads, by key, to be kept elsewhere for that; ``anchors`` says where those are that were given. If all of
-    them were found and nothing is damaged, ``note`` says what they bind."""
+    """Result of ``verify``. ``ok``: nothing is damaged.
+
+    The counts are of intact things: ``scopes`` with a head, ``snapshots`` and ``objects`` read. ``heads`` are the intact
+    heads by key; ``anchors`` are the given anchors with their places. ``note`` says what such a check cannot see or,
+    if nothing is damaged and all anchors were found, what they bind.
+    """
 
     ok: bool
     scopes: int
@@ -104,7 +109,7 @@ class Report(msgspec.Struct, frozen=True):
     note: str = NOTE
 
     def document(self) -> dict[str, Json]:
-        """As it stands in ``--format json``."""
+        """Return the report as in ``--format json``."""
         lists = ("findings", "heads", "anchors")
         return msgspec.structs.asdict(self) | {
             name: [msgspec.structs.asdict(item) for item in getattr(self, name)] for name in lists
@@ -112,25 +117,28 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def has_damage(findings: Iterable[Finding]) -> bool:
-    """Whether one of the findings is damage."""
+    """Return whether one of the findings is damage."""
     return any(finding.severity == "damage" for finding in findings)
 
 
-def gathered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The worst first, then by path. Damage and warnings are all there; of residue, unsafe places and extensions the
-    first ``SHOWN`` of each code, then one finding that counts the rest: a foreign-owned copy has one for every file."""
+def summarize(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Sort findings by severity, then path, and shorten long lists of harmless ones.
+
+    Damage and warnings are kept whole. Of residue, unsafe places and extensions the first ``SHOWN`` of each code are
+    kept, and one more finding counts the rest: a store copied by another user has one for every file.
+    """
     groups: dict[tuple[Severity, str], list[Finding]] = {}
     for finding in findings:
         groups.setdefault((finding.severity, finding.code), []).append(finding)
-    told: list[Finding] = []
+    kept: list[Finding] = []
     for (severity, code), group in groups.items():
         group.sort(key=lambda finding: finding.path)
         rest = group[SHOWN + 1 :] and group[SHOWN:]
         if not rest or (severity in ("damage", "warning") and code != "extension"):
-            told += group
+            kept += group
         else:
-            told += group[:SHOWN]
-            message = f"and {len(rest)} more like the {SHOWN} before, from here on"
-            told.append(Finding(severity, code, None, rest[0].path, message))
-    # Stable: within a severity the groups and paths stay together.
-    return tuple(sorted(told, key=lambda finding: (_ORDER.index(finding.severity), finding.code)))
+            kept += group[:SHOWN]
+            message = f"and {len(rest)} more like the {SHOWN} above, from this path on"
+            kept.append(Finding(severity, code, None, rest[0].path, message))
+    # The sort is stable: within a severity, groups and paths keep their order.
+    return tuple(sorted(kept, key=lambda finding: (_ORDER.index(finding.severity), finding.code)))

@@ -1,4 +1,4 @@
-"""Where a fork began: the snapshot of another scope that its first one names."""
+"""The origin of a fork: the snapshot of another scope that its first snapshot names."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from stateline.store.store import Store
 
 
 def origin_problem(store: Store, origin: Link) -> tuple[str, str] | None:
-    """(code, message) of what is wrong with a fork's origin, or None. It must be there: ``exec rm`` refuses to remove
-    it. Never raises for what lies in the other scope."""
+    """Return (code, message) of what is wrong with a fork's origin, or None. Never raises for the other scope's content.
+
+    The origin must exist: ``exec rm`` refuses to remove a scope that a fork names.
+    """
     scope = naming.scope_hash(origin.scope)
     try:
         for name in store.backend.list(scope):
@@ -25,6 +27,6 @@ def origin_problem(store: Store, origin: Link) -> tuple[str, str] | None:
                     return "misordered", f"its origin has seq {found.seq}, not {origin.seq}"
                 return None
     except (StatelineError, BlobMissingError):
-        # Whatever is wrong there is that scope's finding; here it only matters that the origin was not found.
+        # That damage is a finding of the other scope; here the origin was just not found.
         pass
     return "missing", f"its origin {origin.sha256} is not in the scope {origin.scope}"

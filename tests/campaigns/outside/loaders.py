@@ -146,7 +146,7 @@ def snapshot(data: bytes) -> None:
         text = canonical.draft(found.state)
         require(envelope.write_envelope(found, text)[0] == written, "written otherwise from a draft")
         objects.with_refs(found.state, found.objects)
-        repair_record.Losses().apply_losses(found.event)
+        repair_record.DeclaredLosses().add(found.event)
         _file_in_store(data, found)
     else:
         _file_in_store(data, None)
@@ -170,14 +170,14 @@ def declaration(data: bytes) -> None:
         event = canonical.decode(data)
     except IntegrityError:
         return
-    losses = repair_record.Losses()
-    losses.apply_losses({repair_record.MEMBER: event})
+    losses = repair_record.DeclaredLosses()
+    losses.add({repair_record.MEMBER: event})
     for sha, gap in list(losses.gaps.items()):
         below = gap.resumes
         require(naming.is_sha256(sha), "a gap without a digest")
         require(below is None or naming.snapshot_parts(below.path) is not None, "a gap leads to no snapshot's name")
         require(below is None or below.seq <= gap.lost.seq, "a gap leads up")
-        require(losses.gap(sha) is gap and losses.gap(sha) is None, "a gap can be taken twice")
+        require(losses.take_gap(sha) is gap and losses.take_gap(sha) is None, "a gap can be taken twice")
 
 
 def pointer(data: bytes) -> None:

@@ -20,7 +20,7 @@ from stateline.errors import ConflictError, StorageError
 from stateline.verify.chain import ChainCheck
 from stateline.verify.checker import verify
 from stateline.verify.findings import Finding
-from stateline.verify.objects import Inventory
+from stateline.verify.objects import ObjectCheck
 
 if TYPE_CHECKING:
     from campaigns.processes.kills import Say
@@ -150,7 +150,7 @@ def _judge(state_dir: Path, said: list[Path]) -> dict[str, Any]:
 def _findings(state_dir: Path) -> list[Finding]:
     """What ``verify`` finds in the scope, before harmless findings are gathered."""
     store = Store.open(state_dir)
-    return ChainCheck(store, naming.scope_hash(KEY), Inventory(store, None)).run().findings
+    return ChainCheck(store, naming.scope_hash(KEY), ObjectCheck(store, None)).run().findings
 
 
 def _require_named(chain: Chain, findings: list[Finding]) -> int:
