@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stateline.engine.evaluate import evaluate
-from stateline.machine.definition.check import Outside, check
+from stateline.machine.definition.check import Lookups, check
 from stateline.machine.definition.formats.python_text import Evaluated
 from stateline.machine.problems import Problem
 
@@ -23,7 +23,7 @@ def told(tmp_path: Path, source: str) -> list[tuple[str, str]]:
 
 def problems(tmp_path: Path, source: str) -> tuple[Problem, ...]:
     path = str(tmp_path / "m.py")
-    machine, found = check(source.encode(), path, Outside(evaluate=lambda text: evaluate(text, path)))
+    machine, found = check(source.encode(), path, Lookups(evaluate=lambda text: evaluate(text, path)))
     assert (machine is None) == any(problem.severity == "error" for problem in found)
     return found
 

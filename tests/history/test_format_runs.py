@@ -34,7 +34,7 @@ from stateline.machine.decider.run import (
     Succeeded,
     Unsent,
 )
-from stateline.machine.definition.check import Outside, load
+from stateline.machine.definition.check import Lookups, load
 from stateline.redaction.redactor import Redactor
 from stateline.service.create_run import Launch, launch, machine_scope, read_machinery
 from stateline.service.models import Exchanges
@@ -205,7 +205,7 @@ def talk(memory: Store) -> list[Snapshot]:
     """The snapshots of a run that asked a model, oldest first: one lost call of a tool, one that ended, an answer."""
     tool = spec.Tool(name="once", description="", schema={"type": "object"}, argv=["/bin/true"])
     data = TALK.encode()
-    machine = load(data, "m.yaml", Outside(toolset=lambda _: spec.Toolset(sha256="0" * 64, tools={"once": tool})))
+    machine = load(data, "m.yaml", Lookups(toolset=lambda _: spec.Toolset(sha256="0" * 64, tools={"once": tool})))
     origin = loop.Origin(machine_path="/m.yaml", tools={"path": "/tools.json", "sha256": "0" * 64})
     scope = memory.scope("run:t")
     with scope.locked(1.0):

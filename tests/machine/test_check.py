@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateline.errors import InvalidMachineError, NotFoundError
-from stateline.machine.definition.check import Outside, Problem, check, load
+from stateline.machine.definition.check import Lookups, Problem, check, load
 from stateline.machine.spec import (
     Agent,
     Bounds,
@@ -82,7 +82,7 @@ def broken(data: str | bytes, name: str = "m.yaml") -> list[Problem]:
 
 
 def test_a_good_file_becomes_the_machine_it_describes() -> None:
-    machine, problems = check(GOOD.encode(), "m.yaml", Outside(toolset=lambda name: {"tools.json": TOOLSET}[name]))
+    machine, problems = check(GOOD.encode(), "m.yaml", Lookups(toolset=lambda name: {"tools.json": TOOLSET}[name]))
     assert problems == ()
     assert machine == Machine(
         name="triage",
@@ -496,7 +496,7 @@ def test_a_missing_program_is_an_error_and_the_caller_is_asked_with_the_argv() -
         asked.append(argv)
         return None if argv[0] == "date" else f"there is no program {argv[0]!r}"
 
-    machine, problems = check(GOOD.encode(), "m.yaml", Outside(exists=exists))
+    machine, problems = check(GOOD.encode(), "m.yaml", Lookups(exists=exists))
     assert machine is None
     assert [(p.code, p.where, p.message) for p in problems] == [
         ("program_missing", "14:5 stages.intake.task", "there is no program './bin/intake'")
@@ -522,7 +522,7 @@ def test_tools_are_looked_up_in_the_manifest_where_it_can_be_read() -> None:
         asked.append(name)
         return TOOLSET
 
-    machine, problems = check(data, "m.yaml", Outside(toolset=toolset))
+    machine, problems = check(data, "m.yaml", Lookups(toolset=toolset))
     assert machine is None
     assert asked == ["t.json"]
     assert [(p.code, p.where, p.message, p.hint) for p in problems] == [
@@ -535,13 +535,13 @@ def test_a_manifest_that_cannot_be_read_is_a_mistake_and_never_no_tools() -> Non
     def toolset(name: str) -> Toolset:
         raise NotFoundError(f"there is no tools manifest {name!r}", hint="check the path")
 
-    machine, problems = check(AGENT.encode() + b"tools: [search]}", "m.yaml", Outside(toolset=toolset))
+    machine, problems = check(AGENT.encode() + b"tools: [search]}", "m.yaml", Lookups(toolset=toolset))
     assert machine is None
     assert [(p.code, p.where, p.message, p.hint) for p in problems] == [
         ("bad_tools", "3:1 tools", "there is no tools manifest 't.json'", "check the path")
     ]
     with pytest.raises(InvalidMachineError, match=r"no tools manifest 't\.json'"):
-        load(AGENT.encode() + b"tools: [search]}", "m.yaml", Outside(toolset=toolset))
+        load(AGENT.encode() + b"tools: [search]}", "m.yaml", Lookups(toolset=toolset))
 
 
 def test_a_machine_without_a_manifest_asks_for_none() -> None:
@@ -549,13 +549,13 @@ def test_a_machine_without_a_manifest_asks_for_none() -> None:
         raise AssertionError(name)
 
     assert (
-        load(b'{"stateline": 1, "name": "m", "stages": {"a": {"end": {}}}}', "m.json", Outside(toolset=toolset)).toolset
+        load(b'{"stateline": 1, "name": "m", "stages": {"a": {"end": {}}}}', "m.json", Lookups(toolset=toolset)).toolset
         is None
     )
 
 
 def spec_with(**changes: Any) -> Any:
-    spec = to_json(load(GOOD.encode(), "m.yaml", Outside(toolset=lambda _: TOOLSET)))
+    spec = to_json(load(GOOD.encode(), "m.yaml", Lookups(toolset=lambda _: TOOLSET)))
     for path, value in changes.items():
         place: Any = spec
         *way, last = path.split("__")

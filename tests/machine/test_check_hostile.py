@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.machine.definition.check import Outside, check
+from stateline.machine.definition.check import Lookups, check
 from stateline.machine.definition.formats.reader import read
 from stateline.machine.spec import Tool, Toolset, from_json, to_json
 
@@ -116,7 +116,7 @@ def test_any_json_in_any_place_of_a_machine_gives_problems_or_a_machine(
         container, key = places[number * 7 % len(places)]
         container[key] = copy.deepcopy(junk)  # the same junk twice must not become a circle
     for value in (root, tree):
-        machine, said = check(json.dumps(value).encode(), "m.json", Outside(toolset=lambda _: TOOLS))
+        machine, said = check(json.dumps(value).encode(), "m.json", Lookups(toolset=lambda _: TOOLS))
         assert (machine is None) == any(problem.severity == "error" for problem in said)
         if machine is not None:
             assert from_json(to_json(machine)) == machine
@@ -157,7 +157,7 @@ def test_an_end_without_a_value_is_an_end() -> None:
 
 def test_places_take_bounded_memory_and_a_part_without_one_has_its_parents() -> None:
     document = read(("x: [" + "1, " * 150_000 + "1e999]\n").encode(), "m.yaml")
-    assert len(document.findings.places) <= 100_000
+    assert len(document.findings.positions) <= 100_000
     assert [problem.code for problem in document.findings.problems()] == ["number_range"]
 
 

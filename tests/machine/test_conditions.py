@@ -1,4 +1,4 @@
-"""CEL conditions, expressions and templates: right values, and a ConditionError for everything else."""
+"""CEL conditions, expressions and templates: right values, and a ExpressionError for everything else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stateline.machine.expressions.cel import (
     NAMES,
-    ConditionError,
+    ExpressionError,
     decide,
     evaluate,
     problem,
@@ -26,8 +26,8 @@ def scope(**values: Any) -> dict[str, Any]:
     return dict.fromkeys(NAMES) | values
 
 
-def refusal(expression: str, **values: Any) -> ConditionError:
-    with pytest.raises(ConditionError) as caught:
+def refusal(expression: str, **values: Any) -> ExpressionError:
+    with pytest.raises(ExpressionError) as caught:
         evaluate(expression, scope(**values))
     assert "\n" not in caught.value.message
     return caught.value
@@ -150,7 +150,7 @@ def test_an_unknown_function_is_told_as_one() -> None:
 
 
 def test_a_name_that_was_not_given_is_refused() -> None:
-    with pytest.raises(ConditionError, match="no value here"):
+    with pytest.raises(ExpressionError, match="no value here"):
         evaluate("output", {"input": 1})
 
 
@@ -161,14 +161,14 @@ def test_a_condition_is_decided_by_a_bool(value: bool) -> None:
 
 @pytest.mark.parametrize("value", [None, 0, 1, 1.0, "true", "", [], [True], {}])
 def test_a_condition_that_gives_anything_else_is_refused(value: Any) -> None:
-    with pytest.raises(ConditionError, match="not true or false") as caught:
+    with pytest.raises(ExpressionError, match="not true or false") as caught:
         decide("output.ok", scope(output={"ok": value}))
     assert "compare it" in caught.value.hint
 
 
 @pytest.mark.parametrize("expression", ["!output", "output && true", "output ? true : false", "output || false"])
 def test_a_part_of_a_condition_that_is_no_bool_is_refused(expression: str) -> None:
-    with pytest.raises(ConditionError) as caught:
+    with pytest.raises(ExpressionError) as caught:
         decide(expression, scope(output="yes"))
     assert "compare it" in caught.value.hint
 
@@ -246,7 +246,7 @@ def test_any_text_is_a_value_or_a_condition_error(expression: str) -> None:
     try:
         evaluate(expression, scope())
         message = ""
-    except ConditionError as error:
+    except ExpressionError as error:
         message = error.message
     assert message.isprintable()
 
@@ -298,7 +298,7 @@ def test_a_template_is_rendered(template: str, text: str) -> None:
     ],
 )
 def test_a_broken_template_is_refused_when_rendered_and_when_checked(template: str) -> None:
-    with pytest.raises(ConditionError):
+    with pytest.raises(ExpressionError):
         render(template, scope())
     assert len(template_problems(template)) == 1
 
@@ -323,7 +323,7 @@ def test_any_template_is_text_or_a_condition_error(template: str) -> None:
     try:
         assert isinstance(render(template, scope(input="x")), str)
         assert template_problems(template) == []
-    except ConditionError:
+    except ExpressionError:
         pass
 
 

@@ -25,7 +25,7 @@ def found(data: bytes | str, name: str = "m.yaml") -> tuple[Problem, ...]:
 def value(data: str, name: str = "m.yaml") -> Any:
     document = read(data.encode(), name)
     assert document.findings.problems() == ()
-    assert document.whole
+    assert document.complete
     return document.value
 
 
@@ -271,7 +271,7 @@ def test_the_ending_says_the_format(name: str) -> None:
     ],
 )
 def test_every_path_has_its_place(data: str, name: str) -> None:
-    places = read(data.encode(), name).findings.places
+    places = read(data.encode(), name).findings.positions
     assert set(places) == {(), ("a",), ("a", 0), ("a", 0, "b"), ("a", 0, "c"), ("a", 1), ("a", 1, 0), ("a", 1, 1)}
     lines = data.splitlines()
     for path, (line, column) in places.items():
@@ -326,7 +326,7 @@ def test_yaml_and_json_of_the_same_tree_are_read_the_same(tree: Any, style: bool
 @given(st.binary(max_size=200), st.sampled_from(["m.yaml", "m.json", "m.toml", "m.py"]))
 def test_random_bytes_give_a_tree_or_problems(data: bytes, name: str) -> None:
     document: Document = read(data, name)
-    assert document.whole or document.findings.failed
+    assert document.complete or document.findings.failed
     assert all(problem.message.isprintable() for problem in document.findings.problems())
 
 
@@ -336,7 +336,7 @@ def test_random_bytes_give_a_tree_or_problems(data: bytes, name: str) -> None:
 )
 def test_random_syntax_gives_a_tree_or_problems(text: str, name: str) -> None:
     document = read(text.encode("utf-8", "surrogatepass"), name)
-    assert document.whole or document.findings.failed
+    assert document.complete or document.findings.failed
     json.dumps(document.value, allow_nan=False)
 
 

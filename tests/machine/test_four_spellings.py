@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from stateline.bundle import canonical
-from stateline.machine.definition.check import Outside, check
+from stateline.machine.definition.check import Lookups, check
 from stateline.machine.definition.formats.python_text import Evaluated
 from stateline.machine.spec import to_json
 
@@ -124,7 +124,7 @@ def run(source: str) -> Evaluated:
 def test_four_spellings_give_one_canonical_spec(tree: dict[str, Any]) -> None:
     specs = set()
     for name, text in spellings(tree).items():
-        machine, problems = check(text.encode(), name, Outside(evaluate=run))
+        machine, problems = check(text.encode(), name, Lookups(evaluate=run))
         assert machine is not None, (name, problems)
         assert machine.order == list(tree["stages"])
         specs.add(canonical.encode(to_json(machine)))
@@ -134,7 +134,7 @@ def test_four_spellings_give_one_canonical_spec(tree: dict[str, Any]) -> None:
 def test_four_spellings_have_the_same_mistakes_each_at_its_key() -> None:
     found = []
     for name, text in spellings(MISTAKEN).items():
-        _, problems = check(text.encode(), name, Outside(evaluate=run))
+        _, problems = check(text.encode(), name, Lookups(evaluate=run))
         lines = text.splitlines()
         for problem in problems:
             place, _, path = problem.where.partition(" ")

@@ -388,5 +388,5 @@ def test_a_reply_that_could_not_be_decided_on_is_kept_and_a_retry_goes_on_with_i
 
 
 def test_what_is_no_reply_is_not_kept_as_one() -> None:
-    with pytest.raises(agents.Unfit, match="empty"):
+    with pytest.raises(agents.ReplyError, match="empty"):
         keep_undecided(machine(), play(machine()), Replied(content=""), "MemoryError: ", MODEL)

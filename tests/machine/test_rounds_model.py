@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from stateline.bundle import canonical
 from stateline.errors import IllegalEventError, InvalidAnswerError, RequestError
 from stateline.machine.decider.advance import advance
-from stateline.machine.decider.conversation import unsound
+from stateline.machine.decider.conversation import conversation_problem
 from stateline.machine.decider.run import (
     Answered,
     Asked,
@@ -385,7 +385,7 @@ def image(*values: Any) -> bytes:
 
 def require_invariants(before: RunState, after: RunState) -> None:
     """What holds whatever happens: nothing that was said is unsaid, and every call has its answer in its order."""
-    assert unsound(after) == ""
+    assert conversation_problem(after) == ""
     said = after.tree.conversation
     assert said[: len(before.tree.conversation)] == before.tree.conversation
     wanted: list[str] = []

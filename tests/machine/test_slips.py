@@ -152,10 +152,10 @@ def test_whatever_is_written_gets_one_line_that_says_what_is_wrong(expression: s
 
 def test_expressions_are_evaluated_without_what_explains_mistakes() -> None:
     code = (
-        "import sys; from stateline.machine.expressions.cel import ConditionError, evaluate; evaluate('1 + 1', {});"
+        "import sys; from stateline.machine.expressions.cel import ExpressionError, evaluate; evaluate('1 + 1', {});"
         "before = 'stateline.machine.expressions.cel_hints' in sys.modules\n"
         "try: evaluate('len(input)', {'input': []})\n"
-        "except ConditionError as error: print(before, error.hint)"
+        "except ExpressionError as error: print(before, error.hint)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.startswith("False write size(...)")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stateline.errors import StatelineError
 from stateline.machine.decider.advance import advance
-from stateline.machine.decider.conversation import unsound
+from stateline.machine.decider.conversation import conversation_problem
 from stateline.machine.decider.run import (
     Answered,
     CallEnded,
@@ -89,12 +89,12 @@ UNSOUND = [
 
 @pytest.mark.parametrize("number", range(len(SOUND)))
 def test_what_the_decider_writes_is_sound(number: int) -> None:
-    assert unsound(SOUND[number]) == ""
+    assert conversation_problem(SOUND[number]) == ""
 
 
 @pytest.mark.parametrize("number", range(len(UNSOUND)))
 def test_what_it_never_writes_is_told(number: int) -> None:
-    assert unsound(UNSOUND[number])
+    assert conversation_problem(UNSOUND[number])
 
 
 MACHINE = Machine(
@@ -143,11 +143,11 @@ def test_nothing_that_is_found_sound_makes_the_decider_stumble(
     phase: Any, resume: Any, pending: Any, conversation: Any, event: Any
 ) -> None:
     found = state(phase, pending, conversation, resume)
-    if unsound(found):
+    if conversation_problem(found):
         return
     try:
         after = advance(MACHINE, found, event, Facts(manual=False)).state
     except StatelineError:
         return
-    assert unsound(after) == ""
-    assert unsound(msgspec.json.decode(msgspec.json.encode(after), type=RunState)) == ""
+    assert conversation_problem(after) == ""
+    assert conversation_problem(msgspec.json.decode(msgspec.json.encode(after), type=RunState)) == ""

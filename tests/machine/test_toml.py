@@ -17,7 +17,7 @@ from stateline.machine.problems import Path
 
 def told(data: str | bytes) -> list[tuple[str, str]]:
     document = read(data if isinstance(data, bytes) else data.encode(), "m.toml")
-    assert document.whole or document.findings.failed
+    assert document.complete or document.findings.failed
     return [(problem.code, problem.where) for problem in document.findings.problems()]
 
 
@@ -90,7 +90,7 @@ def test_every_path_has_the_place_where_it_is_written() -> None:
         document = read(text.encode(), "m.toml")
         assert document.findings.problems() == ()
         assert document.value == tomllib.loads(text)
-        places = document.findings.places
+        places = document.findings.positions
         assert set(places) == set(paths(document.value))
         for path, (line, column) in places.items():
             if path and isinstance(path[-1], str):
@@ -139,7 +139,7 @@ def test_any_tree_is_read_as_it_was_written_and_no_place_is_missing(tree: dict[s
     document = read(text.encode(), "m.toml")
     assert document.findings.problems() == ()
     assert json.dumps(document.value, sort_keys=True) == json.dumps(tree, sort_keys=True)
-    assert set(document.findings.places) == set(paths(tree))
+    assert set(document.findings.positions) == set(paths(tree))
 
 
 @given(st.text(alphabet="[]{}=.,#\"'\\ \n\tab01-:_e\x7f\r", max_size=80))

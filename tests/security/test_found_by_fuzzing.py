@@ -43,7 +43,7 @@ def test_names_that_stand_for_each_other_twice_do_not_double_the_work_with_each(
     """Sixty lines that stand for 2^60 places; they were walked before the file's time limit began to count."""
     lines = [f"x{n} = [x{n + 1}, x{n + 1}]\n" for n in range(60)]
     document = read("".join([*lines, "x60 = 1\nmachine = x0\n"]).encode(), "m.py", lambda source: Evaluated(value={}))
-    assert len(document.findings.places) <= 100_000
+    assert len(document.findings.positions) <= 100_000
 
 
 @pytest.mark.parametrize("index", ["9" * 5000, "²", "٣", "-1", "00"])

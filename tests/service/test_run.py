@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stateline import Store
 from stateline.machine.decider.agents import prompt
 from stateline.machine.decider.run import Facts, Instance, RunState
-from stateline.machine.definition.check import Outside, load
+from stateline.machine.definition.check import Lookups, load
 from stateline.service.run import RunOptions, asked_of
 
 
@@ -41,7 +41,7 @@ def test_the_stored_source_names_the_tools_and_where_they_are_listed(tmp_path: P
     asked = asked_of(Store.in_memory(), RunOptions(prompt="x", tools=str(path)))
     toolset = asked.machine.toolset
     assert toolset is not None
-    assert load(asked.machinery.data, "run.json", Outside(toolset=lambda _: toolset)) == asked.machine
+    assert load(asked.machinery.data, "run.json", Lookups(toolset=lambda _: toolset)) == asked.machine
     assert asked.machine.tools == "my tools.txt"
     assert asked.machinery.directory == str(tmp_path.resolve())
     assert str(tmp_path).encode() not in asked.machinery.data  # a state must not depend on where something lies

@@ -183,14 +183,16 @@ _HIDDEN = ("complete", "e")
 
 def _elsewhere(ctx: click.Context, word: str) -> str:
     """Where there is a command by that name, or by one that is like it; "" for one that there is nowhere."""
-    from stateline.machine.problems import nearest
+    from stateline.machine.problems import did_you_mean
 
     top = getattr(ctx.find_root().command, "commands", {})
     places = {name: f"stateline {name}" for name in top if name not in _HIDDEN}
     for group in GROUPS:
         for name in getattr(top.get(group), "commands", ()):
             places.setdefault(name, f"stateline {group} {name}")
-    near = word if word in places else nearest(word, list(places)).removeprefix("did you mean '").removesuffix("'?")
+    near = (
+        word if word in places else did_you_mean(word, list(places)).removeprefix("did you mean '").removesuffix("'?")
+    )
     return f"did you mean `{places[near]}`?" if near else ""
 
 

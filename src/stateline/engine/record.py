@@ -20,7 +20,7 @@ from stateline.bundle.objects import Artifact, artifact_ref
 from stateline.engine.event_codec import FREE, ContextPlace, Cost, is_calling, read_event
 from stateline.errors import IntegrityError, NotFoundError, UsageError
 from stateline.machine import spec
-from stateline.machine.decider.conversation import unsound
+from stateline.machine.decider.conversation import conversation_problem
 from stateline.machine.decider.run import Decision, Facts, Failure, Instance, RunState
 from stateline.machine.spec import Machine
 from stateline.redaction.redactor import Redactor
@@ -180,7 +180,7 @@ def read_run(store: Store, scope: Scope, snapshot: Snapshot) -> Run:
 def _require_performable(machine: Machine, state: RunState, event: dict[str, Json]) -> None:
     """Raise ``KeyError`` for an effect that would be performed without a key of its own, or that cannot be."""
     tree = state.tree
-    problem = unsound(state)
+    problem = conversation_problem(state)
     if problem:
         raise KeyError(problem)
     if is_calling(tree):

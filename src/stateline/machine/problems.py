@@ -9,7 +9,7 @@ import msgspec
 Severity = Literal["error", "warning"]
 Path = tuple[str | int, ...]
 """The way from a file's root to a value: keys and indices."""
-Place = tuple[int, int]
+Position = tuple[int, int]
 """Line and column, both counted from 1; a column counts characters."""
 
 _MOST = 500
@@ -34,12 +34,12 @@ class Findings:
     item (in a list) begins; a path that is not there takes the place of what encloses it. ``meant`` says what a name
     that stands alone in an expression may stand for: ``todos`` for ``state.todos``."""
 
-    def __init__(self, places: dict[Path, Place] | None = None) -> None:
-        self.places: dict[Path, Place] = {} if places is None else places
-        self.meant: dict[str, str] = {}
-        self._found: list[tuple[Place, Problem]] = []
+    def __init__(self, places: dict[Path, Position] | None = None) -> None:
+        self.positions: dict[Path, Position] = {} if places is None else places
+        self.name_hints: dict[str, str] = {}
+        self._found: list[tuple[Position, Problem]] = []
         self._count = 0
-        self._unread: set[Path] = set()
+        self._unreadable: set[Path] = set()
         self.failed = False
 
     @property
@@ -47,17 +47,17 @@ class Findings:
         """Whether further problems are only counted, so that work on their wording would be lost."""
         return len(self._found) >= _MOST
 
-    def error(self, path: Path, code: str, message: str, hint: str = "", at: Place | None = None) -> None:
+    def error(self, path: Path, code: str, message: str, hint: str = "", at: Position | None = None) -> None:
         """Note a mistake at ``path``; ``at`` is a better place than the one ``places`` has."""
-        if path in self._unread:
+        if path in self._unreadable:
             return
         self.failed = True
         self._note("error", path, code, message, hint, at)
 
-    def unread(self, path: Path, code: str, message: str, hint: str, at: Place) -> None:
+    def error_unreadable(self, path: Path, code: str, message: str, hint: str, at: Position) -> None:
         """Note a value that cannot be read; what is missed in its place is no mistake of its own."""
         self.error(path, code, message, hint, at)
-        self._unread.add(path)
+        self._unreadable.add(path)
 
     def warning(self, path: Path, code: str, message: str, hint: str = "") -> None:
         """Note something legal that is probably not meant."""
@@ -72,17 +72,17 @@ class Findings:
             ordered.append(Problem(severity=severity, code="too_many_problems", where="1:1", message=rest))
         return tuple(ordered)
 
-    def place(self, path: Path) -> Place:
+    def position(self, path: Path) -> Position:
         """Where ``path`` begins, or what encloses it as far as that is known."""
-        while path and path not in self.places:
+        while path and path not in self.positions:
             path = path[:-1]
-        return self.places.get(path, (1, 1))
+        return self.positions.get(path, (1, 1))
 
-    def _note(self, severity: Severity, path: Path, code: str, message: str, hint: str, at: Place | None) -> None:
+    def _note(self, severity: Severity, path: Path, code: str, message: str, hint: str, at: Position | None) -> None:
         self._count += 1
         if len(self._found) >= _MOST:
             return
-        place = at or self.place(path)
+        place = at or self.position(path)
         where = f"{place[0]}:{place[1]} {path_text(path)}".rstrip()
         problem = Problem(severity=severity, code=code, where=where, message=printable(message), hint=printable(hint))
         self._found.append((place, problem))
@@ -114,7 +114,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
-def nearest(word: str, known: list[str]) -> str:
+def did_you_mean(word: str, known: list[str]) -> str:
     """``did you mean 'x'?`` for the most similar of ``known``, or an empty string."""
     # Similarity is quadratic in the length, and a hostile file chooses both the word and the number of candidates.
     if len(word) > _LONGEST_KEY:

@@ -21,7 +21,7 @@ from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.errors import InvalidAnswerError, InvalidValueError
 from stateline.machine.expressions import json_schema
-from stateline.machine.problems import nearest, quoted
+from stateline.machine.problems import did_you_mean, quoted
 from stateline.model.protocol import Reply, ToolCall, ToolSpec
 from stateline.model.reply_validation import ARGUMENTS_DEPTH, MOST_CALLS, new_ids
 
@@ -123,7 +123,7 @@ def _call(call: dict[str, Any], id: str, specs: dict[str, ToolSpec]) -> ToolCall
         raise _refused("the answer calls a tool without a name", _FORMS)
     if name not in specs:
         known = f"the tools of this request are {', '.join(specs)}" if specs else "this request offers no tools"
-        raise _refused(f"there is no tool {quoted(name)}", f"{nearest(name, list(specs))} {known}".strip())
+        raise _refused(f"there is no tool {quoted(name)}", f"{did_you_mean(name, list(specs))} {known}".strip())
     if not isinstance(arguments, dict):
         raise _refused(f"the arguments of {quoted(name)} are no object", _FORMS)
     try:
@@ -203,7 +203,7 @@ def _listed(tools: Json) -> list[dict[str, Any]]:
 def _check_keys(value: dict[str, Json], known: tuple[str, ...], what: str) -> None:
     for key in value:
         if key not in known:
-            hint = f"{nearest(key, list(known))} {_FORMS}".strip()
+            hint = f"{did_you_mean(key, list(known))} {_FORMS}".strip()
             raise _refused(f"{what} has a key {quoted(key)} that is not known", hint)
 
 

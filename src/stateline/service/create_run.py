@@ -127,10 +127,10 @@ def read_machinery(path: str) -> Machinery:
 def parse_machine(store: Store, machinery: Machinery) -> Machine:
     """The checked machine, with its tools. Raises ``InvalidMachineError`` with all its mistakes, those of the tools manifest
     included, ``RequestError`` if it holds a secret."""
-    from stateline.machine.definition.check import Outside, load
+    from stateline.machine.definition.check import Lookups, load
 
     require_no_secret_in(machinery, store.redactor)
-    outside = Outside(
+    outside = Lookups(
         evaluate=machinery.evaluate,
         toolset=lambda path: read_toolset(machinery, path, store.redactor.find),
     )

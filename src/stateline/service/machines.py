@@ -31,12 +31,12 @@ def check_machine(path: str) -> Checked:
 
     Raises ``NotFoundError`` or ``RequestError`` if the file cannot be read; mistakes in it are the result, not an error.
     """
-    from stateline.machine.definition.check import Outside, check
+    from stateline.machine.definition.check import Lookups, check
     from stateline.process.command import program_problem
 
     machinery, redactor = read_machinery(path), Redactor.from_environment(os.environ)
     directory = machinery.directory
-    outside = Outside(
+    outside = Lookups(
         exists=lambda argv: program_problem(argv, directory),
         evaluate=machinery.evaluate,
         toolset=lambda tools: read_toolset(machinery, tools, redactor.find),
@@ -77,10 +77,10 @@ def machine_of(store: Store, path: str | None, run: str | None) -> tuple[Machine
     if run is not None:
         found = load_run(store, naming.checked_id(run, "run id"))
         return found.machine, found.state
-    from stateline.machine.definition.check import Outside, load
+    from stateline.machine.definition.check import Lookups, load
 
     machinery = read_machinery(path or "")
-    return load(machinery.data, machinery.path, Outside(evaluate=machinery.evaluate)), None
+    return load(machinery.data, machinery.path, Lookups(evaluate=machinery.evaluate)), None
 
 
 def show_machine(store: Store, path: str | None, run: str | None) -> dict[str, Json]:

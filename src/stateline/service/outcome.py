@@ -162,10 +162,10 @@ def _doubt(run: Run, what: str) -> str:
 
 def prompt(run: Run, stage: Stage) -> str:
     """The stage's prompt with its expressions filled in; the bare template, marked, where that fails."""
-    from stateline.machine.expressions.cel import ConditionError, render
+    from stateline.machine.expressions.cel import ExpressionError, render
 
     try:
         return render(stage.prompt, names(run.state, facts_of(run)))
-    except ConditionError as error:
+    except ExpressionError as error:
         # The person can still answer; what cannot be filled in is said beside the bare text.
         return f"{stage.prompt} [not filled in: {error}]"

@@ -12,11 +12,11 @@ import msgspec
 
 from stateline.bundle import canonical
 from stateline.errors import InvalidManifestError
-from stateline.machine.definition.fields import Fields
+from stateline.machine.definition.fields import ObjectReader
 from stateline.machine.definition.formats.document import Document
 from stateline.machine.definition.formats.reader import LIMIT, read
-from stateline.machine.definition.masked_names import note_masked
-from stateline.machine.definition.stages import ENV_NAME, Exists
+from stateline.machine.definition.masked_names import report_masked_properties
+from stateline.machine.definition.stages import ENV_NAME, ProgramCheck
 from stateline.machine.problems import Path, Problem, quoted
 from stateline.machine.spec import Json, Tool, Toolset
 
@@ -37,7 +37,7 @@ _NO_ARGUMENTS = '"schema": {"type": "object", "properties": {}} for a tool witho
 _SHOWN = 5
 
 
-def check_manifest(data: bytes, exists: Exists | None = None, name: str = _MANIFEST) -> Toolset:
+def check_manifest(data: bytes, exists: ProgramCheck | None = None, name: str = _MANIFEST) -> Toolset:
     """The tools in a manifest's bytes. ``exists`` is asked about each ``argv`` and says why its program is missing, or
     None; without it, programs are not looked for. ``name`` is what the manifest is called in the message.
 
@@ -55,10 +55,10 @@ def parse_manifest(data: bytes) -> Document:
     return read(data, "manifest.json")
 
 
-def tools_in(document: Document, data: bytes, exists: Exists | None, name: str) -> Toolset:
+def tools_in(document: Document, data: bytes, exists: ProgramCheck | None, name: str) -> Toolset:
     """The same as :func:`check_manifest` for bytes that :func:`parse_manifest` has read."""
     findings = document.findings
-    tools = _read_tools(document, exists) if document.whole else {}
+    tools = _read_tools(document, exists) if document.complete else {}
     if not findings.failed:
         return Toolset(sha256=canonical.sha256(data), tools=tools)
     problems = findings.problems()
@@ -85,9 +85,9 @@ def _told(problem: Problem) -> str:
     return f"{problem.where}: {problem.message}" + (f" ({problem.hint})" if problem.hint else "")
 
 
-def _read_tools(document: Document, exists: Exists | None) -> dict[str, Tool]:
-    manifest = Fields(document.findings, (), document.value, _MANIFEST)
-    manifest.only(("tools",))
+def _read_tools(document: Document, exists: ProgramCheck | None) -> dict[str, Tool]:
+    manifest = ObjectReader(document.findings, (), document.value, _MANIFEST)
+    manifest.reject_unknown_keys(("tools",))
     manifest.require("tools", _EXAMPLE)
     tools: dict[str, Tool] = {}
     first: dict[str, Path] = {}
@@ -96,10 +96,10 @@ def _read_tools(document: Document, exists: Exists | None) -> dict[str, Tool]:
         message = f"{len(listed)} tools are more than any model can be told of: at most {MOST}"
         manifest.error("tools", "too_many_tools", message, "is it a tools manifest?")
         return {}
-    for fields in manifest.each("tools", "a tool"):
+    for fields in manifest.children("tools", "a tool"):
         tool = _tool(fields, exists)
         if tool.name in tools:
-            line = document.findings.place(first[tool.name])[0]
+            line = document.findings.position(first[tool.name])[0]
             message = f"there is already a tool {quoted(tool.name)}, on line {line}"
             fields.error("name", "duplicate_name", message, "a model calls tools by their names: choose another")
         elif tool.name:
@@ -107,9 +107,9 @@ def _read_tools(document: Document, exists: Exists | None) -> dict[str, Tool]:
     return tools
 
 
-def _tool(fields: Fields, exists: Exists | None) -> Tool:
+def _tool(fields: ObjectReader, exists: ProgramCheck | None) -> Tool:
     """The tool, with defaults wherever a mistake was noted."""
-    fields.only(KEYS)
+    fields.reject_unknown_keys(KEYS)
     return Tool(
         name=_name(fields),
         description=_description(fields),
@@ -117,11 +117,11 @@ def _tool(fields: Fields, exists: Exists | None) -> Tool:
         argv=_argv(fields, exists),
         timeout=fields.seconds("timeout") if "timeout" in fields else TIMEOUT,
         env=_env(fields),
-        repeatable=fields.flag("repeatable"),
+        repeatable=fields.boolean("repeatable"),
     )
 
 
-def _name(fields: Fields) -> str:
+def _name(fields: ObjectReader) -> str:
     name = fields.text("name") if fields.require("name", '"name": "search"') else None
     if name and not NAME.fullmatch(name):
         hint = "use 1 to 64 letters, digits, underscores and hyphens, and begin with a letter or an underscore"
@@ -129,12 +129,12 @@ def _name(fields: Fields) -> str:
     return name or ""
 
 
-def _description(fields: Fields) -> str:
+def _description(fields: ObjectReader) -> str:
     example = '"description": what it does and when to use it, for the model'
     return (fields.text("description") if fields.require("description", example) else None) or ""
 
 
-def _schema(fields: Fields) -> dict[str, Json]:
+def _schema(fields: ObjectReader) -> dict[str, Json]:
     if not fields.require("schema", _NO_ARGUMENTS):
         return {}
     schema = fields.schema("schema")
@@ -144,14 +144,14 @@ def _schema(fields: Fields) -> dict[str, Json]:
             "schema", "bad_schema", 'the arguments of a tool are of "type": "object"', f"write {_NO_ARGUMENTS}"
         )
     # Arguments are masked before anybody sees them, a tool included.
-    note_masked(fields.findings, (*fields.path, "schema"), schema, "; a tool gets secrets by `env`")
+    report_masked_properties(fields.findings, (*fields.path, "schema"), schema, "; a tool gets secrets by `env`")
     return schema if isinstance(schema, dict) else {}
 
 
-def _argv(fields: Fields, exists: Exists | None) -> list[str]:
+def _argv(fields: ObjectReader, exists: ProgramCheck | None) -> list[str]:
     if not fields.require("argv", '"argv": ["./bin/search"]'):
         return []
-    argv, raw = fields.texts("argv"), fields.members["argv"]
+    argv, raw = fields.text_list("argv"), fields.members["argv"]
     if not isinstance(raw, list) or len(argv) != len(raw):
         return argv
     if not argv or not argv[0]:
@@ -163,8 +163,8 @@ def _argv(fields: Fields, exists: Exists | None) -> list[str]:
     return argv
 
 
-def _env(fields: Fields) -> list[str]:
-    names, raw = fields.texts("env"), fields.members.get("env")
+def _env(fields: ObjectReader) -> list[str]:
+    names, raw = fields.text_list("env"), fields.members.get("env")
     for index, name in enumerate(raw if isinstance(raw, list) else []):
         path = (*fields.path, "env", index)
         if isinstance(name, str) and not ENV_NAME.fullmatch(name):

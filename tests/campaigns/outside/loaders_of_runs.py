@@ -39,7 +39,7 @@ from stateline.machine.decider.run import (
     Succeeded,
     Unsent,
 )
-from stateline.machine.definition.check import Outside, check
+from stateline.machine.definition.check import Lookups, check
 from stateline.machine.definition.formats.python_text import Evaluated
 from stateline.machine.definition.formats.reader import read
 from stateline.machine.expressions import cel, json_schema
@@ -134,7 +134,7 @@ machine: dict = {
 def machine_file(name: str, data: bytes) -> None:
     """A check gives a machine or mistakes, and a machine is kept as it is. What is said can be printed."""
     evaluate = (lambda source: Evaluated(value=TREE)) if name.endswith(".py") else None
-    machine, said = check(data, name, Outside(evaluate=evaluate))
+    machine, said = check(data, name, Lookups(evaluate=evaluate))
     require(
         (machine is None) == any(problem.severity == "error" for problem in said), "neither a machine nor a mistake"
     )
@@ -163,7 +163,7 @@ def evaluated(data: bytes) -> None:
     written.take_output(data)
     ended = child.Exit(how="exited", code=0, alive=False, written=written)
     result = evaluating._meaning(ended, 1.0)
-    machine, said = check(b"machine = 1\n", "m.py", Outside(evaluate=lambda source: result))
+    machine, said = check(b"machine = 1\n", "m.py", Lookups(evaluate=lambda source: result))
     require(
         (machine is None) == any(problem.severity == "error" for problem in said), "neither a machine nor a mistake"
     )
@@ -380,12 +380,12 @@ NAMES: dict[str, Any] = {
 
 
 def expression(data: bytes) -> None:
-    """A CEL expression and a template of a machine file: a JSON value, a text, or a ``ConditionError``."""
+    """A CEL expression and a template of a machine file: a JSON value, a text, or a ``ExpressionError``."""
     text = data.decode("utf-8", "replace")
     said = cel.mistake(text)
     try:
         value = cel.evaluate(text, NAMES)
-    except cel.ConditionError as error:
+    except cel.ExpressionError as error:
         require(len(error.message) < 5000, "the words are too many")
     else:
         require(said is None, "evaluated although it does not compile")
@@ -394,7 +394,7 @@ def expression(data: bytes) -> None:
     cel.template_problems(template)
     try:
         cel.render(template, NAMES).encode()
-    except cel.ConditionError:
+    except cel.ExpressionError:
         pass
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from stateline.bundle import canonical
 from stateline.errors import InvalidValueError
-from stateline.machine.decider.evaluate_outputs import Broken, names, violations_of, violations_text
+from stateline.machine.decider.evaluate_outputs import EvaluationError, names, violations_of, violations_text
 from stateline.machine.decider.run import Facts, RunState
 from stateline.machine.spec import Agent, Json, Machine, Stage, Tool
 
@@ -22,7 +22,7 @@ RESULT_DEPTH = canonical.DEPTH - 4
 _NAMED = 20
 
 
-class Unfit(Exception):
+class ReplyError(Exception):
     """A reply is not what the stage asks for. ``kind``: ``reply`` (it is none) or ``output`` (by ``output_schema``)."""
 
     def __init__(self, kind: str, message: str, hint: str) -> None:
@@ -47,26 +47,26 @@ def offered(machine: Machine, stage: Stage) -> list[Tool]:
 
 
 def prompt(stage: Stage, state: RunState, facts: Facts) -> str:
-    """The stage's prompt with its expressions replaced; ``state`` stands at the stage already. Raises :class:`Broken`
+    """The stage's prompt with its expressions replaced; ``state`` stands at the stage already. Raises :class:`EvaluationError`
     (kind ``prompt``) for a template that cannot be rendered, or of which nothing is left."""
     template = stage.agent.prompt if stage.agent is not None else ""
     text = _rendered(template, names(state, facts)) if "{{" in template else template
     if not text.strip():
-        raise Broken("prompt", "the prompt is empty", "see `prompt` of the stage, and what it names")
+        raise EvaluationError("prompt", "the prompt is empty", "see `prompt` of the stage, and what it names")
     return text
 
 
 def _rendered(template: str, scope: Mapping[str, Json]) -> str:
-    from stateline.machine.expressions.cel import ConditionError, render
+    from stateline.machine.expressions.cel import ExpressionError, render
 
     try:
         return render(template, scope)
-    except ConditionError as error:
-        raise Broken("prompt", f"the prompt cannot be rendered: {error.message}", error.hint) from error
+    except ExpressionError as error:
+        raise EvaluationError("prompt", f"the prompt cannot be rendered: {error.message}", error.hint) from error
 
 
 def require_reply(content: Any, calls: Any) -> None:
-    """Raise :class:`Unfit` (kind ``reply``) for what is no reply, whatever its types: text that is neither an answer
+    """Raise :class:`ReplyError` (kind ``reply``) for what is no reply, whatever its types: text that is neither an answer
     nor comes with calls, calls that cannot be told apart, or what a run cannot keep."""
     if not isinstance(content, str) or not isinstance(calls, list):
         raise _no_reply("`content` must be text and `tool_calls` a list")
@@ -95,8 +95,8 @@ def _require_storable(value: Json, what: str) -> None:
         raise _no_reply(f"{what} cannot be kept: {refused.message}") from None
 
 
-def _no_reply(why: str) -> Unfit:
-    return Unfit("reply", f"the reply cannot be used: {why}", "a reply is text, or calls of tools, or both")
+def _no_reply(why: str) -> ReplyError:
+    return ReplyError("reply", f"the reply cannot be used: {why}", "a reply is text, or calls of tools, or both")
 
 
 def call_problem(machine: Machine, stage: Stage, call: Mapping[str, Json]) -> tuple[str, str] | None:
@@ -115,7 +115,7 @@ def call_problem(machine: Machine, stage: Stage, call: Mapping[str, Json]) -> tu
 
 
 def output_of(agent: Agent, content: str) -> Json:
-    """The stage's output in an answer. Raises :class:`Unfit` (kind ``output``) for one that is not the JSON that
+    """The stage's output in an answer. Raises :class:`ReplyError` (kind ``output``) for one that is not the JSON that
     ``output_schema`` asks for."""
     if agent.output_schema is None:
         return content
@@ -123,10 +123,10 @@ def output_of(agent: Agent, content: str) -> Json:
     try:
         value = canonical.parse(content.encode(), what="the answer")
     except InvalidValueError as refused:
-        raise Unfit("output", f"the answer is not one JSON document: {refused.message}", hint) from None
+        raise ReplyError("output", f"the answer is not one JSON document: {refused.message}", hint) from None
     found = violations_of(agent.output_schema, value)
     if found:
-        raise Unfit("output", f"the answer does not fit output_schema: {violations_text(found)}", hint)
+        raise ReplyError("output", f"the answer does not fit output_schema: {violations_text(found)}", hint)
     return value
 
 

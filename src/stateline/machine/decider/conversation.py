@@ -50,7 +50,7 @@ class _PendingStage(msgspec.Struct):
     stage: str
 
 
-def unsound(state: RunState) -> str:
+def conversation_problem(state: RunState) -> str:
     """What the decider could trip over, or ""."""
     tree = state.tree
     try:

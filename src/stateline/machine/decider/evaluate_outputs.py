@@ -15,7 +15,7 @@ _SHOWN = 3
 """Violations of a schema that a message spells out; each quotes data, and the message is kept in ``state``."""
 
 
-class Broken(Exception):
+class EvaluationError(Exception):
     """``set`` or ``routes`` could not be evaluated; carries what the failure will say."""
 
     def __init__(self, kind: str, message: str, hint: str) -> None:
@@ -49,13 +49,13 @@ def merge(base: Json, patch: Json) -> Json:
 
 
 def apply_set(machine: Machine, stage: Stage, state: RunState, facts: Facts) -> RunState:
-    """The run's state with the stage's ``set`` merged into the user's. Raises :class:`Broken`."""
+    """The run's state with the stage's ``set`` merged into the user's. Raises :class:`EvaluationError`."""
     if not stage.set:
         return state
     value = merge(state.state, _evaluate(stage.set, "set", names(state, facts)))
     _require_storable(value)
     if found := violations_of(machine.state_schema, value):
-        raise Broken(
+        raise EvaluationError(
             "state_schema",
             f"`set` would give a state that state_schema forbids: {violations_text(found)}",
             "correct `set` or `state_schema`, or the output they read",
@@ -64,17 +64,17 @@ def apply_set(machine: Machine, stage: Stage, state: RunState, facts: Facts) -> 
 
 
 def choose(stage: Stage, state: RunState, facts: Facts) -> tuple[str | None, str]:
-    """The target (None: the run is complete) and the reason that the transition will state. Raises :class:`Broken`."""
+    """The target (None: the run is complete) and the reason that the transition will state. Raises :class:`EvaluationError`."""
     if stage.routes:
-        from stateline.machine.expressions.cel import ConditionError, decide
+        from stateline.machine.expressions.cel import ExpressionError, decide
 
         scope = names(state, facts)
         for index, way in enumerate(stage.routes):
             try:
                 if decide(way.when, scope):
                     return way.to, "routing"
-            except ConditionError as error:
-                raise Broken("condition", f"routes[{index}].when: {error.message}", error.hint) from error
+            except ExpressionError as error:
+                raise EvaluationError("condition", f"routes[{index}].when: {error.message}", error.hint) from error
     return stage.default_next, "default"
 
 
@@ -85,12 +85,14 @@ def _require_storable(value: Json) -> None:
     try:
         canonical.encode(value, depth=canonical.DEPTH - 1)  # the user's state stands one level deep in the run's
     except InvalidValueError as refused:
-        raise Broken("set", f"`set` would give a state that cannot be kept: {refused.message}", refused.hint) from None
+        raise EvaluationError(
+            "set", f"`set` would give a state that cannot be kept: {refused.message}", refused.hint
+        ) from None
 
 
 def _evaluate(tree: dict[str, Json], where: str, scope: dict[str, Json]) -> dict[str, Json]:
     """A nested mapping of expressions as the same mapping of their values."""
-    from stateline.machine.expressions.cel import ConditionError, evaluate
+    from stateline.machine.expressions.cel import ExpressionError, evaluate
 
     values: dict[str, Json] = {}
     for key, expression in tree.items():
@@ -99,8 +101,8 @@ def _evaluate(tree: dict[str, Json], where: str, scope: dict[str, Json]) -> dict
             continue
         try:
             values[key] = evaluate(expression, scope)
-        except ConditionError as error:
-            raise Broken("set", f"{where}.{key}: {error.message}", error.hint) from error
+        except ExpressionError as error:
+            raise EvaluationError("set", f"{where}.{key}: {error.message}", error.hint) from error
     return values
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from stateline.errors import IllegalEventError, InvalidAnswerError, MachineChangedError, RequestError
 from stateline.machine.decider import agents, bounds, handlers, routing
-from stateline.machine.decider.agents import Unfit
+from stateline.machine.decider.agents import ReplyError
 from stateline.machine.decider.run import (
     Answered,
     Asked,
@@ -42,7 +42,7 @@ def reply(machine: Machine, state: RunState, event: Replied, facts: Facts) -> De
     try:
         agents.require_reply(event.content, event.tool_calls)
         output = None if event.tool_calls else agents.output_of(_agent(machine, state), event.content)
-    except Unfit as unfit:
+    except ReplyError as unfit:
         return handlers.fail(machine, state, Failed(kind=unfit.kind, message=unfit.message, hint=unfit.hint), facts)
     return _take(machine, state, event, output, facts)
 
@@ -53,14 +53,16 @@ def answer(machine: Machine, state: RunState, event: Answered, facts: Facts) -> 
     stage, value = _stage(machine, state), event.value
     try:
         if not isinstance(value, dict) or not {"content"} <= value.keys() <= {"content", "tool_calls"}:
-            raise Unfit("reply", "the reply must be an object with `content`, and `tool_calls` if there are any", "")
+            raise ReplyError(
+                "reply", "the reply must be an object with `content`, and `tool_calls` if there are any", ""
+            )
         content, calls = value["content"], value.get("tool_calls", [])
         agents.require_reply(content, calls)
         for call in calls:
             if problem := agents.call_problem(machine, stage, call):
-                raise Unfit(problem[0], problem[1], "")
+                raise ReplyError(problem[0], problem[1], "")
         output = None if calls else agents.output_of(_agent(machine, state), content)
-    except Unfit as unfit:
+    except ReplyError as unfit:
         raise InvalidAnswerError(
             f"the answer does not fit what stage {stage.name!r} asks for: {unfit.message}; the run still waits",
             hint=unfit.hint or "answer in the model's stead with a text, or with calls of the tools that are offered",
@@ -138,7 +140,7 @@ def accept_calls(machine: Machine, state: RunState, event: Replaced, facts: Fact
 
 def keep_undecided(machine: Machine, state: RunState, event: Replied, message: str, facts: Facts) -> Decision:
     """For the engine, when deciding on a reply itself broke: keep it, and fail so that a retry only goes on with it.
-    Raises :class:`Unfit` for what is no such reply."""
+    Raises :class:`ReplyError` for what is no such reply."""
     agents.require_reply(event.content, event.tool_calls)
     kept = _with_reply(state, event)
     if not event.tool_calls:

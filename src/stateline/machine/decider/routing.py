@@ -15,7 +15,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from stateline.machine.decider import agents, bounds
-from stateline.machine.decider.evaluate_outputs import Broken, apply_set, choose
+from stateline.machine.decider.evaluate_outputs import EvaluationError, apply_set, choose
 from stateline.machine.decider.run import Decision, Facts, Failure, Instance, Resume, RunState, Transition
 from stateline.machine.spec import Json, Machine, Stage
 
@@ -30,7 +30,7 @@ def settle(machine: Machine, state: RunState, facts: Facts) -> Decision:
     try:
         changed = apply_set(machine, stage, state, facts)
         target, reason = choose(stage, changed, facts)
-    except Broken as broken:
+    except EvaluationError as broken:
         return fail(machine, state, _failure(stage, broken), "settling", facts)
     return _go_on(machine, changed, target, reason, facts)
 
@@ -40,7 +40,7 @@ def route(machine: Machine, state: RunState, facts: Facts) -> Decision:
     stage = machine.stages[state.tree.stage]
     try:
         target, reason = choose(stage, state, facts)
-    except Broken as broken:
+    except EvaluationError as broken:
         return fail(machine, state, _failure(stage, broken), "routing", facts)
     return _go_on(machine, state, target, reason, facts)
 
@@ -73,7 +73,7 @@ def again(machine: Machine, state: RunState, error: Failure | None, facts: Facts
     if stage.kind == "agent" and not tree.conversation:
         try:
             state = _with_prompt(stage, state, facts)
-        except Broken as broken:
+        except EvaluationError as broken:
             return fail(machine, state, _failure(stage, broken), "ready", facts)
         return Decision(state=to_perform(stage, state, facts, error))
     attempt = tree.attempt + 1
@@ -98,7 +98,7 @@ def effect(stage: Stage) -> Json:
     return {"type": "model" if stage.kind == "agent" else "task", "stage": stage.name, "position": 0}
 
 
-def _failure(stage: Stage, broken: Broken) -> Failure:
+def _failure(stage: Stage, broken: EvaluationError) -> Failure:
     return Failure(stage=stage.name, kind=broken.kind, message=broken.message, hint=broken.hint)
 
 
@@ -166,7 +166,7 @@ def _arrive(machine: Machine, state: RunState, step: Transition, cause: Failure 
         state = _entered(stage, state, step, cause)
         try:
             state = _standing(stage, state, facts)
-        except Broken as broken:
+        except EvaluationError as broken:
             handler, cause = _handler(machine, state, _failure(stage, broken), facts)
             if handler is None or any(earlier.target == handler for earlier in steps):
                 return Decision(state=_stopped(state, cause, "ready"), transitions=tuple(steps))
@@ -195,7 +195,7 @@ def _entered(stage: Stage, state: RunState, step: Transition, cause: Failure | N
 
 
 def _standing(stage: Stage, state: RunState, facts: Facts) -> RunState:
-    """How an instance stands in a stage it has just entered, by the stage's kind. Raises :class:`Broken` for a prompt
+    """How an instance stands in a stage it has just entered, by the stage's kind. Raises :class:`EvaluationError` for a prompt
     that cannot be rendered."""
     if stage.kind == "human":
         waiting = replace(state.tree, phase="waiting")

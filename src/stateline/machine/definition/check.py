@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 
 from stateline.errors import InvalidMachineError, StatelineError
-from stateline.machine.definition.fields import IDENTIFIER, IDENTIFIER_HINT, Fields
+from stateline.machine.definition.fields import IDENTIFIER, IDENTIFIER_HINT, ObjectReader
 from stateline.machine.definition.formats.reader import read
 from stateline.machine.definition.graph import check_shape, check_target, check_targets
-from stateline.machine.definition.stages import Exists, read_stage
-from stateline.machine.problems import Findings, Path, Problem, nearest, printable, quoted
+from stateline.machine.definition.stages import ProgramCheck, read_stage
+from stateline.machine.problems import Findings, Path, Problem, did_you_mean, printable, quoted
 from stateline.machine.spec import Bounds, EdgeLimit, Json, Machine, Stage, Toolset
 
-__all__ = ["Exists", "Outside", "Problem", "check", "load"]
+__all__ = ["Lookups", "Problem", "ProgramCheck", "check", "load"]
 
 FORMAT = 1
 """The newest version of machine files that is understood here."""
@@ -45,7 +45,7 @@ _SHOWN = 3
 _WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
-class Outside(msgspec.Struct, frozen=True, kw_only=True):
+class Lookups(msgspec.Struct, frozen=True, kw_only=True):
     """What the caller knows of the world outside a machine file; what is left out is not looked at.
 
     ``exists`` is asked about the argv of every task and says why its program is missing, or None. ``evaluate`` runs a
@@ -54,16 +54,16 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     the names of tools are not looked up. ``model`` is asked about each model's name likewise.
     """
 
-    exists: Exists | None = None
+    exists: ProgramCheck | None = None
     evaluate: Any = None  # formats.python_text.Evaluate, whose module is loaded only for such files
     toolset: Callable[[str], Toolset] | None = None
     model: Callable[[str], object] | None = None
 
 
-NOTHING = Outside()
+NOTHING = Lookups()
 
 
-def check(data: bytes, name: str, outside: Outside = NOTHING) -> tuple[Machine | None, tuple[Problem, ...]]:
+def check(data: bytes, name: str, outside: Lookups = NOTHING) -> tuple[Machine | None, tuple[Problem, ...]]:
     """Read and check a machine file. ``name`` is the file's name; its ending says the format.
 
     Gives the machine (None when there is any error) and all problems in file order, warnings included. Never raises
@@ -71,13 +71,13 @@ def check(data: bytes, name: str, outside: Outside = NOTHING) -> tuple[Machine |
     """
     document = read(data, name, outside.evaluate)
     findings = document.findings
-    machine = _read_machine(findings, document.value, outside) if document.whole else None
+    machine = _read_machine(findings, document.value, outside) if document.complete else None
     if machine is not None and outside.model is not None:
         _check_models(findings, machine, outside.model)
     return (None if findings.failed else machine), findings.problems()
 
 
-def load(data: bytes, name: str, outside: Outside = NOTHING) -> Machine:
+def load(data: bytes, name: str, outside: Lookups = NOTHING) -> Machine:
     """The machine in a file without errors; warnings are not told. Raises :class:`InvalidMachineError`, whose ``problems``
     are those of :func:`check` and whose message has the first few."""
     machine, problems = check(data, name, outside)
@@ -94,12 +94,12 @@ def load(data: bytes, name: str, outside: Outside = NOTHING) -> Machine:
     )
 
 
-def _read_machine(findings: Findings, value: Json, outside: Outside) -> Machine | None:
-    fields = Fields(findings, (), value, "the machine file")
-    if not fields.known or not _version_is_known(fields):
+def _read_machine(findings: Findings, value: Json, outside: Lookups) -> Machine | None:
+    fields = ObjectReader(findings, (), value, "the machine file")
+    if not fields.is_object or not _version_is_known(fields):
         return None
-    fields.only(KEYS)
-    findings.meant = dict(_meant(fields.members))
+    fields.reject_unknown_keys(KEYS)
+    findings.name_hints = dict(_meant(fields.members))
     name = _name(fields)
     stages = _stages(fields, outside.exists)
     state, state_schema = fields.object("state"), fields.schema("state_schema")
@@ -147,13 +147,13 @@ def _names_in(value: Json, key: str) -> list[str]:
     return [name for name in below if _WORD.fullmatch(name)] if isinstance(below, dict) else []
 
 
-def _version_is_known(fields: Fields) -> bool:
+def _version_is_known(fields: ObjectReader) -> bool:
     """Whether the rest can be checked: a newer format may have words that this version would call mistakes."""
     if not fields.require("stateline", f"stateline: {FORMAT}"):
         return True
     version = fields.members["stateline"]
     if isinstance(version, bool) or not isinstance(version, int):
-        fields.wrong(("stateline",), "a whole number", version, f"write stateline: {FORMAT}")
+        fields.wrong_type(("stateline",), "a whole number", version, f"write stateline: {FORMAT}")
     elif version > FORMAT:
         message = f"the file is written for format {version}, this version reads {FORMAT}"
         fields.error("stateline", "newer_version", message, "upgrade stateline to run this machine")
@@ -163,7 +163,7 @@ def _version_is_known(fields: Fields) -> bool:
     return True
 
 
-def _name(fields: Fields) -> str:
+def _name(fields: ObjectReader) -> str:
     if not fields.require("name", "name: NAME"):
         return ""
     name = fields.text("name") or ""
@@ -172,7 +172,7 @@ def _name(fields: Fields) -> str:
     return name
 
 
-def _stages(fields: Fields, exists: Exists | None) -> dict[str, Stage]:
+def _stages(fields: ObjectReader, exists: ProgramCheck | None) -> dict[str, Stage]:
     example = "stages: {first: {task: [PROGRAM]}}"
     if not fields.require("stages", example):
         return {}
@@ -180,12 +180,12 @@ def _stages(fields: Fields, exists: Exists | None) -> dict[str, Stage]:
     if stages == {} and isinstance(fields.members["stages"], dict):
         fields.error("stages", "no_stages", "the machine has no stages", f"write {example}")
     return {
-        name: read_stage(name, Fields(fields.findings, ("stages", name), stage, f"stage {quoted(name)}"), exists)
+        name: read_stage(name, ObjectReader(fields.findings, ("stages", name), stage, f"stage {quoted(name)}"), exists)
         for name, stage in stages.items()
     }
 
 
-def _check_state(fields: Fields, state: dict[str, Json], schema: Json) -> None:
+def _check_state(fields: ObjectReader, state: dict[str, Json], schema: Json) -> None:
     if schema is None:
         return
     from stateline.machine.expressions.json_schema import violations
@@ -196,7 +196,7 @@ def _check_state(fields: Fields, state: dict[str, Json], schema: Json) -> None:
         fields.error(key, "state_violates_schema", message, "correct state or state_schema")
 
 
-def _toolset(fields: Fields, tools: str | None, toolset: Callable[[str], Toolset] | None) -> Toolset | None:
+def _toolset(fields: ObjectReader, tools: str | None, toolset: Callable[[str], Toolset] | None) -> Toolset | None:
     if tools is None or toolset is None:
         return None
     try:
@@ -218,7 +218,7 @@ def _check_models(findings: Findings, machine: Machine, model: Callable[[str], o
             findings.error(path, "bad_model", error.message, error.hint)
 
 
-def _check_tools(fields: Fields, machine: Machine) -> None:
+def _check_tools(fields: ObjectReader, machine: Machine) -> None:
     """Note tools that a stage names and that are not there, as far as it is known what is there."""
     known = None if machine.toolset is None else machine.toolset.tools
     for stage in machine.stages.values():
@@ -229,30 +229,30 @@ def _check_tools(fields: Fields, machine: Machine) -> None:
             fields.findings.error(path, "no_tools", message, "name the manifest beside `stages`, as tools: FILE")
         for index, name in enumerate(names):
             if known is not None and name not in known:
-                guess = "" if fields.findings.full else nearest(name, list(known))
+                guess = "" if fields.findings.full else did_you_mean(name, list(known))
                 hint = guess or f"tools: {', '.join(list(known)[:10])}"
                 fields.findings.error((*path, index), "unknown_tool", f"there is no tool {quoted(name)}", hint)
 
 
-def _bounds(fields: Fields) -> Bounds:
+def _bounds(fields: ObjectReader) -> Bounds:
     if "bounds" not in fields:
         return Bounds()
-    bounds = fields.below("bounds", "bounds")
-    bounds.only(BOUNDS)
+    bounds = fields.child("bounds", "bounds")
+    bounds.reject_unknown_keys(BOUNDS)
     return Bounds(
-        max_iterations=bounds.whole("max_iterations"),
-        max_llm_calls=bounds.whole("max_llm_calls"),
-        max_agent_hops=bounds.whole("max_agent_hops"),
+        max_iterations=bounds.integer("max_iterations"),
+        max_llm_calls=bounds.integer("max_llm_calls"),
+        max_agent_hops=bounds.integer("max_agent_hops"),
         timeout=bounds.seconds("timeout"),
-        max_tool_rounds=bounds.whole("max_tool_rounds"),
-        max_tokens=bounds.whole("max_tokens"),
+        max_tool_rounds=bounds.integer("max_tool_rounds"),
+        max_tokens=bounds.integer("max_tokens"),
     )
 
 
-def _edge_limits(fields: Fields, stages: dict[str, Stage]) -> list[EdgeLimit]:
+def _edge_limits(fields: ObjectReader, stages: dict[str, Stage]) -> list[EdgeLimit]:
     limits = []
-    for limit in fields.each("edge_limits", "an edge limit"):
-        limit.only(EDGE_LIMIT)
+    for limit in fields.children("edge_limits", "an edge limit"):
+        limit.reject_unknown_keys(EDGE_LIMIT)
         limit.require("max_count", "max_count: N")
         ends = []
         for key in ("from", "to"):
@@ -260,5 +260,5 @@ def _edge_limits(fields: Fields, stages: dict[str, Stage]) -> list[EdgeLimit]:
             if end is not None and stages:
                 check_target(fields.findings, (*limit.path, key), end, stages)
             ends.append(end or "")
-        limits.append(EdgeLimit(source=ends[0], target=ends[1], max_count=limit.whole("max_count")))
+        limits.append(EdgeLimit(source=ends[0], target=ends[1], max_count=limit.integer("max_count")))
     return limits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from stateline.machine.problems import Findings, Path, nearest, quoted
+from stateline.machine.problems import Findings, Path, did_you_mean, quoted
 from stateline.machine.spec import Json
 
 IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -31,45 +31,45 @@ def kind_of(value: Json) -> str:
     return "a list" if isinstance(value, list) else "an object"
 
 
-class Fields:
+class ObjectReader:
     """One object of the tree. Each method reads one key: it notes a mistake and gives the default where the value is
     not what it must be, and gives the default where the key is absent."""
 
     def __init__(self, findings: Findings, path: Path, value: Json, what: str) -> None:
         self.findings = findings
         self.path = path
-        self.what = what
-        self.known = isinstance(value, dict)
+        self.label = what
+        self.is_object = isinstance(value, dict)
         self.members: dict[str, Json] = value if isinstance(value, dict) else {}
-        if not self.known:
-            self.wrong((), "an object", value, "write {} for an empty one" if value is None else "")
+        if not self.is_object:
+            self.wrong_type((), "an object", value, "write {} for an empty one" if value is None else "")
 
     def __contains__(self, key: str) -> bool:
         return key in self.members
 
-    def only(self, known: Sequence[str]) -> None:
+    def reject_unknown_keys(self, known: Sequence[str]) -> None:
         """Note every key that is not ``known``."""
         for key in self.members:
             if key not in known:
-                guess = "" if self.findings.full else nearest(key, list(known))
+                guess = "" if self.findings.full else did_you_mean(key, list(known))
                 hint = guess or f"known keys: {', '.join(known)}"
-                self.error(key, "unknown_key", f"{self.what} has no key {quoted(key)}", hint)
+                self.error(key, "unknown_key", f"{self.label} has no key {quoted(key)}", hint)
 
     def require(self, key: str, example: str) -> bool:
         """Whether ``key`` is there; note it when not."""
         if key in self.members:
             return True
-        if self.known:
-            self.findings.error(self.path, "missing_key", f"{self.what} lacks {key!r}", f"write {example}")
+        if self.is_object:
+            self.findings.error(self.path, "missing_key", f"{self.label} lacks {key!r}", f"write {example}")
         return False
 
     def error(self, key: str, code: str, message: str, hint: str = "") -> None:
         """Note a mistake in the value of ``key``."""
         self.findings.error((*self.path, key), code, message, hint)
 
-    def wrong(self, below: Path, wanted: str, value: Json, hint: str = "") -> None:
+    def wrong_type(self, below: Path, wanted: str, value: Json, hint: str = "") -> None:
         """Note that ``value``, ``below`` this object, is not what is ``wanted``."""
-        what = ".".join(str(part) for part in below if isinstance(part, str)) or self.what
+        what = ".".join(str(part) for part in below if isinstance(part, str)) or self.label
         message = f"{what} must be {wanted}, not {kind_of(value)}"
         self.findings.error((*self.path, *below), "wrong_type", message, hint)
 
@@ -79,7 +79,7 @@ class Fields:
             return default
         value = self.members[key]
         if not isinstance(value, str):
-            self.wrong((key,), "text", value, "put it in quotes" if isinstance(value, int | float) else "")
+            self.wrong_type((key,), "text", value, "put it in quotes" if isinstance(value, int | float) else "")
         elif not value:
             self.error(key, "bad_value", f"{key} must not be empty")
         elif "\0" in value:
@@ -88,21 +88,21 @@ class Fields:
             return value
         return default
 
-    def flag(self, key: str, *, default: bool = False) -> bool:
+    def boolean(self, key: str, *, default: bool = False) -> bool:
         """true or false."""
         value = self.members.get(key, default)
         if isinstance(value, bool):
             return value
-        self.wrong((key,), "true or false", value, "write true or false, without quotes")
+        self.wrong_type((key,), "true or false", value, "write true or false, without quotes")
         return default
 
-    def whole(self, key: str, *, least: int = 0, default: int = 0) -> int:
+    def integer(self, key: str, *, least: int = 0, default: int = 0) -> int:
         """A whole number of ``least`` or more."""
         if key not in self.members:
             return default
         value = self.members[key]
         if isinstance(value, bool) or not isinstance(value, int):
-            self.wrong((key,), "a whole number", value)
+            self.wrong_type((key,), "a whole number", value)
         elif value < least:
             hint = "0 means: no limit" if least == 0 else ""
             self.error(key, "bad_value", f"{key} must be {least} or more, not {value}", hint)
@@ -116,26 +116,26 @@ class Fields:
         """A finite number of seconds, 0 or more; 0 by default."""
         value = self.members.get(key, 0)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            self.wrong((key,), "a number of seconds", value, "write the number alone, for example 90")
+            self.wrong_type((key,), "a number of seconds", value, "write the number alone, for example 90")
         elif not 0 <= value <= LARGEST:
             self.error(key, "bad_value", f"{key} must be 0 or more seconds, not {value!r}", "0 means: none")
         else:
             return float(value)
         return 0.0
 
-    def texts(self, key: str) -> list[str]:
+    def text_list(self, key: str) -> list[str]:
         """A list of texts without NUL characters."""
         value = self.members.get(key, [])
         if not isinstance(value, list):
             hint = (
                 f"write {key}: [{value}]" if isinstance(value, str) and value.isidentifier() else "write a list: [a, b]"
             )
-            self.wrong((key,), "a list of texts", value, hint)
+            self.wrong_type((key,), "a list of texts", value, hint)
             return []
         found = []
         for index, item in enumerate(value):
             if not isinstance(item, str):
-                self.wrong((key, index), "a list of texts", item, "put it in quotes")
+                self.wrong_type((key, index), "a list of texts", item, "put it in quotes")
             elif "\0" in item:
                 self.findings.error((*self.path, key, index), "bad_value", "a text must not hold a NUL character")
             else:
@@ -158,17 +158,17 @@ class Fields:
         value = self.members.get(key, {})
         if isinstance(value, dict):
             return value
-        self.wrong((key,), "an object", value, f"write {example or f'{key}: {{NAME: VALUE}}'}")
+        self.wrong_type((key,), "an object", value, f"write {example or f'{key}: {{NAME: VALUE}}'}")
         return {}
 
-    def below(self, key: str, what: str) -> Fields:
+    def child(self, key: str, what: str) -> ObjectReader:
         """The object at ``key``, for reading its fields."""
-        return Fields(self.findings, (*self.path, key), self.members[key], what)
+        return ObjectReader(self.findings, (*self.path, key), self.members[key], what)
 
-    def each(self, key: str, what: str) -> list[Fields]:
+    def children(self, key: str, what: str) -> list[ObjectReader]:
         """The objects of the list at ``key``."""
         value = self.members.get(key, [])
         if not isinstance(value, list):
-            self.wrong((key,), "a list", value, "write a list: [{...}, {...}]")
+            self.wrong_type((key,), "a list", value, "write a list: [{...}, {...}]")
             return []
-        return [Fields(self.findings, (*self.path, key, index), item, what) for index, item in enumerate(value)]
+        return [ObjectReader(self.findings, (*self.path, key, index), item, what) for index, item in enumerate(value)]

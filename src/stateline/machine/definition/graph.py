@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
-from stateline.machine.problems import Findings, Path, nearest, quoted
+from stateline.machine.problems import Findings, Path, did_you_mean, quoted
 from stateline.machine.spec import Bounds, EdgeLimit, Stage
 
 _MOST_CIRCLES = 20
@@ -26,7 +26,7 @@ def check_target(findings: Findings, path: Path, target: str, stages: Mapping[st
     """Note ``target``, named at ``path``, when it is no stage."""
     if target not in stages:
         known = list(islice(stages, _MOST_GUESSES))
-        hint = "" if findings.full else nearest(target, known)
+        hint = "" if findings.full else did_you_mean(target, known)
         hint = hint or f"stages: {', '.join(quoted(name)[1:-1] for name in known[:10])}"
         findings.error(path, "unknown_stage", f"there is no stage {quoted(target)}", hint)
 

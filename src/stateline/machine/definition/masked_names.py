@@ -17,7 +17,7 @@ _UNMASKED = ("number", "integer", "boolean", "null")
 """Types of values that stay as they are, whatever they are called."""
 
 
-def note_masked(findings: Findings, path: Path, schema: Json, way: str) -> None:
+def report_masked_properties(findings: Findings, path: Path, schema: Json, way: str) -> None:
     """Note each property of the ``schema`` at ``path`` whose value would be masked for its name. ``way`` says how else
     a secret comes there, "" where it does not."""
     for place, name in masked_properties(schema):

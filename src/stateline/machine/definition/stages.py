@@ -5,12 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from stateline.machine.definition.fields import IDENTIFIER, IDENTIFIER_HINT, TOOL_NAME, TOOL_NAME_HINT, Fields, kind_of
-from stateline.machine.definition.masked_names import note_masked
+from stateline.machine.definition.fields import (
+    IDENTIFIER,
+    IDENTIFIER_HINT,
+    TOOL_NAME,
+    TOOL_NAME_HINT,
+    ObjectReader,
+    kind_of,
+)
+from stateline.machine.definition.masked_names import report_masked_properties
 from stateline.machine.problems import Path, quoted
 from stateline.machine.spec import Agent, Json, Kind, Retry, Route, Stage
 
-Exists = Callable[[list[str]], str | None]
+ProgramCheck = Callable[[list[str]], str | None]
 """Says why a task's program cannot be found, or None when it can."""
 
 KINDS: tuple[Kind, ...] = ("task", "agent", "human", "end")
@@ -33,16 +40,16 @@ _ALL_KEYS = tuple(dict.fromkeys((*KINDS, *LATER_KINDS, *(key for keys in KEYS.va
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def read_stage(name: str, fields: Fields, exists: Exists | None) -> Stage:
+def read_stage(name: str, fields: ObjectReader, exists: ProgramCheck | None) -> Stage:
     """The stage, with defaults wherever a mistake was noted."""
     if not IDENTIFIER.fullmatch(name):
         fields.findings.error(fields.path, "bad_name", f"{quoted(name)} is not a stage's name", IDENTIFIER_HINT)
-    fields.only(_ALL_KEYS)
+    fields.reject_unknown_keys(_ALL_KEYS)
     kind = _kind(fields)
     _refuse_foreign_keys(fields, kind)
     human = _human(fields) if "human" in fields else ("", None)
     if fields.members.get("end") is not None:  # `end:` alone is as good as `end: {}`
-        fields.below("end", "an end stage").only(())
+        fields.child("end", "an end stage").reject_unknown_keys(())
     return Stage(
         name=name,
         kind=kind or "end",
@@ -53,17 +60,17 @@ def read_stage(name: str, fields: Fields, exists: Exists | None) -> Stage:
         timeout=fields.seconds("timeout"),
         retry=_retry(fields),
         # A model's call changes nothing outside; the program of a task may, so that has to be said.
-        repeatable=fields.flag("repeatable", default=kind == "agent"),
+        repeatable=fields.boolean("repeatable", default=kind == "agent"),
         env=_env(fields),
         set=_set(fields),
         routes=_routes(fields),
         default_next=fields.text("default_next"),
         error_next=fields.text("error_next"),
-        max_visits=fields.whole("max_visits"),
+        max_visits=fields.integer("max_visits"),
     )
 
 
-def _kind(fields: Fields) -> Kind | None:
+def _kind(fields: ObjectReader) -> Kind | None:
     """The stage's one kind; None when there is no telling, or when it is one for later."""
     named = [kind for kind in (*KINDS, *LATER_KINDS) if kind in fields]
     for kind in named:
@@ -73,13 +80,13 @@ def _kind(fields: Fields) -> Kind | None:
     if len(named) > 1:
         message = f"a stage has one kind, this one has {len(named)}: {', '.join(named)}"
         fields.findings.error(fields.path, "stage_kind", message, "split it into several stages")
-    elif not named and fields.known:
+    elif not named and fields.is_object:
         message = "the stage has no kind"
         fields.findings.error(fields.path, "stage_kind", message, f"give it one of {', '.join(KINDS)}")
     return next((kind for kind in KINDS if named == [kind]), None)
 
 
-def _refuse_foreign_keys(fields: Fields, kind: Kind | None) -> None:
+def _refuse_foreign_keys(fields: ObjectReader, kind: Kind | None) -> None:
     if kind is None:
         return
     for key in fields.members:
@@ -91,8 +98,8 @@ def _refuse_foreign_keys(fields: Fields, kind: Kind | None) -> None:
             )
 
 
-def _argv(fields: Fields, exists: Exists | None) -> list[str]:
-    argv = fields.texts("task")
+def _argv(fields: ObjectReader, exists: ProgramCheck | None) -> list[str]:
+    argv = fields.text_list("task")
     raw = fields.members["task"]
     if not isinstance(raw, list) or len(argv) != len(raw):
         return argv
@@ -105,18 +112,18 @@ def _argv(fields: Fields, exists: Exists | None) -> list[str]:
     return argv
 
 
-def _human(fields: Fields) -> tuple[str, Json]:
-    human = fields.below("human", "a human stage")
-    human.only(HUMAN)
+def _human(fields: ObjectReader) -> tuple[str, Json]:
+    human = fields.child("human", "a human stage")
+    human.reject_unknown_keys(HUMAN)
     return _prompt(human), human.schema("schema")
 
 
-def _agent(fields: Fields) -> Agent:
-    agent = fields.below("agent", "an agent stage")
-    agent.only(AGENT)
+def _agent(fields: ObjectReader) -> Agent:
+    agent = fields.child("agent", "an agent stage")
+    agent.reject_unknown_keys(AGENT)
     output_schema = agent.schema("output_schema")
     # Outputs are masked before they are stored, and gone on with as they are stored.
-    note_masked(fields.findings, (*agent.path, "output_schema"), output_schema, "")
+    report_masked_properties(fields.findings, (*agent.path, "output_schema"), output_schema, "")
     return Agent(
         prompt=_prompt(agent),
         tools=_tools(agent),
@@ -125,21 +132,21 @@ def _agent(fields: Fields) -> Agent:
     )
 
 
-def _prompt(fields: Fields) -> str:
+def _prompt(fields: ObjectReader) -> str:
     """A template, each of whose expressions compiles."""
     fields.require("prompt", 'prompt: "What to ask?"')
     prompt = fields.text("prompt") or ""
     if prompt:
         from stateline.machine.expressions.cel import template_problems
 
-        for problem in template_problems(prompt, fields.findings.meant):
+        for problem in template_problems(prompt, fields.findings.name_hints):
             fields.error("prompt", "bad_template", problem)
     return prompt
 
 
-def _tools(fields: Fields) -> list[str]:
+def _tools(fields: ObjectReader) -> list[str]:
     """Names of tools, each once. Whether there are such tools is known later."""
-    names = fields.texts("tools")
+    names = fields.text_list("tools")
     raw = fields.members.get("tools")
     seen: set[str] = set()
     for index, name in enumerate(raw if isinstance(raw, list) else []):
@@ -154,16 +161,16 @@ def _tools(fields: Fields) -> list[str]:
     return names
 
 
-def _retry(fields: Fields) -> Retry:
+def _retry(fields: ObjectReader) -> Retry:
     if "retry" not in fields:
         return Retry()
-    retry = fields.below("retry", "retry")
-    retry.only(RETRY)
-    return Retry(max_attempts=retry.whole("max_attempts", least=1, default=1), backoff=retry.seconds("backoff"))
+    retry = fields.child("retry", "retry")
+    retry.reject_unknown_keys(RETRY)
+    return Retry(max_attempts=retry.integer("max_attempts", least=1, default=1), backoff=retry.seconds("backoff"))
 
 
-def _env(fields: Fields) -> list[str]:
-    names = fields.texts("env")
+def _env(fields: ObjectReader) -> list[str]:
+    names = fields.text_list("env")
     raw = fields.members.get("env")
     for index, name in enumerate(raw if isinstance(raw, list) else []):
         if isinstance(name, str) and not ENV_NAME.fullmatch(name):
@@ -173,13 +180,13 @@ def _env(fields: Fields) -> list[str]:
     return names
 
 
-def _set(fields: Fields) -> dict[str, Json]:
+def _set(fields: ObjectReader) -> dict[str, Json]:
     changes = fields.object("set")
     _check_set(fields, changes, ("set",))
     return changes
 
 
-def _check_set(fields: Fields, changes: dict[str, Json], below: Path) -> None:
+def _check_set(fields: ObjectReader, changes: dict[str, Json], below: Path) -> None:
     """Expressions stand at the leaves, however deep; the reader of the file has bounded the depth."""
     for key, value in changes.items():
         path = (*below, key)
@@ -193,10 +200,10 @@ def _check_set(fields: Fields, changes: dict[str, Json], below: Path) -> None:
             fields.findings.error((*fields.path, *path), "wrong_type", message, hint)
 
 
-def _routes(fields: Fields) -> list[Route]:
+def _routes(fields: ObjectReader) -> list[Route]:
     found = []
-    for index, route in enumerate(fields.each("routes", "a route")):
-        route.only(ROUTE)
+    for index, route in enumerate(fields.children("routes", "a route")):
+        route.reject_unknown_keys(ROUTE)
         when = route.text("when") if route.require("when", "when: \"output.verdict == 'again'\"") else None
         to = route.text("to") if route.require("to", "to: STAGE") else None
         if when is not None:
@@ -205,8 +212,8 @@ def _routes(fields: Fields) -> list[Route]:
     return found
 
 
-def _check_expression(fields: Fields, below: Path, expression: str) -> None:
+def _check_expression(fields: ObjectReader, below: Path, expression: str) -> None:
     from stateline.machine.expressions.cel import mistake
 
-    if (found := mistake(expression, fields.findings.meant)) is not None:
+    if (found := mistake(expression, fields.findings.name_hints)) is not None:
         fields.findings.error((*fields.path, *below), "bad_expression", found.message, found.hint)

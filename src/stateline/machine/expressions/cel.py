@@ -1,7 +1,7 @@
 """Conditions, ``set`` expressions and templates: CEL over the seven names of the contract. Pure, and fails closed.
 
 The library is the official ``cel-expr-python``. It gives evaluation errors back as values, reads data lazily and has
-limits of its own (100,000 characters, 32 levels, 10,000 iterations); whatever it says becomes a ConditionError here.
+limits of its own (100,000 characters, 32 levels, 10,000 iterations); whatever it says becomes a ExpressionError here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from stateline.bundle import canonical
 from stateline.errors import InvalidValueError
-from stateline.machine.problems import nearest, printable, quoted
+from stateline.machine.problems import did_you_mean, printable, quoted
 from stateline.machine.spec import Json
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _CEL_STRING = re.compile(
 )
 
 
-class ConditionError(Exception):
+class ExpressionError(Exception):
     """An expression or template that cannot be read, or that has no usable value. ``hint`` says what to do next."""
 
     def __init__(self, message: str, hint: str = "") -> None:
@@ -56,7 +56,7 @@ class ConditionError(Exception):
 def evaluate(expression: str, names: Mapping[str, Json]) -> Json:
     """The value of a CEL expression; numbers keep their JSON type. ``names`` holds values for ``NAMES``.
 
-    Raises :class:`ConditionError` when the expression does not compile, names something unknown or missing, fails,
+    Raises :class:`ExpressionError` when the expression does not compile, names something unknown or missing, fails,
     or has a value that JSON cannot hold (bytes, times, types, infinities, keys that are not strings).
     """
     program = _compile(expression)
@@ -73,17 +73,17 @@ def evaluate(expression: str, names: Mapping[str, Json]) -> Json:
         canonical.encode(value, depth=canonical.FILE_DEPTH)
     except InvalidValueError as refused:
         hint = "make it text with string(...)" if kind in ("BYTES", "TIMESTAMP", "DURATION") else refused.hint
-        raise ConditionError(f"the result is not a JSON value: {refused}", hint) from None
+        raise ExpressionError(f"the result is not a JSON value: {refused}", hint) from None
     return value
 
 
 def decide(expression: str, names: Mapping[str, Json]) -> bool:
-    """Whether a condition holds. Raises :class:`ConditionError` also when the result is anything but true or false."""
+    """Whether a condition holds. Raises :class:`ExpressionError` also when the result is anything but true or false."""
     value = evaluate(expression, names)
     if value is True or value is False:
         return value
     kind = {"str": "text", "NoneType": "null", "list": "a list", "dict": "an object"}.get(type(value).__name__)
-    raise ConditionError(
+    raise ExpressionError(
         f"the condition gives {kind or 'a number'}, not true or false",
         "compare it, for example: output.verdict == 'yes'",
     )
@@ -92,7 +92,7 @@ def decide(expression: str, names: Mapping[str, Json]) -> bool:
 def render(template: str, names: Mapping[str, Json]) -> str:
     """``template`` with each ``{{ expression }}`` replaced: text as it is, anything else as canonical JSON.
 
-    What was put in is not read again. Raises :class:`ConditionError` as :func:`evaluate` does, and for braces that are
+    What was put in is not read again. Raises :class:`ExpressionError` as :func:`evaluate` does, and for braces that are
     not closed. A literal ``{{`` is written ``{{ '{{' }}``.
     """
     parts = []
@@ -106,12 +106,12 @@ def render(template: str, names: Mapping[str, Json]) -> str:
     return "".join(parts)
 
 
-def mistake(expression: str, meant: Mapping[str, str] = _NOTHING) -> ConditionError | None:
+def mistake(expression: str, meant: Mapping[str, str] = _NOTHING) -> ExpressionError | None:
     """Why ``expression`` does not compile; None when it does. ``meant`` says what a name that stands alone, and is
     unknown so, may stand for: ``todos`` for ``state.todos``."""
     try:
         _compile(expression, meant)
-    except ConditionError as error:
+    except ExpressionError as error:
         return error
     return None
 
@@ -129,12 +129,12 @@ def template_problems(template: str, meant: Mapping[str, str] = _NOTHING) -> lis
         for _, expression in _split(template):
             if expression is not None and (error := mistake(expression, meant)) is not None:
                 found.append(f"in {{{{{printable(expression)[:80]}}}}}: {_line(error)}")
-    except ConditionError as error:
+    except ExpressionError as error:
         found.append(_line(error))
     return found
 
 
-def _line(error: ConditionError) -> str:
+def _line(error: ExpressionError) -> str:
     return error.message + (f"; {error.hint}" if error.hint else "")
 
 
@@ -147,23 +147,23 @@ def _environment() -> cel.Env:
 
 def _compile(expression: str, meant: Mapping[str, str] = _NOTHING) -> cel.Expression:
     if not expression.strip():
-        raise ConditionError("the expression is empty", "write a CEL expression, for example: output.ok")
+        raise ExpressionError("the expression is empty", "write a CEL expression, for example: output.ok")
     try:
         expression.encode()
     except UnicodeEncodeError:
-        raise ConditionError("the expression holds a lone surrogate, which is not a character") from None
+        raise ExpressionError("the expression holds a lone surrogate, which is not a character") from None
     try:
         return _environment().compile(expression)
     except RuntimeError as error:
         raise _compile_error(expression, str(error), meant) from None
 
 
-def _compile_error(expression: str, text: str, meant: Mapping[str, str]) -> ConditionError:
+def _compile_error(expression: str, text: str, meant: Mapping[str, str]) -> ExpressionError:
     """The library's report, several lines with pictures, as one line; what is known to be another language's first."""
     if "codepoint limit" in text:
-        return ConditionError("the expression is longer than 100000 characters", "compute it in a task instead")
+        return ExpressionError("the expression is longer than 100000 characters", "compute it in a task instead")
     if "recursion" in text:
-        return ConditionError("the expression nests deeper than 32 levels", "split it into several `set` entries")
+        return ExpressionError("the expression nests deeper than 32 levels", "split it into several `set` entries")
     from stateline.machine.expressions.cel_hints import slip
 
     known = slip(expression, _CEL_STRING.sub(lambda string: " " * len(string[0]), expression))
@@ -180,7 +180,7 @@ def _compile_error(expression: str, text: str, meant: Mapping[str, str]) -> Cond
             messages.append(f"{message} ({where})")
     if not messages:
         messages.append(text.splitlines()[0] if text else "it cannot be read")
-    return ConditionError(printable("; ".join(messages)[:_LONGEST]), next(filter(None, hints), ""))
+    return ExpressionError(printable("; ".join(messages)[:_LONGEST]), next(filter(None, hints), ""))
 
 
 def _compile_message(
@@ -209,7 +209,7 @@ def _name_hint(name: str, meant: Mapping[str, str]) -> str:
     """What may be meant by a name that is unknown."""
     if name in meant:
         return f"did you mean {meant[name]}?"
-    guess = nearest(name, [*NAMES, *meant.values()]) or _QUOTE_HINT
+    guess = did_you_mean(name, [*NAMES, *meant.values()]) or _QUOTE_HINT
     return f"{guess} (known names: {', '.join(NAMES)})"
 
 
@@ -222,9 +222,9 @@ def _used(expression: str, names: Mapping[str, Json]) -> dict[str, Json]:
         try:
             text = canonical.encode(value, depth=canonical.FILE_DEPTH)
         except InvalidValueError as refused:
-            raise ConditionError(f"`{name}` holds what JSON cannot: {refused}", refused.hint) from None
+            raise ExpressionError(f"`{name}` holds what JSON cannot: {refused}", refused.hint) from None
         if _NUL.search(text):
-            raise ConditionError(
+            raise ExpressionError(
                 f"`{name}` holds text with a NUL character, which CEL cannot read",
                 "leave it out of the output or input",
             )
@@ -250,7 +250,7 @@ def _raise_failure(expression: str, text: str) -> NoReturn:
         message = "a name has no value here: " + text.splitlines()[0]
     elif "Iteration budget" in text:
         message, hint = "the expression goes through more than 10000 items", "compute it in a task instead"
-    raise ConditionError(printable(message[:_LONGEST]), hint)
+    raise ExpressionError(printable(message[:_LONGEST]), hint)
 
 
 def _has_hint(expression: str, key: str) -> str:
@@ -280,7 +280,7 @@ def _split(template: str) -> Iterator[tuple[str, str | None]]:
     try:
         template.encode()
     except UnicodeEncodeError:
-        raise ConditionError("the template holds a lone surrogate, which is not a character") from None
+        raise ExpressionError("the template holds a lone surrogate, which is not a character") from None
     at = 0
     while (start := template.find("{{", at)) >= 0:
         end = _closing(template, start)
@@ -302,13 +302,13 @@ def _closing(template: str, start: int) -> int:
         at = token.end()
         sign = token["sign"]
         if sign in ("'", '"'):
-            raise ConditionError(f"a string in the {{{{ at {place} is not closed")
+            raise ExpressionError(f"a string in the {{{{ at {place} is not closed")
         if sign == "{":
             depth += 1
         elif sign == "}" and depth:
             depth -= 1
         elif sign == "}" and template.startswith("}", at):
             return at - 1
-    raise ConditionError(
+    raise ExpressionError(
         f"the {{{{ at {place} is not closed", "close it with }}, or write {{ '{{' }} for braces as text"
     )

@@ -10,7 +10,7 @@ import re
 
 import msgspec
 
-from stateline.machine.problems import nearest
+from stateline.machine.problems import did_you_mean
 
 _WORDS = {
     "and": "&&",
@@ -131,4 +131,4 @@ def function_hint(name: str) -> str:
     """What to call instead of a function that is not there."""
     if name.lower() in _SAID_INSTEAD:
         return f"write {_SAID_INSTEAD[name.lower()]}"
-    return nearest(name, list(FUNCTIONS)) or "see the functions of CEL's standard library"
+    return did_you_mean(name, list(FUNCTIONS)) or "see the functions of CEL's standard library"

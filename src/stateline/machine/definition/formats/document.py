@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from stateline.machine.problems import Findings, Path, Place, quoted
+from stateline.machine.problems import Findings, Path, Position, quoted
 from stateline.machine.spec import Json
 
 DEPTH = 128
@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<float>\.[0-9]+)?(?P<power>[eE][+-]
 _WORDS: dict[str, Json] = {"null": None, "true": True, "false": False}
 
 
-class Unreadable(Exception):
+class UnreadableError(Exception):
     """The text cannot be read any further. The mistake has been noted."""
 
 
@@ -28,40 +28,40 @@ class Document:
     def __init__(self) -> None:
         self.text = ""
         self.value: Json = None
-        self.whole = False
+        self.complete = False
         self.findings = Findings()
 
-    def stop(self, code: str, message: str, place: Place, hint: str = "", path: Path = ()) -> Unreadable:
+    def fatal(self, code: str, message: str, place: Position, hint: str = "", path: Path = ()) -> UnreadableError:
         """Note a mistake after which nothing can be read; raise what this gives."""
         self.findings.error(path, code, message, hint, at=place)
-        return Unreadable()
+        return UnreadableError()
 
-    def enter(self, path: Path, place: Place) -> None:
-        """A list or an object begins at ``path``. Raises :class:`Unreadable` when that is too deep."""
+    def check_depth(self, path: Path, place: Position) -> None:
+        """A list or an object begins at ``path``. Raises :class:`UnreadableError` when that is too deep."""
         if len(path) >= DEPTH:
-            raise self.stop("too_deep", f"nested deeper than {DEPTH} levels", place, "flatten the file")
+            raise self.fatal("too_deep", f"nested deeper than {DEPTH} levels", place, "flatten the file")
 
-    def key(self, seen: dict[str, Json], path: Path, place: Place) -> None:
+    def add_key(self, seen: dict[str, Json], path: Path, place: Position) -> None:
         """The key at the end of ``path`` begins at ``place``; ``seen`` are the keys before it in the same object."""
         if path[-1] in seen:
-            first = self.findings.places.get(path)
+            first = self.findings.positions.get(path)
             line = f" on line {first[0]}" if first else ""
             message = f"the key {quoted(str(path[-1]))} is already there{line}"
             self.findings.error(path, "duplicate_key", message, "keep one of the two", at=place)
         else:
-            self.remember(path, place)
+            self.set_position(path, place)
 
-    def remember(self, path: Path, place: Place) -> None:
+    def set_position(self, path: Path, place: Position) -> None:
         """``path`` begins at ``place``, unless a place is known; a part without one has its parent's."""
-        if not self.full:
-            self.findings.places.setdefault(path, place)
+        if not self.positions_full:
+            self.findings.positions.setdefault(path, place)
 
     @property
-    def full(self) -> bool:
+    def positions_full(self) -> bool:
         """Whether no more places are remembered."""
-        return len(self.findings.places) >= _MOST_PLACES
+        return len(self.findings.positions) >= _MOST_PLACES
 
-    def text_at(self, text: str, path: Path, place: Place) -> str:
+    def checked_text(self, text: str, path: Path, place: Position) -> str:
         """``text``, or the same without its lone surrogates, which are noted."""
         try:
             text.encode("utf-8")
@@ -72,13 +72,13 @@ class Document:
             return text.encode("utf-8", "replace").decode()
         return text
 
-    def scalar(self, text: str, path: Path, place: Place) -> Json:
+    def scalar(self, text: str, path: Path, place: Position) -> Json:
         """What an unquoted scalar means. Only JSON's own words and numbers have a type; anything else is text."""
         if text in _WORDS:
             return _WORDS[text]
         number = _NUMBER.fullmatch(text)
         if number is None:
-            return self.text_at(text, path, place)
+            return self.checked_text(text, path, place)
         if number["float"] or number["power"]:
             value = float(text)
             if math.isfinite(value):

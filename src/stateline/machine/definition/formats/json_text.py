@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from stateline.machine.definition.formats.document import Document, Unreadable
-from stateline.machine.problems import Path, Place, quoted
+from stateline.machine.definition.formats.document import Document, UnreadableError
+from stateline.machine.problems import Path, Position, quoted
 from stateline.machine.spec import Json
 
 # Possessive: what looks like a string is never tried again in a shorter form.
@@ -24,8 +24,8 @@ def read_json(document: Document) -> None:
         text.advance()
         if text.token:
             raise text.unexpected("the end of the file")
-        document.whole = True
-    except Unreadable:
+        document.complete = True
+    except UnreadableError:
         pass
 
 
@@ -38,7 +38,7 @@ class _Text:
         self._line = 1
         self._line_start = 0
         self.token = ""
-        self.place: Place = (1, 1)
+        self.place: Position = (1, 1)
 
     def advance(self) -> None:
         """Read the next token."""
@@ -62,14 +62,14 @@ class _Text:
         self.advance()
         return self._value_here(path)
 
-    def unexpected(self, wanted: str) -> Unreadable:
+    def unexpected(self, wanted: str) -> UnreadableError:
         """Note that another token was ``wanted`` here."""
         have = quoted(self.token) if self.token else "the end of the file"
         hint = "JSON has no comments, no trailing commas, no single quotes and no NaN"
-        return self._document.stop("syntax", f"not JSON: {wanted} is expected, not {have}", self.place, hint)
+        return self._document.fatal("syntax", f"not JSON: {wanted} is expected, not {have}", self.place, hint)
 
     def _value_here(self, path: Path) -> Json:
-        self._document.remember(path, self.place)
+        self._document.set_position(path, self.place)
         if self.token == "{":
             return self._object(path)
         if self.token == "[":
@@ -81,7 +81,7 @@ class _Text:
         raise self.unexpected("a value")
 
     def _object(self, path: Path) -> dict[str, Json]:
-        self._document.enter(path, self.place)
+        self._document.check_depth(path, self.place)
         members: dict[str, Json] = {}
         self.advance()
         if self.token == "}":
@@ -90,7 +90,7 @@ class _Text:
             if not self.token.startswith('"'):
                 raise self.unexpected("a key in double quotes")
             name = self._string(path)
-            self._document.key(members, (*path, name), self.place)
+            self._document.add_key(members, (*path, name), self.place)
             self.advance()
             if self.token != ":":
                 raise self.unexpected("a colon")
@@ -103,7 +103,7 @@ class _Text:
             self.advance()
 
     def _list(self, path: Path) -> list[Json]:
-        self._document.enter(path, self.place)
+        self._document.check_depth(path, self.place)
         items: list[Json] = []
         self.advance()
         if self.token == "]":
@@ -124,5 +124,5 @@ class _Text:
             text: str = json.loads(self.token)
         except ValueError as error:
             reason = str(error).split(":")[0]
-            raise self._document.stop("syntax", f"not JSON: {reason}", self.place, path=path) from None
-        return self._document.text_at(text, path, self.place)
+            raise self._document.fatal("syntax", f"not JSON: {reason}", self.place, path=path) from None
+        return self._document.checked_text(text, path, self.place)

@@ -13,7 +13,7 @@ import msgspec
 
 from stateline.machine.definition.formats.document import DEPTH, Document
 from stateline.machine.definition.formats.trees import read_tree
-from stateline.machine.problems import Path, Place
+from stateline.machine.problems import Path, Position
 from stateline.machine.spec import Json
 
 _RUN_HINT = "a machine file only binds `machine`, to a dict of the same shape as a YAML file"
@@ -82,7 +82,7 @@ def _find_places(document: Document, tree: ast.Module) -> None:
         return
     lines = re.split("\r\n|\r|\n", document.text)  # what ends a line in Python, and nothing else
     last, value = bound["machine"][-1]
-    document.remember((), _place(lines, last))
+    document.set_position((), _place(lines, last))
     once = {name: found[0][1] for name, found in bound.items() if len(found) == 1 and name != "machine"}
     _walk(document, lines, once, (), value)
 
@@ -95,22 +95,22 @@ def _targets(statement: ast.stmt) -> list[ast.expr]:
 
 def _walk(document: Document, lines: list[str], names: dict[str, ast.expr], path: Path, value: ast.expr) -> None:
     # Names that stand for lists of names can have more places than there is time to walk to.
-    if len(path) > DEPTH or document.full:
+    if len(path) > DEPTH or document.positions_full:
         return
     if isinstance(value, ast.Name):
         value = names.get(value.id, value)
     if isinstance(value, ast.Dict):
         for key, part in zip(value.keys, value.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                document.remember((*path, key.value), _place(lines, key))
+                document.set_position((*path, key.value), _place(lines, key))
                 _walk(document, lines, names, (*path, key.value), part)
     elif isinstance(value, ast.List) and not any(isinstance(part, ast.Starred) for part in value.elts):
         for index, part in enumerate(value.elts):
-            document.remember((*path, index), _place(lines, part))
+            document.set_position((*path, index), _place(lines, part))
             _walk(document, lines, names, (*path, index), part)
 
 
-def _place(lines: list[str], node: ast.stmt | ast.expr) -> Place:
+def _place(lines: list[str], node: ast.stmt | ast.expr) -> Position:
     # Python counts columns in bytes of UTF-8.
     line = lines[node.lineno - 1] if node.lineno <= len(lines) else ""
     return node.lineno, len(line.encode()[: node.col_offset].decode("utf-8", "replace")) + 1

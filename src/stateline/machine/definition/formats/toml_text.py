@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 import tomllib
 
-from stateline.machine.definition.formats.document import Document, Unreadable
+from stateline.machine.definition.formats.document import Document, UnreadableError
 from stateline.machine.definition.formats.trees import read_tree
-from stateline.machine.problems import Path, Place
+from stateline.machine.problems import Path, Position
 
 # Possessive, and the closing quotes may be missing: the scan takes linear time for text that is not TOML, too. Around a
 # lookahead an atomic group stands for a possessive repeat: up to Python 3.11.2 that one goes on from a wrong place.
@@ -41,7 +41,7 @@ def read_toml(document: Document) -> None:
         found = _LONG_NUMBER.search(document.text)
         place = _place_of(document.text, found.start() if found else 0)
         document.findings.error((), "number_range", "a number is out of range", "write it as text, in quotes", at=place)
-    except Unreadable:
+    except UnreadableError:
         pass
     else:
         read_tree(document, tree)
@@ -53,7 +53,7 @@ def _note(document: Document, places: _Places, words: str) -> None:
     if message.startswith(_REPEATED) and places.repeated:
         # The library tells where the second value ends; what its key is called and where it stands is known here.
         path, place = places.repeated
-        document.key({str(path[-1]): None}, path, place)
+        document.add_key({str(path[-1]): None}, path, place)
         return
     if where and where[1]:
         place = (int(where[1]), int(where[2]))
@@ -63,7 +63,7 @@ def _note(document: Document, places: _Places, words: str) -> None:
     document.findings.error((), "syntax", f"not TOML: {message}", hint, at=place)
 
 
-def _place_of(text: str, at: int) -> Place:
+def _place_of(text: str, at: int) -> Position:
     return text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
 
 
@@ -77,14 +77,14 @@ class _Places:
         self._line, self._line_start = 1, 0
         self._tables: dict[Path, int] = {}  # how many tables an array of tables has so far
         self._made: set[Path] = set()
-        self.repeated: tuple[Path, Place] | None = None
+        self.repeated: tuple[Path, Position] | None = None
         self._token = ""
         self._kind = "mark"
-        self._place: Place = (1, 1)
+        self._place: Position = (1, 1)
 
     def find(self) -> None:
-        """Remember all places. Raises ``Unreadable`` for what is nested too deep."""
-        self._document.remember((), (1, 1))
+        """Remember all places. Raises ``UnreadableError`` for what is nested too deep."""
+        self._document.set_position((), (1, 1))
         base: Path = ()
         self._advance()
         while self._kind != "end":
@@ -130,19 +130,19 @@ class _Places:
             path = self._key(path)
         if many:
             self._advance()  # the second bracket
-            self._document.enter(path, begin)
+            self._document.check_depth(path, begin)
             index = self._tables.get(path, 0)
             self._tables[path] = index + 1
             path = (*path, index)
-            self._document.remember(path, begin)
+            self._document.set_position(path, begin)
         else:
             self._make(path, last)
-        self._document.enter(path, begin)
+        self._document.check_depth(path, begin)
         return path
 
     def _key(self, path: Path) -> Path:
         """One part of a key below ``path``; what follows it is the token then."""
-        self._document.enter(path, self._place)
+        self._document.check_depth(path, self._place)
         name = self._token
         if self._kind == "text":
             try:
@@ -150,7 +150,7 @@ class _Places:
             except tomllib.TOMLDecodeError:
                 pass  # the library will say so
         path = (*path, name)
-        self._document.remember(path, self._place)
+        self._document.set_position(path, self._place)
         self._advance()
         return path
 
@@ -166,7 +166,7 @@ class _Places:
         self._advance()  # the equals sign
         self._value(path)
 
-    def _make(self, path: Path, place: Place) -> None:
+    def _make(self, path: Path, place: Position) -> None:
         if path in self._made and self.repeated is None:
             self.repeated = path, place
         self._made.add(path)
@@ -187,19 +187,19 @@ class _Places:
             self._advance()
 
     def _items(self, path: Path) -> None:
-        self._document.enter(path, self._place)
+        self._document.check_depth(path, self._place)
         index = 0
         while True:
             self._advance()
             if self._token in ("]", ""):
                 return
             if self._token not in (",", "\n"):
-                self._document.remember((*path, index), self._place)
+                self._document.set_position((*path, index), self._place)
                 self._value((*path, index))
                 index += 1
 
     def _members(self, path: Path) -> None:
-        self._document.enter(path, self._place)
+        self._document.check_depth(path, self._place)
         while True:
             self._advance()
             if self._token in ("}", ""):

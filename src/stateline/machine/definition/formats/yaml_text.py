@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from stateline.machine.definition.formats.document import Document, Unreadable
-from stateline.machine.problems import Path, Place
+from stateline.machine.definition.formats.document import Document, UnreadableError
+from stateline.machine.problems import Path, Position
 from stateline.machine.spec import Json
 
 Event = Any
@@ -30,7 +30,7 @@ def read_yaml(document: Document) -> None:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         _read_stream(document, yaml.parse(document.text, Loader=loader))
-    except Unreadable:
+    except UnreadableError:
         pass
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -48,15 +48,15 @@ def _read_stream(document: Document, events: Iterator[Event]) -> None:
 
     for event in events:
         if isinstance(event, yaml.DocumentStartEvent):
-            if document.whole:
-                raise document.stop(
+            if document.complete:
+                raise document.fatal(
                     "multiple_documents", "a second document begins here", _place(event), "keep one machine per file"
                 )
             if event.version or event.tags:
                 document.findings.error((), "yaml_directive", "YAML directives are not allowed", "remove the % line")
             document.value = _value(document, events, next(events), ())
-            document.whole = True
-    if not document.whole:
+            document.complete = True
+    if not document.complete:
         document.findings.error((), "syntax", "the file is empty", "write a machine: stateline, name, stages")
 
 
@@ -64,16 +64,18 @@ def _value(document: Document, events: Iterator[Event], event: Event, path: Path
     import yaml
 
     place = _place(event)
-    document.remember(path, place)
+    document.set_position(path, place)
     if isinstance(event, yaml.AliasEvent):
-        document.findings.unread(path, "yaml_alias", "YAML aliases are not allowed", "write the value out", place)
+        document.findings.error_unreadable(
+            path, "yaml_alias", "YAML aliases are not allowed", "write the value out", place
+        )
         return None
     _refuse_properties(document, event, path, place)
     if isinstance(event, yaml.ScalarEvent):
         if not event.implicit[0] or event.tag is not None:
-            return document.text_at(event.value, path, place)
+            return document.checked_text(event.value, path, place)
         return document.scalar(event.value, path, place) if event.value else None
-    document.enter(path, place)
+    document.check_depth(path, place)
     if isinstance(event, yaml.SequenceStartEvent):
         items: list[Json] = []
         while not isinstance(event := next(events), yaml.SequenceEndEvent):
@@ -89,8 +91,8 @@ def _mapping(document: Document, events: Iterator[Event], path: Path) -> dict[st
     while not isinstance(event := next(events), yaml.MappingEndEvent):
         place = _place(event)
         if not isinstance(event, yaml.ScalarEvent):
-            raise document.stop("bad_key", "a key must be text", place, "write a plain word as the key", path)
-        name = document.text_at(event.value, path, place)
+            raise document.fatal("bad_key", "a key must be text", place, "write a plain word as the key", path)
+        name = document.checked_text(event.value, path, place)
         _refuse_properties(document, event, (*path, name), place)
         if event.implicit[0] and name in ("<<", ""):
             code, what = ("yaml_merge", "merge keys") if name else ("bad_key", "empty keys")
@@ -98,12 +100,12 @@ def _mapping(document: Document, events: Iterator[Event], path: Path) -> dict[st
             document.findings.error(path, code, f"YAML {what} are not allowed", hint, at=place)
             _value(document, events, next(events), (*path, name))
             continue
-        document.key(members, (*path, name), place)
+        document.add_key(members, (*path, name), place)
         members[name] = _value(document, events, next(events), (*path, name))
     return members
 
 
-def _refuse_properties(document: Document, event: Event, path: Path, place: Place) -> None:
+def _refuse_properties(document: Document, event: Event, path: Path, place: Position) -> None:
     if event.anchor is not None:
         document.findings.error(path, "yaml_anchor", "YAML anchors are not allowed", "write the value out", at=place)
     if event.tag is not None:
@@ -112,7 +114,7 @@ def _refuse_properties(document: Document, event: Event, path: Path, place: Plac
         )
 
 
-def _place(event: Event) -> Place:
+def _place(event: Event) -> Position:
     return event.start_mark.line + 1, event.start_mark.column + 1
 
 
@@ -124,11 +126,11 @@ def _hint(words: str) -> str:
     return "put text with special characters in quotes"
 
 
-def _unprintable(text: str) -> Place:
+def _unprintable(text: str) -> Position:
     """Where the character is that YAML does not allow; the parser tells it in a unit that differs by implementation."""
     bad = re.search("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
     return _place_of(text, bad.start() if bad else 0)
 
 
-def _place_of(text: str, at: int) -> Place:
+def _place_of(text: str, at: int) -> Position:
     return text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
