@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from model_server import ModelServer, Say
 
 from stateline import Store
-from stateline.contexts.literal import ContextRequest
-from stateline.contexts.prepare import ContextOptions, prepare
+from stateline.contexts.context import ContextRequest
+from stateline.contexts.plan import ContextOptions
+from stateline.contexts.prepare import prepare
 
 KEY = "sk-not-a-real-key-0123456789abcdef"
 DERIVED = json.dumps({"prompts": {"system": "S", "developer": []}, "settings": {}})
@@ -101,7 +102,8 @@ class World:
         if self.case.context != "absent":
             model = "openai/m" if self.case.context == "made" else ""
             prepare(
-                Store.open(self.cli.state), ContextOptions(name="demo", wishes=ContextRequest(model=model, system="S"))
+                Store.open(self.cli.state),
+                ContextOptions(name="demo", context_request=ContextRequest(model=model, system="S")),
             )
 
     def _see_to_run(self) -> None:

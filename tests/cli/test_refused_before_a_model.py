@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from model_server import ModelServer, Say
 
-from stateline.model.protocol import CALLS_OWN
+from stateline.model.protocol import CALL_MEMBERS
 
 KNOWN = "plain-value-of-a-key"
 TOKEN = "ghp_" + "a1B2c3D4e5" * 4
@@ -24,7 +24,7 @@ def context(**settings: Any) -> Say:
 # -- settings ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", CALLS_OWN)
+@pytest.mark.parametrize("name", CALL_MEMBERS)
 @pytest.mark.parametrize("words", [["-p", "x"], [], ["--refine-text", "R"], ["-p", "x", "--dry-run"]])
 @pytest.mark.parametrize("modelled", [False, True])
 def test_a_setting_of_the_calls_own_is_refused_and_nothing_is_asked_or_saved(

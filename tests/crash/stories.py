@@ -9,8 +9,9 @@ from typing import Any
 from crash.workloads import NOTES, OTHER, Place, Workload, harm, messages
 
 from stateline import Artifact, Store
-from stateline.contexts.literal import ContextRequest
-from stateline.contexts.prepare import ContextOptions, prepare
+from stateline.contexts.context import ContextRequest
+from stateline.contexts.plan import ContextOptions
+from stateline.contexts.prepare import prepare
 from stateline.errors import ConflictError, StatelineError
 from stateline.store.protocol import FAST, FULL
 
@@ -112,8 +113,10 @@ def _remove(place: Place, rng: Random) -> None:
 
 
 def _context(place: Place, rng: Random) -> None:
-    wishes = rng.choice((ContextRequest(system="Be careful. " * 400), ContextRequest(settings={"n": rng.randrange(9)})))
-    prepare(place.open(), ContextOptions(name="docs", wishes=wishes))
+    context_request = rng.choice(
+        (ContextRequest(system="Be careful. " * 400), ContextRequest(settings={"n": rng.randrange(9)}))
+    )
+    prepare(place.open(), ContextOptions(name="docs", context_request=context_request))
 
 
 def _die(place: Place, rng: Random) -> None:

@@ -22,8 +22,8 @@ import msgspec
 
 from stateline import Artifact, Redactor, Store
 from stateline.bundle.envelope import Pointer
-from stateline.contexts.literal import ContextRequest
-from stateline.contexts.prepare import ContextOptions
+from stateline.contexts.context import ContextRequest
+from stateline.contexts.plan import ContextOptions
 from stateline.contexts.prepare import prepare as prepare_context
 from stateline.engine.dependencies import Means
 from stateline.errors import ConflictError
@@ -216,16 +216,20 @@ def _long_lists(place: Place) -> None:
 
 
 def _context(place: Place) -> None:
-    prepare_context(place.open(), ContextOptions(name="docs", wishes=ContextRequest(system="Be careful. " * 500)))
+    prepare_context(
+        place.open(), ContextOptions(name="docs", context_request=ContextRequest(system="Be careful. " * 500))
+    )
 
 
 def _refine(place: Place) -> None:
-    prepare_context(place.open(), ContextOptions(name="docs", wishes=ContextRequest(refine="Be brief.")))
-    prepare_context(place.open(), ContextOptions(name="docs", wishes=ContextRequest(settings={"temperature": 0.2})))
+    prepare_context(place.open(), ContextOptions(name="docs", context_request=ContextRequest(refine="Be brief.")))
+    prepare_context(
+        place.open(), ContextOptions(name="docs", context_request=ContextRequest(settings={"temperature": 0.2}))
+    )
 
 
 def _refine_again(place: Place) -> None:
-    prepare_context(place.open(), ContextOptions(name="docs", wishes=ContextRequest(refine="Be kind.")))
+    prepare_context(place.open(), ContextOptions(name="docs", context_request=ContextRequest(refine="Be kind.")))
 
 
 def _machine(place: Place) -> str:
@@ -379,7 +383,9 @@ def _fast_parts(place: Place) -> None:
 
 def _fast_context(place: Place) -> None:
     """A run names a context that was saved ``fast``."""
-    prepare_context(place.open(FAST), ContextOptions(name="docs", wishes=ContextRequest(system="Be careful. " * 500)))
+    prepare_context(
+        place.open(FAST), ContextOptions(name="docs", context_request=ContextRequest(system="Be careful. " * 500))
+    )
     machine = _machine(place)
     execute(place.open(), Options(machine=machine, run="story", context="docs", call=Call(one_turn=True)))
 

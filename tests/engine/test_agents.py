@@ -14,8 +14,9 @@ from process.waiting import child_has_ended, wait_for
 from scripted_model import Scripted, calls, says, shell, write_machine, write_tools
 
 from stateline import Store
-from stateline.contexts.literal import ContextRequest
-from stateline.contexts.prepare import ContextOptions, prepare
+from stateline.contexts.context import ContextRequest
+from stateline.contexts.plan import ContextOptions
+from stateline.contexts.prepare import prepare
 from stateline.engine import step
 from stateline.engine.dependencies import Means
 from stateline.engine.record import Run
@@ -86,8 +87,8 @@ def test_an_answer_is_the_stages_output_and_leads_on(store: Store, tmp_path: Pat
 
 
 def test_what_a_model_is_asked_is_the_context_with_what_the_call_lays_over_it(store: Store, tmp_path: Path) -> None:
-    wishes = ContextRequest(system="S", developer=["D"], settings={"temperature": 0.5, "seed": 7})
-    prepare(store, ContextOptions(name="demo", wishes=wishes))
+    context_request = ContextRequest(system="S", developer=["D"], settings={"temperature": 0.5, "seed": 7})
+    prepare(store, ContextOptions(name="demo", context_request=context_request))
     model = Scripted(says("a"), says("b"), says("c"))
     stages = {name: agent(more={"default_next": way}) for name, way in (("x", "y"), ("y", "z"), ("z", "end"))}
     path = write_machine(tmp_path, {**stages, "end": END}, context="demo")

@@ -12,8 +12,8 @@ from faults.failing import CHANGING, INTERRUPTS, Failing, Fault, Script
 from faults.unharmed import Harm, Picture, fresh, require, require_told
 
 from stateline import Store
-from stateline.contexts.literal import ContextRequest
-from stateline.contexts.prepare import ContextOptions
+from stateline.contexts.context import ContextRequest
+from stateline.contexts.plan import ContextOptions
 from stateline.errors import StatelineError
 from stateline.history import log
 from stateline.history.diff import compare
@@ -86,7 +86,7 @@ def _dry(store: Store, files: Path) -> Iterator[str]:
     for plan in (
         plan_execute(store, Options(machine=machine, run=RUN)),
         plan_execute(store, Options(machine=machine, run="new")),
-        plan_context(store, ContextOptions(name="docs", wishes=ContextRequest(refine="Be kind."))),
+        plan_context(store, ContextOptions(name="docs", context_request=ContextRequest(refine="Be kind."))),
     ):
         if plan.exit in (5, 6):
             yield f"exit {plan.exit}: {plan.reason}"

@@ -89,12 +89,13 @@ def test_what_starts_unsaved_or_twice_is_seen(over: Callable[[], Any], line: str
 
 def test_a_context_that_changed_afterwards_is_another_end(over: Callable[[], Any]) -> None:
     from stateline import Store
-    from stateline.contexts.literal import ContextRequest
-    from stateline.contexts.prepare import ContextOptions, prepare
+    from stateline.contexts.context import ContextRequest
+    from stateline.contexts.plan import ContextOptions
+    from stateline.contexts.prepare import prepare
 
     trial = over()
     store = Store.open(trial.plant.state_dir)
     trial._require_same_end(store)
-    prepare(store, ContextOptions(name="talk", wishes=ContextRequest(refine="Once more.")))
+    prepare(store, ContextOptions(name="talk", context_request=ContextRequest(refine="Once more.")))
     with pytest.raises(Violated, match="the run goes by"):
         trial._require_same_end(Store.open(trial.plant.state_dir))

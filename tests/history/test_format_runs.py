@@ -13,8 +13,9 @@ import pytest
 
 from stateline.bundle import canonical
 from stateline.bundle.envelope import VERSION
-from stateline.contexts.literal import LIMIT, ContextRequest
-from stateline.contexts.prepare import ContextOptions, prepare
+from stateline.contexts.context import LIMIT, ContextRequest
+from stateline.contexts.plan import ContextOptions
+from stateline.contexts.prepare import prepare
 from stateline.engine import event_codec, loop, step
 from stateline.engine.record import Run, keep_machine
 from stateline.errors import NewerVersionError
@@ -407,8 +408,8 @@ def test_a_large_spec_is_one_object_and_no_node(memory: Store) -> None:
 
 
 def test_contexts_have_the_members_of_the_page_and_no_other(memory: Store) -> None:
-    prepare(memory, ContextOptions(name="c", wishes=ContextRequest(model="m", system="s", settings={"a": 1})))
-    prepare(memory, ContextOptions(name="c", wishes=ContextRequest(refine="more", settings={"a": 2})))
+    prepare(memory, ContextOptions(name="c", context_request=ContextRequest(model="m", system="s", settings={"a": 1})))
+    prepare(memory, ContextOptions(name="c", context_request=ContextRequest(refine="more", settings={"a": 2})))
     newest, first = memory.scope("context:c").walk()
     assert (newest.event["type"], first.event["type"]) == ("refine", "derive")
     for snapshot in (newest, first):

@@ -11,7 +11,7 @@ from model_server import ModelServer, Say
 from scripted_model import write_machine
 
 from stateline import Store
-from stateline.contexts.literal import ContextRequest
+from stateline.contexts.context import ContextRequest
 from stateline.errors import RequestError
 from stateline.model.recordings.playback import MODES
 from stateline.service.execute import Call, Options, execute, resume
@@ -140,7 +140,10 @@ def asked(store: Store, **models: Any) -> Outcome:
     """``run -p`` with a context of its own name."""
     said = ModelOptions(**models)
     return run(
-        store, RunOptions(prompt="How far is the moon?", run="r", context="demo", wishes=ContextRequest(), models=said)
+        store,
+        RunOptions(
+            prompt="How far is the moon?", run="r", context="demo", context_request=ContextRequest(), models=said
+        ),
     )
 
 

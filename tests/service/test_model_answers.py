@@ -12,8 +12,9 @@ from scripted_model import Scripted, calls, says, shell, write_machine, write_to
 
 from stateline import Store
 from stateline.bundle import canonical
-from stateline.contexts.literal import ContextRequest
-from stateline.contexts.prepare import ContextOptions, prepare
+from stateline.contexts.context import ContextRequest
+from stateline.contexts.plan import ContextOptions
+from stateline.contexts.prepare import prepare
 from stateline.errors import ConflictError, InvalidAnswerError, UsageError
 from stateline.redaction.redactor import Redactor
 from stateline.service.execute import Call, Options, execute, resume
@@ -55,7 +56,7 @@ def events(store: Store) -> list[str]:
 
 
 def test_the_request_says_all_that_a_model_would_get(store: Store, path: str) -> None:
-    prepare(store, ContextOptions(name="demo", wishes=ContextRequest(system="S", developer=["D"])))
+    prepare(store, ContextOptions(name="demo", context_request=ContextRequest(system="S", developer=["D"])))
     waits = begin(store, path, context="demo")
     assert (waits.status, waits.exit_code, waits.stage) == ("waiting", 3, "think")
     request = store.scope(f"run:{RUN}").load().event["waiting"]["requestId"]

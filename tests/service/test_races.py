@@ -13,8 +13,9 @@ import pytest
 from msgspec.structs import replace
 
 from stateline import Store
-from stateline.contexts.literal import ContextRequest
-from stateline.contexts.prepare import ContextOptions, prepare
+from stateline.contexts.context import ContextRequest
+from stateline.contexts.plan import ContextOptions
+from stateline.contexts.prepare import prepare
 from stateline.engine.record import run_scope
 from stateline.errors import ConflictError, InvalidAnswerError
 from stateline.service import create_run as beginnings
@@ -64,7 +65,9 @@ def store(backend: Raced) -> Store:
 
 
 def context(text: str = "", system: str | None = None, parent: str | None = None) -> ContextOptions:
-    return ContextOptions(name="demo", wishes=ContextRequest(system=system, refine=text or None), parent=parent)
+    return ContextOptions(
+        name="demo", context_request=ContextRequest(system=system, refine=text or None), parent=parent
+    )
 
 
 def machine(tmp_path: Path, **stages: Any) -> str:
@@ -91,10 +94,10 @@ def test_whoever_comes_second_to_derive_restores(store: Store, backend: Raced) -
     backend.other = lambda: prepare(store, context(system="first"))
     second = prepare(store, context(system="second"))
     head = store.scope("context:demo").load()
-    assert (second.outcome.reason, second.seq, head.seq) == ("restore", 0, 0)
+    assert (second.action, second.seq, head.seq) == ("restore", 0, 0)
     assert head.envelope.state["prompts"]["system"] == "first"
     assert head.envelope.state["refinements"] == {"count": 0, "last": None}
-    assert "--system" in second.outcome.warnings[0]
+    assert "--system" in second.warnings[0]
 
 
 def test_whoever_comes_second_to_refine_refines_the_new_head(store: Store, backend: Raced) -> None:
@@ -107,7 +110,7 @@ def test_whoever_comes_second_to_refine_refines_the_new_head(store: Store, backe
 
 
 def test_a_demanded_head_that_moves_before_the_lock_is_a_conflict(store: Store, backend: Raced) -> None:
-    head = prepare(store, context(system="S")).outcome.head
+    head = prepare(store, context(system="S")).head.sha256
     backend.other = lambda: prepare(store, context("first"))
     with pytest.raises(ConflictError):
         prepare(store, context("second", parent=head))

@@ -12,8 +12,9 @@ import pytest
 
 from stateline import Store
 from stateline.bundle import naming
-from stateline.contexts.literal import ContextRequest
-from stateline.contexts.prepare import ContextOptions, prepare
+from stateline.contexts.context import ContextRequest
+from stateline.contexts.plan import ContextOptions
+from stateline.contexts.prepare import prepare
 from stateline.errors import InvalidValueError
 from stateline.redaction.redactor import Redactor
 from stateline.service.execute import Call, Options, execute
@@ -64,7 +65,7 @@ def say(value: Any, **more: Any) -> dict[str, Any]:
 
 
 def test_a_call_reads_the_context_of_its_run_once(store: Store, backend: Counted, tmp_path: Path) -> None:
-    prepare(store, ContextOptions(name="demo", wishes=ContextRequest(system="S")))
+    prepare(store, ContextOptions(name="demo", context_request=ContextRequest(system="S")))
     used = f"{naming.scope_hash('context:demo')}/{store.scope('context:demo').load().path}"
     stages = {
         "a": say(1, default_next="b"),

@@ -19,7 +19,7 @@ _WORDS = {"derive": "derived", "refine": "refined", "restore": "is there already
 def refinement(text: str | None, file: str | None) -> str | None:
     """The words of ``--refine-text`` or ``--refine-file``; None without either. Raises ``UsageError`` for both, for
     none in them, and for a file that cannot be read."""
-    from stateline.contexts.literal import LIMIT
+    from stateline.contexts.context import LIMIT
 
     if text is not None and file is not None:
         raise UsageError("--refine-text and --refine-file exclude each other", hint="give one of them")
@@ -36,7 +36,9 @@ def refinement(text: str | None, file: str | None) -> str | None:
 
 def show_context(said: Settings, prepared: Prepared) -> int:
     """Print how a context stands after a call that was about nothing else."""
-    outcome = prepared.outcome
+    from stateline.service.outcome import context_outcome
+
+    outcome = context_outcome(prepared)
     if said.ephemeral:
         outcome.warnings.append("the context was not kept (--ephemeral)")
     warn(said, outcome.warnings)
@@ -47,9 +49,9 @@ def show_context(said: Settings, prepared: Prepared) -> int:
 def context_lines(prepared: Prepared) -> list[str]:
     """What was done, to which head, and what the context says now."""
     now = prepared.effective
-    lines = [f"{prepared.scope} {_WORDS[prepared.outcome.reason]} (seq {prepared.seq})"]
-    lines.append(f"  head:   {prepared.outcome.head}")
-    if prepared.outcome.reason == "restore":
+    lines = [f"{prepared.scope} {_WORDS[prepared.action]} (seq {prepared.head.seq})"]
+    lines.append(f"  head:   {prepared.head.sha256}")
+    if prepared.action == "restore":
         return lines
     if now.system:
         lines.append(f"  system: {one_line(now.system, 100)}")

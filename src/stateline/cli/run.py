@@ -77,7 +77,7 @@ def run(
     the request is printed and the call exits 3; whoever answers calls again: run --id RUN, with the answer on standard
     input or --input.
     """
-    from stateline.contexts.literal import ContextRequest
+    from stateline.contexts.context import ContextRequest
     from stateline.service.execute import Call
     from stateline.service.run import RunOptions
 
@@ -89,14 +89,14 @@ def run(
         force=force,
         tools=tools,
         context=said.state_scope,
-        wishes=ContextRequest(
+        context_request=ContextRequest(
             system=system,
             developer=developer or [],
             settings=pairs(set, "--set", parsed=True),
             refine=refinement(refine_text, refine_file),
         ),
         models=model_options(said, (model, base_url), record, playback, playback_mode),
-        began=progress(said, played=playback is not None),
+        on_call=progress(said, played=playback is not None),
         wait=said.wait,
         call=Call(
             input=read_input(input),

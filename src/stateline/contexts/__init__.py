@@ -1,1 +1,1 @@
-"""Derive, refine and restore contexts."""
+"""Derive, refine and restore contexts: the prompts and settings that a model is called with."""

@@ -158,9 +158,9 @@ def recall(run: Run, means: Means) -> Means | None:
     if not is_cut_off(run) or means.manual:
         return None
     from stateline.engine.agent import request_of
-    from stateline.model.protocol import Remembering
+    from stateline.model.protocol import RecallingModel
 
-    if not isinstance(means.model, Remembering):
+    if not isinstance(means.model, RecallingModel):
         return None
     try:
         model = means.model.recall(request_of(run, means))

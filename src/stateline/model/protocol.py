@@ -37,7 +37,7 @@ class ToolCall(msgspec.Struct, frozen=True):
     arguments: dict[str, Json]
 
 
-CALLS_OWN = ("model", "messages", "system", "tools", "functions", "stream", "stream_options", "n")
+CALL_MEMBERS = ("model", "messages", "system", "tools", "functions", "stream", "stream_options", "n")
 """What a call says itself: names that no setting may have."""
 
 
@@ -131,7 +131,7 @@ Judge = Callable[[Reply], str]
 
 
 @runtime_checkable
-class Keeper(Model, Protocol):
+class JudgingModel(Model, Protocol):
     """A model that keeps what is said, and with it how it was taken."""
 
     def judged(self, request: Request, judge: Judge) -> Reply:
@@ -141,7 +141,7 @@ class Keeper(Model, Protocol):
 
 
 @runtime_checkable
-class Remembering(Model, Protocol):
+class RecallingModel(Model, Protocol):
     """A model that may know what came of a call that its caller knows nothing of any more."""
 
     def recall(self, request: Request) -> Model | None:

@@ -27,10 +27,10 @@ from stateline.errors import (
     StatelineError,
     StorageError,
 )
+from stateline.history.preconditions import require_head
 from stateline.machine.decider.run import Started
 from stateline.machine.spec import Machine, Toolset, to_json
 from stateline.service.answers import answered_run
-from stateline.service.preconditions import require_head
 from stateline.store.store import WAIT, Scope, Snapshot, Store, require_known_version
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from stateline.engine.step import (
     take,
 )
 from stateline.errors import ConflictError, IllegalEventError, MachineChangedError, PlaybackMissError, StatelineError
+from stateline.history.preconditions import require_head
 from stateline.machine.decider.advance import advance
 from stateline.machine.decider.run import Answered, Replaced, Retried
 from stateline.machine.spec import Machine
@@ -57,7 +58,6 @@ from stateline.service.create_run import (
     tools_place,
 )
 from stateline.service.outcome import Outcome, outcome
-from stateline.service.preconditions import require_head
 from stateline.store.store import WAIT, Store
 
 GO_ON: Json = {"action": "continue"}

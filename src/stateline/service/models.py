@@ -22,8 +22,7 @@ from stateline.service.ranges import Numbers
 from stateline.store.store import Snapshot, Store
 
 if TYPE_CHECKING:
-    from stateline.contexts.literal import ContextRequest
-    from stateline.contexts.prepare import Effective
+    from stateline.contexts.context import ContextContent, ContextRequest
     from stateline.engine.record import Run
     from stateline.model.protocol import Model, Reply, Request, Told
     from stateline.model.providers.selection import Choice
@@ -153,7 +152,7 @@ class Models:
         check_place(directory, files=directory != self._looked_through)
         self._looked_through = directory
 
-    def settle(self, effective: Effective, context: Mapping[str, Json]) -> None:
+    def settle(self, effective: ContextContent, context: Mapping[str, Json]) -> None:
         """From here on these prompts and settings hold, whole; ``context`` has those that are stored."""
         self._prepared = True
         prompts, settings = context["prompts"], context["settings"]
@@ -167,19 +166,19 @@ class Models:
             },
         )
 
-    def overlay(self, wishes: ContextRequest, context: Mapping[str, Json] | None) -> None:
+    def overlay(self, context_request: ContextRequest, context: Mapping[str, Json] | None) -> None:
         """From here on these flags hold over the context of the run that the call goes on with, and nothing of them is
         stored. Raises ``RequestError`` for a setting that no context may have."""
-        from stateline.contexts.literal import require_settings
+        from stateline.contexts.context import require_settings
 
-        require_settings(wishes.settings)
+        require_settings(context_request.settings)
         mask = self._store.redactor.redact
-        developer: list[str] = mask(wishes.developer)[0]
+        developer: list[str] = mask(context_request.developer)[0]
         before = ((context or {}).get("prompts") or {}).get("developer") or []
         self._overlaid = Means(
-            system=mask(wishes.system)[0],
+            system=mask(context_request.system)[0],
             developer=[*before, *(text for text in developer if text not in before)] if developer else None,
-            settings=mask(wishes.settings)[0],
+            settings=mask(context_request.settings)[0],
         )
 
     def exchanges(self) -> Json:
@@ -295,7 +294,7 @@ class Models:
         context = run.began_with()
         if context is None or self._prepared or run.state.status not in ("running", "waiting"):
             return
-        from stateline.contexts.literal import ContextRequest, drift
+        from stateline.contexts.context import ContextRequest, drift
 
         toolset = context.toolset
         if run.snapshot is None:
@@ -303,8 +302,8 @@ class Models:
 
             toolset = toolset_hash(run.machine.toolset)
         made_for = {"model_id": context.model, "base_url": context.base_url, "toolset_hash": context.toolset}
-        wishes = ContextRequest(model=named.name, base_url=named.base_url, toolset=toolset, task="")
-        self._drifts |= dict.fromkeys(drift(made_for, wishes))
+        context_request = ContextRequest(model=named.name, base_url=named.base_url, toolset=toolset, task="")
+        self._drifts |= dict.fromkeys(drift(made_for, context_request))
 
     def _made_for(self, run: Run) -> Named:
         """The model that the context of ``run`` was made for."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -15,6 +15,9 @@ from stateline.engine.step import is_model_awaited, stage_of
 from stateline.machine.decider.evaluate_outputs import names
 from stateline.machine.spec import Stage
 from stateline.service.answers import is_built_in
+
+if TYPE_CHECKING:
+    from stateline.contexts.prepare import Prepared
 
 Status = Literal["advanced", "complete", "waiting", "error"]
 
@@ -75,6 +78,22 @@ def outcome(run: Run, *, one_turn: bool, warnings: list[str], means: Means = MAN
         error=msgspec.to_builtins(failure) if failure else None,
         exit_code={"advanced": 0, "complete": 2 if one_turn else 0, "waiting": 3, "error": 1}[status],
         built_in=is_built_in(run),
+    )
+
+
+def context_outcome(prepared: Prepared) -> Outcome:
+    """Return the outcome of a call that was about a context and no run."""
+    return Outcome(
+        run=None,
+        status="complete",
+        stage=None,
+        turn=0,
+        head=prepared.head.sha256,
+        output=None,
+        outputs={},
+        reason=prepared.action,
+        waiting=None,
+        warnings=list(prepared.warnings),
     )
 
 

@@ -7,12 +7,13 @@ from msgspec.structs import replace
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
-from stateline.contexts.prepare import ContextOptions, context_scope, rehearse
+from stateline.contexts.plan import ContextOptions, context_scope, plan_steps
 from stateline.engine.dependencies import MANUAL, Means
 from stateline.engine.loop import after_cut, may_ask, recall
 from stateline.engine.record import Run, facts_of, run_scope
 from stateline.engine.step import doubts, is_cut_off, is_model_awaited
 from stateline.errors import RequestError, StatelineError
+from stateline.history.preconditions import require_head
 from stateline.machine.decider.advance import advance
 from stateline.machine.decider.run import Answered, Replaced, RunState
 from stateline.machine.spec import Machine
@@ -39,7 +40,6 @@ from stateline.service.execute import (
     warnings_of,
 )
 from stateline.service.exits import Ahead
-from stateline.service.preconditions import require_head
 from stateline.store.local.os_errors import unsafe
 from stateline.store.protocol import Places
 from stateline.store.store import Scope, Store, require_known_version
@@ -85,7 +85,7 @@ def plan_context(store: Store, options: ContextOptions) -> Plan:
     """What ``run`` without a prompt would do. Raises ``UsageError`` for a malformed name."""
     scope = context_scope(store, options)
     try:
-        found = rehearse(store, scope, options)
+        found = plan_steps(store, scope, options)
         if found.steps:
             require_writable(store, [scope], objects=False)
         return Plan(
@@ -95,7 +95,7 @@ def plan_context(store: Store, options: ContextOptions) -> Plan:
             effects=found.effects(),
             exit=0,
             # A model may give no reply, or one that is refused.
-            exits=[0, 1] if any(step.modelled for step in found.steps) else [0],
+            exits=[0, 1] if any(step.by_model for step in found.steps) else [0],
             warnings=[*store.warnings, *found.warnings],
         )
     except StatelineError as error:

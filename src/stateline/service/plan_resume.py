@@ -8,11 +8,11 @@ from stateline.bundle import naming
 from stateline.engine.record import Run, facts_of, load_run
 from stateline.engine.step import doubts, stage_of
 from stateline.errors import StatelineError
+from stateline.history.preconditions import require_head
 from stateline.machine.decider.advance import advance
 from stateline.machine.decider.run import Asked, Retried
 from stateline.service.execute import Call, require_no_input
 from stateline.service.plan import Known, Plan, plan_known, plan_turns, refusal, require_writable, standing
-from stateline.service.preconditions import require_head
 from stateline.store.store import Store
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
-from stateline.contexts.prepare import ContextOptions, Rehearsal, context_scope, rehearse, require_ready
+from stateline.contexts.plan import ContextOptions, ContextPlan, context_scope, plan_steps, require_ready
 from stateline.engine.dependencies import Means
 from stateline.engine.record import Run, run_scope
 from stateline.errors import StatelineError
@@ -41,14 +41,14 @@ def plan_run(store: Store, options: RunOptions) -> Plan:
         if options.prompt is None and options.run is None:
             models.begin()
             how = context_options(store, options, models, toolset_of(store, options.tools))
-            require_ready(how, rehearse(store, context_scope(store, how), how))
+            require_ready(how, plan_steps(store, context_scope(store, how), how))
             plan = plan_context(store, how)
             return replace(plan, effects=[by_way(effect, models.exchanges()) for effect in plan.effects])
         found = existing(store, options)
         if found is not None and not options.force:
             require_same(store, found, options)
-            models.overlay(options.wishes, found.context())
-            known = Known([*store.warnings, *unheeded(found, options.wishes)])
+            models.overlay(options.context_request, found.context())
+            known = Known([*store.warnings, *unheeded(found, options.context_request)])
             return plan_known(found, found.machine, with_models(options.call, models), known)
         return _plan_beginning(store, options, models, found)
     except StatelineError as error:
@@ -60,7 +60,7 @@ def _plan_beginning(store: Store, options: RunOptions, models: Models, found: Ru
     require_no_secret(store, Launch(run=options.run), asked.machinery)
     models.begin()
     how = context_options(store, options, models, asked.machine.toolset)
-    rehearsal = rehearse(store, context_scope(store, how), how)
+    rehearsal = plan_steps(store, context_scope(store, how), how)
     require_ready(how, rehearsal)
     scope = run_scope(store, options.run) if options.run is not None else None
     written = [context_scope(store, how)] if rehearsal.steps else []
@@ -76,15 +76,15 @@ def _plan_beginning(store: Store, options: RunOptions, models: Models, found: Ru
         exit=0,
         warnings=[*store.warnings, *rehearsal.warnings, *models.unheeded(how.model is None)],
     )
-    means = Means(model=how.model, name=how.wishes.model, exchanges=models.exchanges, ready=how.ready)
+    means = Means(model=how.model, name=how.context_request.model, exchanges=models.exchanges, ready=how.ready)
     plan = plan_turns(base, asked.machine, state, False, means)
-    exits = {*plan.exits, *([1] if any(step.modelled for step in rehearsal.steps) else [])}
+    exits = {*plan.exits, *([1] if any(step.by_model for step in rehearsal.steps) else [])}
     before = [by_way(effect, models.exchanges()) for effect in rehearsal.effects()]
     effects = [_context(store, how, rehearsal), *before, *plan.effects]
     return replace(plan, effects=effects, exits=sorted(exits))
 
 
-def _context(store: Store, how: ContextOptions, rehearsal: Rehearsal) -> dict[str, Json]:
+def _context(store: Store, how: ContextOptions, rehearsal: ContextPlan) -> dict[str, Json]:
     """What becomes of the context, as an effect of its own: restored, or derived or refined by what follows it."""
     return {
         "type": "context",

@@ -11,8 +11,10 @@ from msgspec.structs import replace
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json, sha256
-from stateline.contexts.literal import ContextRequest
-from stateline.contexts.prepare import ContextOptions, Prepared, context_scope, prepare, was_refined
+from stateline.contexts.context import ContextRequest
+from stateline.contexts.plan import ContextOptions, context_scope
+from stateline.contexts.prepare import Prepared, prepare
+from stateline.contexts.stored import was_refined
 from stateline.engine.loop import Beginning
 from stateline.engine.record import Run, load_run, read_context, run_scope
 from stateline.errors import ConflictError, NotFoundError, RequestError, UsageError
@@ -42,8 +44,8 @@ TOOL_ROUNDS = 100
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the caller asked for. ``prompt`` None: go on with ``run``, or only see to the context. ``tools`` is the path
-    of a manifest; ``context`` names the context (None: the default one of model, base URL and toolset). ``began`` is
-    told the purpose of each call of the pre-stage beforehand; ``wait`` bounds the wait for the context's lock [s],
+    of a manifest; ``context`` names the context (None: the default one of model, base URL and toolset). ``on_call``
+    receives the purpose of each call of the pre-stage before it is made; ``wait`` bounds the wait for the context's lock [s],
     None: as long as a model may take."""
 
     prompt: str | None = None
@@ -51,10 +53,10 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     force: bool = False
     tools: str | None = None
     context: str | None = None
-    wishes: ContextRequest = ContextRequest()
+    context_request: ContextRequest = ContextRequest()
     models: ModelOptions = ModelOptions()
     call: Call = Call()
-    began: Callable[[str], None] | None = None
+    on_call: Callable[[str], None] | None = None
     wait: float | None = None
 
 
@@ -78,8 +80,8 @@ def run(store: Store, options: RunOptions) -> Outcome:
         if found is not None and not options.force:
             signals.run = found.id
             require_same(store, found, options)
-            models.overlay(options.wishes, found.context())
-            return proceed(found, with_models(options.call, models), unheeded(found, options.wishes))
+            models.overlay(options.context_request, found.context())
+            return proceed(found, with_models(options.call, models), unheeded(found, options.context_request))
         asked = asked_of(store, options)
         require_no_secret(store, Launch(run=options.run), asked.machinery)
         models.begin()
@@ -95,7 +97,7 @@ def run(store: Store, options: RunOptions) -> Outcome:
         signals.run = begun.id
         # What the call said is said, and what stands on standard input was meant for no question of this run.
         call = replace(options.call, input=msgspec.UNSET, stdin=None, parent=None)
-        return proceed(begun, with_models(call, models), prepared.outcome.warnings)
+        return proceed(begun, with_models(call, models), prepared.warnings)
 
 
 def prepare_context(store: Store, options: RunOptions) -> Prepared:
@@ -134,18 +136,18 @@ def require_same(store: Store, found: Run, options: RunOptions) -> None:
 
         if toolset_hash(toolset_of(store, options.tools)) != toolset_hash(found.machine.toolset):
             raise RequestError(f"the run {found.id} began with other tools; nothing was changed", hint=ways)
-    if options.wishes.refine is not None and not was_refined(store, found, options.wishes):
+    if options.context_request.refine is not None and not was_refined(store, found, options.context_request):
         raise RequestError(
             f"the run {found.id} keeps the context with which it began; nothing was refined",
             hint="refine without --id, for the runs to come",
         )
 
 
-def unheeded(found: Run, wishes: ContextRequest) -> list[str]:
+def unheeded(found: Run, context_request: ContextRequest) -> list[str]:
     """A warning of flags for the model's call where the run ``found`` makes none: it has ended. Settings that refined
     its context with these very words were used."""
-    settings = wishes.settings if wishes.refine is None else {}
-    said = {"--system": wishes.system is not None, "--developer": wishes.developer, "--set": settings}
+    settings = context_request.settings if context_request.refine is None else {}
+    said = {"--system": context_request.system is not None, "--developer": context_request.developer, "--set": settings}
     names = [name for name, given in said.items() if given]
     if not names or found.state.status not in ("complete", "error"):
         return []
@@ -204,27 +206,27 @@ def context_options(store: Store, options: RunOptions, models: Models, toolset: 
     from stateline.model.protocol import ToolSpec
 
     tools = [] if toolset is None else list(toolset.tools.values())
-    wishes = replace(
-        options.wishes,
+    context_request = replace(
+        options.context_request,
         toolset=_hash(toolset),
         tools=[ToolSpec(tool.name, tool.description, tool.schema) for tool in tools],
         task=options.prompt,
     )
     said = models.asked()
-    wishes = replace(wishes, model=said.name, base_url=said.base_url)
+    context_request = replace(context_request, model=said.name, base_url=said.base_url)
     call = options.call
     how = ContextOptions(
         name=options.context,
-        wishes=wishes,
+        context_request=context_request,
         parent=call.parent,
         wait=options.wait,
-        began=options.began,
+        on_call=options.on_call,
         run=options.run if options.prompt is not None else None,
     )
     # A context that has a name of its own knows its model; flags and environment count before that.
     named = models.asked(context_scope(store, how).head()) if options.context is not None else said
-    wishes = replace(wishes, model=named.name, base_url=named.base_url)
-    return replace(how, wishes=wishes, model=models.asking(named), ready=models.ready(named))
+    context_request = replace(context_request, model=named.name, base_url=named.base_url)
+    return replace(how, context_request=context_request, model=models.asking(named), ready=models.ready(named))
 
 
 def _hash(toolset: Toolset | None) -> str:

@@ -11,7 +11,7 @@ import msgspec
 
 from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import Envelope
-from stateline.contexts.prepare import ContextState
+from stateline.contexts.stored import ContextState
 from stateline.engine.event_codec import RunEvent
 from stateline.engine.record import MachineRecord
 from stateline.machine.decider.run import RunState

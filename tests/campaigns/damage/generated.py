@@ -13,8 +13,9 @@ from typing import Any
 from campaigns.damage.victim import Victim, described
 
 from stateline import Artifact, Redactor, Store
-from stateline.contexts.literal import ContextRequest
-from stateline.contexts.prepare import ContextOptions, prepare
+from stateline.contexts.context import ContextRequest
+from stateline.contexts.plan import ContextOptions
+from stateline.contexts.prepare import prepare
 from stateline.service.execute import Call, Options, execute
 from stateline.service.repair import apply_repair
 from stateline.store.local.backend import LocalBackend
@@ -150,10 +151,12 @@ class _Maker:
         for number in range(self.rng.randint(1, 2)):
             name = f"docs-{number}"
             size = self.rng.choice((10, 4500))
-            prepare(self.store(), ContextOptions(name=name, wishes=ContextRequest(system=self.values.text(size))))
+            prepare(
+                self.store(), ContextOptions(name=name, context_request=ContextRequest(system=self.values.text(size)))
+            )
             for refinement in range(self.rng.randint(0, 5)):
                 told = ContextRequest(refine=self.values.text(30), settings={"limit": refinement})
-                prepare(self.store(), ContextOptions(name=name, wishes=told))
+                prepare(self.store(), ContextOptions(name=name, context_request=told))
 
     def run(self) -> None:
         """A run that stopped in one of its phases: between turns, waiting, failed or complete."""

@@ -12,7 +12,7 @@ from campaigns.judges.chain import require
 
 from stateline.bundle import canonical
 from stateline.contexts import by_model as prestage
-from stateline.contexts.literal import LIMIT, ContextRequest
+from stateline.contexts.context import LIMIT, ContextRequest
 from stateline.errors import (
     InvalidAnswerError,
     InvalidManifestError,

@@ -131,13 +131,14 @@ def talk(words: list[str]) -> int:
 
 def _prepare(store: Any, model: Model, wait: float, *, refined: bool) -> None:
     """Derive the context, and refine it unless that was done."""
-    from stateline.contexts.literal import ContextRequest
-    from stateline.contexts.prepare import ContextOptions, prepare
+    from stateline.contexts.context import ContextRequest
+    from stateline.contexts.plan import ContextOptions
+    from stateline.contexts.prepare import prepare
 
     head = store.scope(f"context:{CONTEXT}").load() if store.scope(f"context:{CONTEXT}").head() else None
     refine = "Say it again." if refined and (head is None or head.seq == 0) else None
-    wishes = ContextRequest(model="scripted/one", task="Talk.", refine=refine)
-    prepare(store, ContextOptions(name=CONTEXT, wishes=wishes, model=model, wait=wait))
+    context_request = ContextRequest(model="scripted/one", task="Talk.", refine=refine)
+    prepare(store, ContextOptions(name=CONTEXT, context_request=context_request, model=model, wait=wait))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.machine.problems import quoted
-from stateline.model.protocol import CALLS_OWN, ModelFailed, Request
+from stateline.model.protocol import CALL_MEMBERS, ModelFailed, Request
 
 _INSTRUCTION = (
     "Answer with exactly one JSON value that is valid under the JSON Schema below. Write nothing before or after it, "
@@ -19,7 +19,7 @@ _FENCED = re.compile(r"\s*```(?:json|JSON)?[ \t]*\n(.*?)\n[ \t]*```\s*", re.DOTA
 
 def refuse_settings(request: Request, provider: str) -> None:
     """Raise :class:`ModelFailed` for a setting that would replace what the call itself says."""
-    for name in CALLS_OWN:
+    for name in CALL_MEMBERS:
         if name in request.settings:
             message = f"the setting {quoted(name)} belongs to the call itself and was not sent to {provider}"
             raise ModelFailed("model", message, "take it out of the context's settings or of --set", sent=False)

@@ -7,26 +7,18 @@ from typing import Any
 import pytest
 
 from stateline.bundle import canonical
-from stateline.contexts.literal import (
-    LIMIT,
-    ContextRequest,
-    Draft,
-    derive,
-    drift,
-    laid_over,
-    left_out,
-    refine,
-    require_settings,
-    under,
-)
+from stateline.contexts.context import LIMIT, ContextContent, ContextRequest, drift, merge_settings, require_settings
+from stateline.contexts.literal import derive, refine
+from stateline.contexts.model_requests import with_flags
+from stateline.contexts.prepare import removed
 from stateline.errors import RequestError
-from stateline.model.protocol import CALLS_OWN, ToolSpec
+from stateline.model.protocol import CALL_MEMBERS, ToolSpec
 
 MADE = ContextRequest(model="m", base_url="u", toolset="t")
 
 
-def made(**wishes: Any) -> dict[str, Any]:
-    return derive(ContextRequest(**wishes))
+def made(**context_request: Any) -> dict[str, Any]:
+    return derive(ContextRequest(**context_request))
 
 
 def unlike(what: str, was: str, said: str) -> str:
@@ -37,23 +29,23 @@ def unlike(what: str, was: str, said: str) -> str:
 
 
 def test_a_null_takes_out_what_is_there_and_leaves_nothing_behind_where_nothing_was() -> None:
-    assert laid_over({"seed": 1, "top_p": 0.5}, {"seed": None, "top_k": None}) == {"top_p": 0.5}
+    assert merge_settings({"seed": 1, "top_p": 0.5}, {"seed": None, "top_k": None}) == {"top_p": 0.5}
 
 
 def test_a_null_that_is_there_already_stays_until_its_name_is_said() -> None:
-    assert laid_over({"stop": None, "seed": 1}, {"seed": 2}) == {"stop": None, "seed": 2}
-    assert laid_over({"stop": None}, {"stop": None}) == {}
-    assert laid_over({"stop": None}, {"stop": "x"}) == {"stop": "x"}
+    assert merge_settings({"stop": None, "seed": 1}, {"seed": 2}) == {"stop": None, "seed": 2}
+    assert merge_settings({"stop": None}, {"stop": None}) == {}
+    assert merge_settings({"stop": None}, {"stop": "x"}) == {"stop": "x"}
 
 
-@pytest.mark.parametrize("name", CALLS_OWN)
+@pytest.mark.parametrize("name", CALL_MEMBERS)
 @pytest.mark.parametrize("value", ["evil", 0, False, "", []])
 def test_what_each_call_says_itself_is_no_setting_whatever_its_value(name: str, value: Any) -> None:
     with pytest.raises(RequestError, match=f"the setting {name}:"):
         require_settings({"seed": 1, name: value})
 
 
-@pytest.mark.parametrize("name", CALLS_OWN)
+@pytest.mark.parametrize("name", CALL_MEMBERS)
 def test_what_each_call_says_itself_may_be_taken_out_of_a_context_that_has_it(name: str) -> None:
     require_settings({name: None})
     old = {**made(), "settings": {name: "x", "seed": 1}}
@@ -85,8 +77,8 @@ def test_without_tools_a_context_names_none() -> None:
 
 
 def test_an_empty_system_prompt_that_is_said_stands_over_a_proposed_one() -> None:
-    assert under(Draft("M", [], {}), ContextRequest(system="")).system == ""
-    assert under(Draft("M", [], {}), ContextRequest()).system == "M"
+    assert with_flags(ContextContent("M", [], {}), ContextRequest(system="")).system == ""
+    assert with_flags(ContextContent("M", [], {}), ContextRequest()).system == "M"
 
 
 def test_a_context_of_exactly_the_limit_can_be_made_and_none_of_a_byte_more() -> None:
@@ -102,35 +94,35 @@ def test_a_context_of_exactly_the_limit_can_be_made_and_none_of_a_byte_more() ->
 
 
 def test_what_a_refinement_left_out_is_told_in_the_order_of_the_context() -> None:
-    before = Draft("S", ["A", "B"], {"seed": 1, "top_p": 0.5})
-    assert left_out(before, Draft(None, [], {}), {}) == [
+    before = ContextContent("S", ["A", "B"], {"seed": 1, "top_p": 0.5})
+    assert removed(before, ContextContent(None, [], {}), {}) == [
         ("system prompt", "S"),
         *(("developer instruction", text) for text in ("A", "B")),
         *(("setting", name) for name in ("seed", "top_p")),
     ]
-    assert left_out(before, before, {}) == []
-    assert left_out(Draft(None, [], {}), before, {}) == []
+    assert removed(before, before, {}) == []
+    assert removed(ContextContent(None, [], {}), before, {}) == []
 
 
 @pytest.mark.parametrize("system", [None, ""])
 def test_a_system_prompt_that_said_nothing_is_no_loss(system: str | None) -> None:
-    assert left_out(Draft(system, [], {}), Draft(None, [], {}), {}) == []
+    assert removed(ContextContent(system, [], {}), ContextContent(None, [], {}), {}) == []
 
 
 def test_a_system_prompt_that_became_another_was_changed_and_not_left_out() -> None:
-    assert left_out(Draft("S", [], {}), Draft("Other.", [], {}), {}) == []
+    assert removed(ContextContent("S", [], {}), ContextContent("Other.", [], {}), {}) == []
 
 
 def test_a_prompt_that_stands_within_another_is_there_still() -> None:
-    before = Draft("Be kind.", ["Cite."], {})
-    assert left_out(before, Draft(None, ["Be kind. Cite."], {}), {}) == []
-    assert left_out(before, Draft("Cite. Be kind.", [], {}), {}) == []
-    assert left_out(before, Draft("Be", ["kind."], {}), {}) == [("developer instruction", "Cite.")]
+    before = ContextContent("Be kind.", ["Cite."], {})
+    assert removed(before, ContextContent(None, ["Be kind. Cite."], {}), {}) == []
+    assert removed(before, ContextContent("Cite. Be kind.", [], {}), {}) == []
+    assert removed(before, ContextContent("Be", ["kind."], {}), {}) == [("developer instruction", "Cite.")]
 
 
 def test_a_setting_that_changed_or_that_the_operator_took_out_is_no_loss() -> None:
-    before = Draft(None, [], {"seed": 1, "top_p": 0.5, "top_k": 3})
-    assert left_out(before, Draft(None, [], {"top_p": 0.1}), {"seed": None}) == [("setting", "top_k")]
+    before = ContextContent(None, [], {"seed": 1, "top_p": 0.5, "top_k": 3})
+    assert removed(before, ContextContent(None, [], {"top_p": 0.1}), {"seed": None}) == [("setting", "top_k")]
 
 
 # -- drift -------------------------------------------------------------------------------------------------------------
@@ -138,8 +130,8 @@ def test_a_setting_that_changed_or_that_the_operator_took_out_is_no_loss() -> No
 
 @pytest.mark.parametrize("task", [None, "x"])
 def test_a_call_like_the_one_that_made_the_context_is_told_nothing(task: str | None) -> None:
-    for wishes in ({}, {"model": "m"}, {"base_url": "u"}, {"model": "m", "base_url": "u", "toolset": "t"}):
-        assert drift(made(**wishes), ContextRequest(**wishes, task=task)) == []
+    for context_request in ({}, {"model": "m"}, {"base_url": "u"}, {"model": "m", "base_url": "u", "toolset": "t"}):
+        assert drift(made(**context_request), ContextRequest(**context_request, task=task)) == []
 
 
 @pytest.mark.parametrize("task", [None, "x"])

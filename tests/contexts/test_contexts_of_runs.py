@@ -14,8 +14,9 @@ from model_server import ModelServer, Say
 from stateline import Artifact, Redactor, Store
 from stateline.bundle import canonical
 from stateline.bundle.envelope import LIST_TYPE
-from stateline.contexts.literal import ContextRequest
-from stateline.contexts.prepare import ContextOptions, prepare
+from stateline.contexts.context import ContextRequest
+from stateline.contexts.plan import ContextOptions
+from stateline.contexts.prepare import prepare
 from stateline.engine.record import load_run, read_context
 from stateline.errors import IntegrityError
 from stateline.service.execute import Call, resume
@@ -72,8 +73,10 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def options(tools: str, models: ModelOptions, call: Call | None = None, **more: Any) -> RunOptions:
-    wishes = ContextRequest(refine="Be kind.")
-    return RunOptions(prompt=PROMPT, tools=tools, wishes=wishes, models=models, call=call or Call(), **more)
+    context_request = ContextRequest(refine="Be kind.")
+    return RunOptions(
+        prompt=PROMPT, tools=tools, context_request=context_request, models=models, call=call or Call(), **more
+    )
 
 
 def played(store: Store, tools: str, recording: str, name: str) -> Snapshot:
@@ -118,8 +121,8 @@ def test_playbacks_of_one_run_end_in_the_same_state_whatever_the_store_and_the_c
     assert len({end.event["context"]["sha256"] for end in ends}) == 4, "snapshots of contexts hang on the clock"
 
 
-def context(store: Store, name: str = "demo", **wishes: Any) -> Snapshot:
-    return prepare(store, ContextOptions(name=name, wishes=ContextRequest(**wishes))).head
+def context(store: Store, name: str = "demo", **context_request: Any) -> Snapshot:
+    return prepare(store, ContextOptions(name=name, context_request=ContextRequest(**context_request))).head
 
 
 def test_the_digest_of_a_context_is_that_of_its_resolved_state(tmp_path: Path) -> None:

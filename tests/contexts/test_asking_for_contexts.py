@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from model.recorded import Scripted
 
-from stateline.contexts.by_model import ask, derivation, refinement
-from stateline.contexts.literal import ContextRequest
+from stateline.contexts.by_model import call
+from stateline.contexts.context import ContextRequest
 from stateline.contexts.literal import derive as literal
+from stateline.contexts.model_requests import derivation, refinement
 from stateline.errors import RequestError
 from stateline.model.protocol import ModelFailed, Reply, Request
 from stateline.model.recordings.recording import Recorder
@@ -21,7 +22,7 @@ REFINE = refinement(literal(ContextRequest()), ContextRequest(model="m", refine=
 
 def refused(request: Request, failed: ModelFailed) -> RequestError:
     with pytest.raises(RequestError) as caught:
-        ask(Scripted([failed]), request, lambda reply: "")
+        call(Scripted([failed]), request, lambda reply: "")
     return caught.value
 
 
@@ -55,6 +56,6 @@ def test_a_recording_is_told_what_a_reply_was_worth(tmp_path: Path, word: str) -
         heard.append(reply)
         return word
 
-    reply = ask(Recorder(Scripted([Reply(content="{}")]), tmp_path), DERIVE, judge)
+    reply = call(Recorder(Scripted([Reply(content="{}")]), tmp_path), DERIVE, judge)
     assert heard == [reply]
     assert json.loads((tmp_path / "0001.json").read_text()).get("refused", "") == word

@@ -11,9 +11,10 @@ from model_server import ModelServer, Say
 from pydantic import TypeAdapter
 
 from stateline import Store
-from stateline.contexts import by_model as prestage
-from stateline.contexts.literal import ContextRequest
-from stateline.contexts.prepare import ContextOptions, prepare
+from stateline.contexts import model_requests
+from stateline.contexts.context import ContextRequest
+from stateline.contexts.plan import ContextOptions
+from stateline.contexts.prepare import prepare
 from stateline.errors import RequestError
 from stateline.model.protocol import Model, ToolSpec
 
@@ -59,12 +60,12 @@ def derived(store: Store, model: Model, **changes: Any) -> Any:
     """The state of the context that a model derives."""
     from msgspec.structs import replace
 
-    prepared = prepare(store, ContextOptions(name="demo", wishes=replace(WISHES, **changes), model=model))
+    prepared = prepare(store, ContextOptions(name="demo", context_request=replace(WISHES, **changes), model=model))
     return store.resolve(prepared.head.state)
 
 
 def test_the_request_has_the_schema_where_the_sdk_has_it(opened: Opened, provider: str) -> None:
-    schema = prestage.reply_schema(WISHES.settings)
+    schema = model_requests.reply_schema(WISHES.settings)
     with ModelServer(Say(CONTEXT), Say(CONTEXT)) as server:
         store, model = Store.in_memory(), opened(provider, server)
         assert derived(store, model)["settings"] == {"temperature": 0.2, "top_k": 3}

@@ -1,4 +1,4 @@
-"""``--parent``: a call that may only go on from one snapshot."""
+"""Optimistic concurrency of the command line: ``--parent`` names the head that a call may continue."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from stateline.store.store import Scope, Snapshot
 
 
 def require_head(scope: Scope, head: Snapshot | None, parent: str | None) -> None:
-    """Raise ``ConflictError`` unless ``head`` of ``scope`` is the revision ``parent``; None demands nothing.
+    """Raise ``ConflictError`` unless ``head`` of ``scope`` is the revision ``parent``; None accepts any head.
 
     Raises ``NotFoundError`` and ``AmbiguousRevisionError`` for a revision that names no snapshot.
     """
@@ -17,8 +17,8 @@ def require_head(scope: Scope, head: Snapshot | None, parent: str | None) -> Non
 
     wanted = find(scope.store, parent).sha256
     if head is None or head.sha256 != wanted:
-        now = "not there" if head is None else head.sha256
+        current = f"at {head.sha256}" if head is not None else "missing"
         raise ConflictError(
-            f"the head of {scope.key} is {now}, not {wanted}; nothing was changed",
+            f"the head of {scope.key} is {current}, not at {wanted}; nothing was changed",
             hint="look at the head again (`stateline log`), then repeat the call",
         )

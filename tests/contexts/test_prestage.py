@@ -21,9 +21,10 @@ from model_server import ModelServer, Say
 from stateline import Store
 from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import Pointer
-from stateline.contexts.by_model import TIMEOUT, derivation
-from stateline.contexts.literal import LIMIT, ContextRequest
-from stateline.contexts.prepare import ContextOptions, Prepared, context_scope, prepare
+from stateline.contexts.context import LIMIT, ContextRequest
+from stateline.contexts.model_requests import TIMEOUT, derivation
+from stateline.contexts.plan import ContextOptions, context_scope
+from stateline.contexts.prepare import Prepared, prepare
 from stateline.errors import (
     ConflictError,
     IntegrityError,
@@ -57,10 +58,14 @@ def opened(server: ModelServer) -> Model:
     return open_model(choice, environ={})
 
 
-def options(server: ModelServer | None = None, **wishes: Any) -> ContextOptions:
-    given = {name: wishes.pop(name) for name in ("name", "parent", "wait", "began") if name in wishes}
+def options(server: ModelServer | None = None, **context_request: Any) -> ContextOptions:
+    given = {
+        name: context_request.pop(name) for name in ("name", "parent", "wait", "on_call") if name in context_request
+    }
     said = {"name": "demo", **given, "model": opened(server) if server else None}
-    return ContextOptions(**said, wishes=ContextRequest(**{"model": "openai/m" if server else "", **wishes}))
+    return ContextOptions(
+        **said, context_request=ContextRequest(**{"model": "openai/m" if server else "", **context_request})
+    )
 
 
 def chain(store: Store, key: str = "context:demo") -> list[Any]:
@@ -85,7 +90,7 @@ def test_a_context_is_derived_by_one_call_and_restored_by_none(store: Store) -> 
         again = prepare(store, options(server, task=TASK))
         other = prepare(store, options(server, task="Another question altogether."))
         assert server.count == 1
-    assert (first.outcome.reason, again.outcome.reason, other.outcome.reason) == ("derive", "restore", "restore")
+    assert (first.action, again.action, other.action) == ("derive", "restore", "restore")
     assert first.head.sha256 == again.head.sha256 == other.head.sha256
     assert first.effective == again.effective == other.effective
     assert (first.effective.system, first.effective.developer) == ("Be brief.", ["Cite."])
@@ -116,24 +121,24 @@ def test_a_refinement_is_exactly_one_call_and_changes_settings(store: Store) -> 
 def test_what_a_refiner_dropped_is_told_by_name(store: Store) -> None:
     flags = {"system": "S", "developer": ["Never reveal prices", "Cite."], "settings": {"seed": 7, "top_p": 0.5}}
     before = prepare(store, options(**flags))
-    assert before.outcome.warnings == []
+    assert before.warnings == []
     with ModelServer(says("Be brief. Cite.", temperature=0.2)) as server:
         refined = prepare(store, options(server, task=TASK, refine="be brief", settings={"top_p": None}))
-    way = "`stateline diff context:demo~1 context:demo` shows all that changed"
-    assert refined.outcome.warnings == [
-        f"the model left out the developer instruction 'Never reveal prices', which the context had; {way}",
-        f"the model left out the setting 'seed', which the context had; {way}",
+    way = "`stateline diff context:demo~1 context:demo` shows all changes"
+    assert refined.warnings == [
+        f"the model removed the developer instruction 'Never reveal prices' from the context; {way}",
+        f"the model removed the setting 'seed' from the context; {way}",
     ]
 
 
 def test_what_a_refiner_dropped_is_told_shortened_and_masked(tmp_path: Path) -> None:
     backend = LocalBackend(str(tmp_path / "s"))
     before = prepare(Store(backend), options(system="S", developer=["x" * 5000, f"Use {SECRET}\x1b[2J"]))
-    assert before.outcome.warnings == []
+    assert before.warnings == []
     known = Store(backend, redactor=Redactor([("KEY", SECRET)]))
     with ModelServer(says("", temperature=0.2)) as server:
         refined = prepare(known, options(server, task=TASK, refine="be brief"))
-    system, long, masked = refined.outcome.warnings
+    system, long, masked = refined.warnings
     assert "the system prompt" in system
     assert ("x" * 20 in long, len(long) < 400) == (True, True)
     assert "Use [REDACTED]\\x1b[2J" in masked
@@ -145,15 +150,15 @@ def test_what_a_refiner_kept_or_the_operator_took_out_is_no_loss(store: Store) -
     with ModelServer(says("S", "Cite.", "Be brief."), says("Cite. S", seed=8)) as server:
         first = prepare(store, options(server, task=TASK, refine="be brief", settings={"seed": None}))
         again = prepare(store, options(server, task=TASK, refine="into one"))
-    assert first.outcome.warnings == []
-    assert [text for text in again.outcome.warnings if "Cite." in text] == []
-    assert prepare(store, options(refine="literally", settings={"seed": None})).outcome.warnings == []
+    assert first.warnings == []
+    assert [text for text in again.warnings if "Cite." in text] == []
+    assert prepare(store, options(refine="literally", settings={"seed": None})).warnings == []
 
 
 def test_deriving_and_refining_are_exactly_two_calls_and_two_snapshots(store: Store) -> None:
     with ModelServer(says("One."), says("Two.", temperature=0.2)) as server:
         began: list[str] = []
-        done = prepare(store, options(server, task=TASK, refine="Second.", began=began.append))
+        done = prepare(store, options(server, task=TASK, refine="Second.", on_call=began.append))
         assert server.count == 2
     assert began == ["derive", "refine"]
     first, second = chain(store)
@@ -169,13 +174,13 @@ def test_settings_alone_are_no_words_to_understand(store: Store) -> None:
         prepare(store, options(server, task=TASK))
         done = prepare(store, options(server, settings={"temperature": 0.2}))
         assert server.count == 1
-    assert (done.outcome.reason, done.head.event["by"]) == ("refine", "literal")
+    assert (done.action, done.head.event["by"]) == ("refine", "literal")
     assert done.head.state["settings"] == {"temperature": 0.2}
 
 
 def test_without_a_task_a_context_is_derived_for_work_in_general(store: Store) -> None:
     with ModelServer(says("S")) as server:
-        assert prepare(store, options(server)).outcome.reason == "derive"
+        assert prepare(store, options(server)).action == "derive"
         assert user_texts(server)[0]["task"] is None
 
 
@@ -199,7 +204,7 @@ def test_flags_over_a_restored_context_hold_for_this_call_only(store: Store, mod
         flags = {"system": "T", "developer": ["A", "B"], "settings": {"temperature": 0.1, "seed": 1}}
         done = prepare(store, options(asked, task=TASK, **flags))
         assert server.count == 0
-    assert (done.outcome.reason, done.outcome.warnings, done.head.sha256) == ("restore", [], head.sha256)
+    assert (done.action, done.warnings, done.head.sha256) == ("restore", [], head.sha256)
     assert done.effective.system == "T"
     assert done.effective.developer == ["A", "B"]
     assert done.effective.settings == {"temperature": 0.1, "seed": 1}
@@ -242,7 +247,7 @@ def test_what_was_derived_under_flags_is_what_the_call_uses(store: Store) -> Non
         Say("no", status=401),
         Say(body=b"<html>busy</html>"),
         says("x" * LIMIT),
-        says(f"Be brief. {TASK}"),
+        says(TASK),
     ],
     ids=["prose", "cut", "setting", "length", "empty", "404", "401", "html", "large", "copy"],
 )
@@ -254,7 +259,7 @@ def test_a_reply_that_is_no_context_saves_nothing(store: Store, said: Say) -> No
         assert caught.value.hint
         assert store.scope("context:demo").head() is None
         server.script.append(says("S"))
-        assert prepare(store, options(server, task=TASK)).outcome.reason == "derive"
+        assert prepare(store, options(server, task=TASK)).action == "derive"
 
 
 def test_a_refinement_that_fails_leaves_what_was_derived_before_it(store: Store) -> None:
@@ -285,8 +290,8 @@ def test_a_hundred_refinements_stay_bounded() -> None:
     with ModelServer(says("Be careful."), *replies) as server:
         asked = opened(server)
         for text in texts:
-            wishes = ContextRequest(model="openai/m", task=TASK, refine=text)
-            prepare(store, ContextOptions(name="demo", wishes=wishes, model=asked))
+            context_request = ContextRequest(model="openai/m", task=TASK, refine=text)
+            prepare(store, ContextOptions(name="demo", context_request=context_request, model=asked))
     snapshots = chain(store)
     sizes = [len(canonical.encode(store.resolve(snapshot.state))) for snapshot in snapshots]
     assert len(snapshots) == 102
@@ -330,7 +335,7 @@ def test_whoever_comes_second_to_derive_restores_and_pays_nothing() -> None:
         backend.other = lambda: prepare(store, options(server, task=TASK))
         second = prepare(store, options(server, task=TASK))
         assert server.count == 1
-    assert (second.outcome.reason, second.effective.system) == ("restore", "first")
+    assert (second.action, second.effective.system) == ("restore", "first")
 
 
 def test_of_two_refiners_at_once_the_second_waits_and_refines_the_new_head(tmp_path: Path) -> None:
@@ -416,12 +421,13 @@ CHILD = """
 import sys
 from stateline import Store
 from stateline.model.providers.selection import choose, open_model
-from stateline.contexts.literal import ContextRequest
-from stateline.contexts.prepare import ContextOptions, prepare
+from stateline.contexts.context import ContextRequest
+from stateline.contexts.plan import ContextOptions
+from stateline.contexts.prepare import prepare
 _, place, url, refine = sys.argv
 model = open_model(choose("openai/m", url, environ={}), environ={})
-wishes = ContextRequest(model="openai/m", task="A task.", refine=refine or None)
-prepare(Store.open(place), ContextOptions(name="demo", wishes=wishes, model=model))
+context_request = ContextRequest(model="openai/m", task="A task.", refine=refine or None)
+prepare(Store.open(place), ContextOptions(name="demo", context_request=context_request, model=model))
 """
 
 
@@ -457,7 +463,7 @@ def test_a_signal_while_a_model_is_asked_saves_nothing_and_frees_the_lock(tmp_pa
         assert b"Interrupted" in talk
         store = Store.open(tmp_path / "s")
         assert store.scope("context:demo").head() is None
-        assert prepare(store, options(server, task=TASK, wait=0)).outcome.reason == "derive"
+        assert prepare(store, options(server, task=TASK, wait=0)).action == "derive"
 
 
 # -- what is kept ----------------------------------------------------------------------------------------------------
@@ -543,8 +549,8 @@ def test_where_nothing_can_be_saved_nobody_is_asked(tmp_path: Path) -> None:
 
 
 def test_a_plan_says_what_is_asked_and_asks_nobody(store: Store, tmp_path: Path) -> None:
-    def planned(server: ModelServer, **wishes: Any) -> Any:
-        document: Any = plan_context(store, options(server, **wishes)).document()
+    def planned(server: ModelServer, **context_request: Any) -> Any:
+        document: Any = plan_context(store, options(server, **context_request)).document()
         return document["plan"]["action"], document["plan"]["effects"], document["exit"]
 
     def model(purpose: str) -> dict[str, str]:
@@ -574,22 +580,24 @@ def test_what_a_plan_says_is_what_the_call_then_does(there: bool, modelled: bool
             if there:
                 prepare(store, options(system="Before."))
             values = {"task": TASK, "refine": "R", "settings": {"a": 1}, "system": "T"}
-            wishes = {name: value for bit, (name, value) in enumerate(values.items()) if flags & 1 << bit}
-            plan = plan_context(store, options(asked, **wishes))
+            context_request = {name: value for bit, (name, value) in enumerate(values.items()) if flags & 1 << bit}
+            plan = plan_context(store, options(asked, **context_request))
             before, length = server.count, len(chain(store)) if there else 0
-            done = prepare(store, options(asked, **wishes))
-            assert plan.action == done.outcome.reason
+            done = prepare(store, options(asked, **context_request))
+            assert plan.action == done.action
             assert [effect["event"] for effect in plan.effects if effect["type"] == "snapshot"] == [
                 snapshot.event["type"] for snapshot in chain(store)[length:]
             ]
             assert len([effect for effect in plan.effects if effect["type"] == "model"]) == server.count - before
-            assert plan.warnings == done.outcome.warnings
+            assert plan.warnings == done.warnings
 
 
 def test_the_default_context_is_named_by_model_url_and_toolset(store: Store) -> None:
     triples = [("m", "", ""), ("m", "u", ""), ("m", "", "t"), ("", "m", ""), ('m","', "", ""), ("m", '","t', "")]
     keys = {
-        context_scope(store, ContextOptions(wishes=ContextRequest(model=model, base_url=url, toolset=tools))).key
+        context_scope(
+            store, ContextOptions(context_request=ContextRequest(model=model, base_url=url, toolset=tools))
+        ).key
         for model, url, tools in triples
     }
     assert len(keys) == len(triples)

@@ -1,0 +1,171 @@
+"""Decide what a call does to a context: restore, derive, refine, or derive and refine. Reads only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from stateline.bundle import naming
+from stateline.bundle.canonical import Json
+from stateline.contexts import literal
+from stateline.contexts.context import ContextRequest, default_name, drift, require_settings
+from stateline.contexts.stored import LITERAL, is_refinement, load_state, redact_request
+from stateline.errors import RequestError
+from stateline.history.preconditions import require_head
+from stateline.model.protocol import Model, Request
+from stateline.store.store import Scope, Snapshot, Store
+
+_userinfo = re.compile(r"//[^/?#]*@")
+_UNNAMED_MODEL = "a model without a name"
+
+
+class ContextOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of one call. ``name`` None: the default context of the model, base URL and toolset. ``parent`` is the
+    required head, a revision; ``wait`` bounds the wait for the lock [s], None: as long as a model may take. ``model``
+    derives and refines; without one the flags are taken as they are. ``ready`` raises what keeps the model from being
+    called; ``on_call`` receives the purpose of each call before it is made. ``run`` is the id of the run that will
+    begin with the context: a call that is repeated after a crash recognizes its own refinement by it."""
+
+    name: str | None = None
+    context_request: ContextRequest = ContextRequest()
+    parent: str | None = None
+    wait: float | None = None
+    model: Model | None = None
+    ready: Callable[[], None] | None = None
+    on_call: Callable[[str], None] | None = None
+    run: str | None = None
+
+
+class ContextStep(msgspec.Struct, frozen=True):
+    """One snapshot to append. ``by`` is the model's name, or ``literal``; ``request`` is what applies to this step."""
+
+    type: Literal["derive", "refine"]
+    by: str
+    by_model: bool
+    request: ContextRequest
+
+    def literal_state(self, state: dict[str, Json] | None) -> dict[str, Json]:
+        """Return the state that the step makes of ``state`` without a model."""
+        return literal.derive(self.request) if state is None else literal.refine(state, self.request)
+
+    def model_request(self, state: dict[str, Json] | None) -> Request:
+        """Return the call of a model that the step makes on ``state``."""
+        from stateline.contexts import model_requests
+
+        if state is None:
+            return model_requests.derivation(self.request)
+        return model_requests.refinement(state, self.request)
+
+
+class ContextPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The head and its resolved state (None: there is no context yet), the snapshots to append, warnings, the request
+    with secrets masked, and the number of masked values."""
+
+    head: Snapshot | None
+    state: dict[str, Json] | None
+    steps: list[ContextStep]
+    warnings: list[str]
+    request: ContextRequest
+    masked: int
+
+    def effects(self) -> list[Json]:
+        """Return the effects of the call in order, as a plan shows them."""
+        effects: list[Json] = []
+        for step in self.steps:
+            if step.by_model:
+                effects.append({"type": "model", "purpose": step.type, "model": step.by})
+            effects.append({"type": "snapshot", "event": step.type})
+        return effects
+
+
+def context_scope(store: Store, options: ContextOptions) -> Scope:
+    """Return the scope of the context. Raises ``UsageError`` for a malformed name."""
+    name = options.name
+    if name is None:
+        request = options.context_request
+        name = default_name(request.model, request.base_url, request.toolset)
+    return store.scope(f"context:{naming.checked_id(name, 'context name')}")
+
+
+def plan_steps(store: Store, scope: Scope, options: ContextOptions) -> ContextPlan:
+    """Plan the call as far as it does not depend on a model's reply.
+
+    Raises ``RequestError`` for a context over the limit, a base URL with a secret in it, and a setting that belongs to
+    each call, ``ConflictError`` if the head is not the required one, ``IntegrityError`` if it is damaged.
+    """
+    given = options.context_request
+    if store.redactor.redact(given.base_url)[1] or _userinfo.search(given.base_url):
+        raise RequestError("the base URL holds a secret; nothing was saved", hint="pass keys by environment")
+    require_settings(given.settings)
+    request, masked = redact_request(store, given)
+    head = scope.head()
+    if head is None:
+        scope.require_key_without_secrets()
+    require_head(scope, head, options.parent)
+    state = None if head is None else load_state(store, head)
+    steps = _steps(state, request, options.model is not None)
+    warnings = [] if state is None else _unused_flags(state, request)
+    if head is not None and state is not None and _is_done(store, head, state, steps, options.run):
+        steps = []
+        warnings.append(f"this refinement was saved before for the run {options.run}, and was not repeated")
+    _require_room(state, steps)
+    return ContextPlan(head=head, state=state, steps=steps, warnings=warnings, request=request, masked=masked)
+
+
+def require_ready(options: ContextOptions, plan: ContextPlan) -> None:
+    """Raise ``RequestError`` if a model will be called, by a step or by the run that follows, and cannot be called."""
+    calls_model = options.context_request.task is not None or any(step.by_model for step in plan.steps)
+    if options.ready is not None and calls_model:
+        options.ready()
+
+
+def _steps(state: dict[str, Json] | None, request: ContextRequest, by_model: bool) -> list[ContextStep]:
+    by = (request.model or _UNNAMED_MODEL) if by_model else LITERAL
+    if state is None:
+        steps = [ContextStep("derive", by, by_model, request)]
+        if request.refine is not None:
+            # A literal derivation has applied the settings already; a model's refinement could lose them again.
+            steps.append(ContextStep("refine", by, by_model, request if by_model else replace(request, settings={})))
+        return steps
+    stored = replace(request, system=None, developer=[])
+    if request.refine is not None:
+        return [ContextStep("refine", by, by_model, stored)]
+    if request.settings and request.task is None:
+        # Settings alone need no model.
+        return [ContextStep("refine", LITERAL, False, stored)]
+    return []
+
+
+def _is_done(store: Store, head: Snapshot, state: dict[str, Json], steps: list[ContextStep], run: str | None) -> bool:
+    """Return whether the head is the planned refinement, saved by a call for the same run that crashed before the run
+    began: its reply is paid for, and the instructions would be added twice."""
+    if run is None or [step.type for step in steps] != ["refine"]:
+        return False
+    if head.event.get("by") != steps[0].by or not is_refinement(head, state, steps[0].request, run):
+        return False
+    run_head = store.scope(f"run:{run}").head()
+    place = None if run_head is None else run_head.event.get("context")
+    return not isinstance(place, dict) or place.get("sha256") != head.sha256
+
+
+def _require_room(state: dict[str, Json] | None, steps: list[ContextStep]) -> None:
+    """Raise what is known to be refused before anything is saved or paid for."""
+    for step in steps:
+        if step.by_model:
+            step.model_request(state)
+            return
+        state = step.literal_state(state)
+
+
+def _unused_flags(context: dict[str, Json], request: ContextRequest) -> list[str]:
+    warnings = drift(context, request)
+    if request.task is None and (request.system is not None or request.developer):
+        warnings.append(
+            "the context exists already: --system and --developer apply when it is derived and were not stored; "
+            "refine it with --refine-text or --set"
+        )
+    return warnings
