@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Makes what several directories of tests share importable (`from campaigns.processes import kills`); it is no
+# Makes what several directories of tests share importable (`from stress.processes import kills`); it is no
 # installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 

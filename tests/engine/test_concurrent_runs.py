@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from campaigns.processes import kills, races
+from stress.processes import kills, races
 
 from stateline import Store
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from campaigns.judges.chain import resolved_bytes, state_bytes
 from scripted_model import Scripted, calls, says
+from stress.invariants import resolved_bytes, state_bytes
 
 from stateline import Store
 from stateline.service.execute import Call, Options, execute

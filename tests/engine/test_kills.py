@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from campaigns.judges.chain import Violated
-from campaigns.processes import kills, saves
+from stress.invariants import ViolationError
+from stress.processes import kills, saves
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 
@@ -29,7 +29,7 @@ def seeded() -> Iterator[str]:
     seed = os.environ.get("STATELINE_TEST_SEED") or str(random.randrange(2**32))
     try:
         yield seed
-    except Violated as violated:
+    except ViolationError as violated:
         violated.add_note(f"STATELINE_TEST_SEED={seed}")
         raise
 

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from campaigns.damage import audits, forgeries
+from stress.corruption import audit_script, forgeries
 
 from stateline.bundle.envelope import Link, Pointer
 from stateline.errors import UsageError
@@ -183,10 +183,10 @@ def test_no_forgery_is_seen_without_an_anchor_and_each_with_one(tmp_path: Path) 
 
 def test_an_auditor_that_is_lied_to_notices(tmp_path: Path) -> None:
     """The campaign itself can fail: where nothing is forged, the anchor is found."""
-    victim = forgeries.generated.build(tmp_path / "place", Random("lie"))
-    auditor = forgeries.Auditor(victim, None, Random(0))
-    scope = min(victim.chains)
-    auditor.judge(forgeries.Harm("nothing", scope, scope, frozenset(), lambda root: None), 0.0)
+    sample = forgeries.generated.build(tmp_path / "place", Random("lie"))
+    auditor = forgeries.Auditor(sample, None, Random(0))
+    scope = min(sample.chains)
+    auditor.judge(forgeries.Corruption("nothing", scope, scope, frozenset(), lambda root: None), 0.0)
     assert len(auditor.wrong) == 1
 
 
@@ -197,11 +197,13 @@ def test_the_auditors_script_takes_anchors_too(
     store: Store, chain: list[Snapshot], place: Path, tmp_path: Path
 ) -> None:
     script = tmp_path / "audit.sh"
-    script.write_text(audits.script(), encoding="utf-8")
+    script.write_text(audit_script.script(), encoding="utf-8")
     scope, head = chain[0].scope, chain[4].sha256
-    assert audits.script_says(script, place, scope, head, chain[0].sha256) == "intact"
-    assert audits.script_says(script, place, scope, "0" * 64) == "damage"
+    assert audit_script.script_says(script, place, scope, head, chain[0].sha256) == "intact"
+    assert audit_script.script_says(script, place, scope, "0" * 64) == "damage"
     (place / scope / chain[4].path).unlink()
     (place / scope / "latest.json").write_bytes(Pointer(chain[3].path, chain[3].sha256).encode())
-    assert audits.script_says(script, place, scope) == audits.verify_says(place, KEY) == "intact"
-    assert audits.script_says(script, place, scope, head) == audits.verify_says(place, KEY, head) == "damage"
+    assert audit_script.script_says(script, place, scope) == audit_script.verify_says(place, KEY) == "intact"
+    assert (
+        audit_script.script_says(script, place, scope, head) == audit_script.verify_says(place, KEY, head) == "damage"
+    )

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from campaigns.damage import audits
+from stress.corruption import audit_script
 
 from stateline.history.log import scopes
 from stateline.store.store import Snapshot, Store
@@ -28,7 +28,7 @@ def chain(store: Store) -> list[Snapshot]:
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "audit.sh"
-    path.write_text(audits.script(), encoding="utf-8")
+    path.write_text(audit_script.script(), encoding="utf-8")
     return path
 
 
@@ -61,7 +61,7 @@ def test_both_lines_of_the_page_note_each_head_after_its_scopes_hash(
     store: Store, chain: list[Snapshot], place: Path
 ) -> None:
     other = store.scope("notes:y").save({})
-    page = audits.PAGE.read_text(encoding="utf-8").replace("\\|", "|")
+    page = audit_script.PAGE.read_text(encoding="utf-8").replace("\\|", "|")
     [filtered] = re.findall(r"`stateline scopes --format json \| jq -r '([^']*)'`", page)
     [by_hand] = re.findall(r"`(jq -r '[^']*') STATE_DIR/\*/latest\.json`", page)
     document = json.dumps(scopes(store).document())

@@ -1,4 +1,4 @@
-"""Harm of every kind to one store that has everything and to drawn ones, with small budgets; `scripts/torture --suite
+"""Corruption of every kind to one store that has everything and to drawn ones, with small budgets; `scripts/torture --suite
 damage` (and `audits`, `repairs`, `tampering`) does it all."""
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from campaigns.damage import audits, generated, harmed, harms, tampering
-from campaigns.damage.mends import Mender
-from campaigns.damage.victim import ROLES, Victim, build
+from stress.corruption import audit_script, corruptions, detection, generated_stores, tampering
+from stress.corruption.repairs import Mender
+from stress.corruption.sample_store import ROLES, SampleStore, build
 
 
 @pytest.fixture(scope="module")
-def victim(tmp_path_factory: pytest.TempPathFactory) -> Victim:
+def sample(tmp_path_factory: pytest.TempPathFactory) -> SampleStore:
     """One for all tests: each puts back what it harms."""
     return build(tmp_path_factory.mktemp("harm") / "place")
 
 
-def sample(cases: list[harms.Harm], count: int, seed: str) -> list[harms.Harm]:
+def one_of_each(cases: list[corruptions.Corruption], count: int, seed: str) -> list[corruptions.Corruption]:
     """One of each kind, and ``count`` more."""
     rng = Random(seed)
     rng.shuffle(cases)
@@ -28,36 +28,36 @@ def sample(cases: list[harms.Harm], count: int, seed: str) -> list[harms.Harm]:
     return [*first.values(), *cases[:count]]
 
 
-def test_the_store_that_is_harmed_has_everything_in_it(victim: Victim) -> None:
-    assert {place.role for place in victim.places} == set(ROLES) - {"set aside"}
-    assert sorted(len(chain) for chain in victim.chains.values()) == [1, 3, 4, 5]
-    types = b"".join(victim.read(place.path) for place in victim.of("snapshot", "object"))
+def test_the_store_that_is_harmed_has_everything_in_it(sample: SampleStore) -> None:
+    assert {place.role for place in sample.places} == set(ROLES) - {"set aside"}
+    assert sorted(len(chain) for chain in sample.chains.values()) == [1, 3, 4, 5]
+    types = b"".join(sample.read(place.path) for place in sample.of("snapshot", "object"))
     for media_type in (b"stateline.node+json", b"stateline.list+json", b"image/png"):
         assert media_type in types
 
 
-def test_no_changed_byte_goes_unnoticed(victim: Victim) -> None:
-    judge = harmed.Judge(victim)
-    flips = list(harms.every_flip(victim, Random("bytes"), small=0, most=64))
-    chosen = sorted(sample(flips, 600, "bytes"), key=lambda harm: harm.done)
-    done = harmed.flip_all(judge, iter(chosen), time.monotonic() + 600, 100, print)
+def test_no_changed_byte_goes_unnoticed(sample: SampleStore) -> None:
+    judge = detection.Judge(sample)
+    flips = list(corruptions.every_flip(sample, Random("bytes"), small=0, most=64))
+    chosen = sorted(one_of_each(flips, 600, "bytes"), key=lambda harm: harm.done)
+    done = detection.flip_all(judge, iter(chosen), time.monotonic() + 600, 100, print)
     judge.require()
     assert done == len(chosen) > 600
 
 
-def test_no_removed_added_swapped_truncated_or_replaced_file_goes_unnoticed(victim: Victim) -> None:
-    judge = harmed.Judge(victim)
-    cases = list(harmed.structural(victim, Random("files")))
-    harmed.harm_all(judge, iter(sample(cases, 40, "files")), time.monotonic() + 600, print)
+def test_no_removed_added_swapped_truncated_or_replaced_file_goes_unnoticed(sample: SampleStore) -> None:
+    judge = detection.Judge(sample)
+    cases = list(detection.structural(sample, Random("files")))
+    detection.harm_all(judge, iter(one_of_each(cases, 40, "files")), time.monotonic() + 600, print)
     judge.require()
     assert len(judge.counts) > 90
 
 
-def test_a_judge_that_is_lied_to_notices(victim: Victim) -> None:
+def test_a_judge_that_is_lied_to_notices(sample: SampleStore) -> None:
     """The campaign itself can fail."""
-    judge = harmed.Judge(victim)
-    place = victim.of("snapshot")[0]
-    harm = harms.flipped(place, victim.read(place.path), 5, 0)
+    judge = detection.Judge(sample)
+    place = sample.of("snapshot")[0]
+    harm = corruptions.flipped(place, sample.read(place.path), 5, 0)
     judge.check(harm)
     assert len(judge.wrong) == 1, "nothing was harmed, and damage is expected"
     with pytest.raises(AssertionError, match="1 wrong verdicts"):
@@ -67,19 +67,19 @@ def test_a_judge_that_is_lied_to_notices(victim: Victim) -> None:
 @pytest.mark.skipif(
     any(shutil.which(tool) is None for tool in ("sh", "jq", "sha256sum")), reason="the script needs jq and sha256sum"
 )
-def test_the_auditors_script_and_verify_agree(victim: Victim, tmp_path: Path) -> None:
+def test_the_auditors_script_and_verify_agree(sample: SampleStore, tmp_path: Path) -> None:
     path = tmp_path / "audit.sh"
-    path.write_text(audits.script(), encoding="utf-8")
+    path.write_text(audit_script.script(), encoding="utf-8")
     rng = Random("audits")
-    audit = audits.Audit(victim, path, rng)
-    assert audits.compare(audit, audits.drawn(victim, rng, 40), time.monotonic() + 600, print) == 40
+    audit = audit_script.Audit(sample, path, rng)
+    assert audit_script.compare(audit, audit_script.drawn(sample, rng, 40), time.monotonic() + 600, print) == 40
     assert audit.differ == []
     assert {"damage", "intact"} <= set(audit.pairs)
 
 
-def test_what_is_repaired_is_whole_and_says_what_was_lost(victim: Victim) -> None:
-    mender = Mender(victim)
-    drawn = audits.drawn(victim, Random("repairs"), 30)
+def test_what_is_repaired_is_whole_and_says_what_was_lost(sample: SampleStore) -> None:
+    mender = Mender(sample)
+    drawn = audit_script.drawn(sample, Random("repairs"), 30)
     harmed = [harm for harm in drawn if harm.kind != "opened to others"]
     while harmed:
         mender.mend([harmed.pop() for _ in range(2 if len(harmed) % 5 == 0 else 1)])
@@ -91,16 +91,16 @@ def test_what_is_repaired_is_whole_and_says_what_was_lost(victim: Victim) -> Non
 
 
 def test_drawn_stores_are_good_and_have_everything_between_them(tmp_path: Path) -> None:
-    drawn = [generated.build(tmp_path / str(number), Random(f"drawn {number}")) for number in range(12)]
-    for victim in drawn:
-        assert harmed.Judge(victim).look("").ok
-    assert {place.role for victim in drawn for place in victim.places} == set(ROLES)
-    kinds = {key.partition(":")[0] for victim in drawn for key in victim.keys.values()}
+    drawn = [generated_stores.build(tmp_path / str(number), Random(f"drawn {number}")) for number in range(12)]
+    for sample in drawn:
+        assert detection.Judge(sample).look("").ok
+    assert {place.role for sample in drawn for place in sample.places} == set(ROLES)
+    kinds = {key.partition(":")[0] for sample in drawn for key in sample.keys.values()}
     assert kinds == {"notes", "context", "run", "machine"}
-    lengths = {len(chain) for victim in drawn for chain in victim.chains.values()}
+    lengths = {len(chain) for sample in drawn for chain in sample.chains.values()}
     assert min(lengths) == 1
     assert max(lengths) > 8
-    held = b"".join(victim.read(place.path) for victim in drawn for place in victim.of("snapshot", "object"))
+    held = b"".join(sample.read(place.path) for sample in drawn for place in sample.of("snapshot", "object"))
     for mark in (
         b"stateline.node+json",
         b"stateline.list+json",
@@ -115,8 +115,8 @@ def test_drawn_stores_are_good_and_have_everything_between_them(tmp_path: Path) 
 def test_the_same_seed_draws_the_same_scopes(tmp_path: Path) -> None:
     lengths = []
     for name in "ab":
-        victim = generated.build(tmp_path / name, Random("again"))
-        lengths.append({victim.keys[scope]: len(chain) for scope, chain in victim.chains.items()})
+        sample = generated_stores.build(tmp_path / name, Random("again"))
+        lengths.append({sample.keys[scope]: len(chain) for scope, chain in sample.chains.items()})
     # But for that of the machine, whose key is of the file's path.
     one, other = ({key: found for key, found in both.items() if "machine:" not in key} for both in lengths)
     assert one == other != {}
@@ -137,6 +137,6 @@ def test_no_harm_to_a_drawn_store_goes_unnoticed(tmp_path: Path) -> None:
 )
 def test_the_auditors_script_and_verify_agree_on_a_drawn_store(tmp_path: Path) -> None:
     rng = Random("script 2")
-    victim = generated.build(tmp_path / "place", rng)
-    pairs = tampering.compare(victim, tmp_path, rng, 4, time.monotonic() + 600, lambda text: None)
+    sample = generated_stores.build(tmp_path / "place", rng)
+    pairs = tampering.compare(sample, tmp_path, rng, 4, time.monotonic() + 600, lambda text: None)
     assert pairs.total() == 4

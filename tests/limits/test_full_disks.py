@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from campaigns.damage.victim import call
+from stress.corruption.sample_store import call
 
 from stateline import Store
 from stateline.bundle import naming

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from campaigns.damage.victim import call, clear
-from campaigns.judges.observed import Command, observe
+from stress.corruption.sample_store import call, clear
+from stress.processes.metered import Command, observe
 
 from stateline.bundle import naming
 

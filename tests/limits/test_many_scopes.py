@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from campaigns import limits
+from stress import limits
 
 COUNT = 2000
 

@@ -1,11 +1,11 @@
-"""Two real calls at one run, context or store; `campaigns.processes.contests` says what must come of each."""
+"""Two real calls at one run, context or store; `stress.processes.contests` says what must come of each."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from campaigns.processes import contests
+from stress.processes import contests
 
 
 @pytest.mark.parametrize("name", contests.CONTESTS)

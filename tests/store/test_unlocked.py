@@ -11,7 +11,7 @@ from typing import Any
 
 import filelock
 import pytest
-from campaigns.processes import unlocked
+from stress.processes import unlocked
 
 from stateline import Store
 from stateline.bundle import naming
