@@ -242,7 +242,6 @@ def test_the_plan_is_what_the_real_call_then_does(
     assert planned.code == 0
     document, plan = planned.document, planned.document["plan"]
     assert (plan["action"], document["exit"]) == (action, exits), plan
-    assert exits in plan["exits"]
     assert plan["run"] == "r1"
     real = cli(*words, "--format", "json", stdin=stdin)
     assert real.code == exits, (real.out, real.err)
@@ -261,7 +260,6 @@ def test_the_first_effect_of_a_retry_is_named(cli: Any, task: Any) -> None:
     mended(cli, task)
     plan = cli.json("exec", "resume", "r1", "--retry", "--dry-run")["plan"]
     assert [(effect["type"], effect["stage"]) for effect in plan["effects"]] == [("task", "a")]
-    assert plan["exits"] == [1, 3]
     assert cli("exec", "resume", "r1", "--retry", "--dry-run").out.startswith(b"would try the run r1 again and exit 3")
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dry_runs import plan_context
 from model_server import ModelServer, Say
 
 from stateline import Store
@@ -36,7 +37,6 @@ from stateline.errors import (
 from stateline.model.protocol import Model
 from stateline.model.providers.selection import choose, open_model
 from stateline.redaction.redactor import Redactor
-from stateline.service.plan import plan_context
 from stateline.store.local.backend import LocalBackend
 from stateline.store.memory import MemoryBackend
 from stateline.store.store import WAIT

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dry_runs import plan_execute
 from msgspec.structs import replace
 
 from stateline import Store
@@ -22,7 +23,6 @@ from stateline.service import create_run as beginnings
 from stateline.service import execute as service
 from stateline.service import run as prompted
 from stateline.service.execute import Call, Options, execute, resume
-from stateline.service.plan import plan_execute
 from stateline.service.repair import _carried
 from stateline.service.run import RunOptions
 from stateline.service.run import run as run_prompt

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dry_runs import plan_execute
 from scripted_model import Scripted, calls, says, shell, write_machine, write_tools
 
 from stateline import Store
 from stateline.errors import IntegrityError, InvalidMachineError, MachineChangedError, StatelineError
 from stateline.redaction.redactor import Redactor
 from stateline.service.execute import Call, Options, execute, resume
-from stateline.service.plan import plan_execute
 from stateline.service.repair import apply_repair
 from stateline.service.runs import history
 from stateline.store.memory import MemoryBackend

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dry_runs import plan_execute
 
 from stateline import Store
 from stateline.bundle import naming
@@ -18,7 +19,6 @@ from stateline.contexts.prepare import prepare
 from stateline.errors import InvalidValueError
 from stateline.redaction.redactor import Redactor
 from stateline.service.execute import Call, Options, execute
-from stateline.service.plan import plan_execute
 from stateline.store.memory import MemoryBackend
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the commands are POSIX shell")

@@ -102,9 +102,9 @@ def execute(
     )
     if dry_run:
         from stateline.cli.plans import show_plan
-        from stateline.service.plan import plan_execute
+        from stateline.service.dry_run import dry_run as rehearse
 
-        return show_plan(said, plan_execute(store, options))
+        return show_plan(said, rehearse(store, lambda store: verb(store, options), run=id, one_turn=interactive))
     outcome = verb(store, options)
     if destination is not None:
         from stateline.service.destination import write_outputs
@@ -154,9 +154,10 @@ def resume(
     )
     if dry_run:
         from stateline.cli.plans import show_plan
-        from stateline.service.plan_resume import plan_resume
+        from stateline.service.dry_run import dry_run as rehearse
 
-        return show_plan(said, plan_resume(store, run, call, retry=retry))
+        trial = rehearse(store, lambda store: verb(store, run, call, retry=retry), run=run, one_turn=interactive)
+        return show_plan(said, trial)
     return finish(said, verb(store, run, call, retry=retry), flags=again(model, base_url))
 
 

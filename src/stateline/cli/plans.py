@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stateline.cli.options import Settings
 from stateline.cli.output import emit, plain, warn
-from stateline.service.plan import Plan
+from stateline.service.dry_run import Plan
 
 _WORDS = {
     "start": "start a run",
@@ -26,8 +26,6 @@ def show_plan(said: Settings, plan: Plan) -> int:
     """Print a plan. The dry run itself exits 0; how the real call would exit is in the plan."""
     warn(said, plan.warnings)
     lines = [f"would {_WORDS[plan.action].format(run=plan.run, scope=plan.scope)} and exit {plan.exit}"]
-    if len(plan.exits) > 1:
-        lines.append(f"  possible exits: {', '.join(str(code) for code in plan.exits)}")
     lines += [f"  effect: {_effect(effect)}" for effect in plan.effects]
     if plan.reason:
         lines.append(f"  because: {plain(plan.reason)}")

@@ -110,12 +110,13 @@ def run(
     )
     if asked is None and id is None:
         return _context_only(said, options, dry_run)
+    from stateline.service.run import run as verb
+
     if dry_run:
         from stateline.cli.plans import show_plan
-        from stateline.service.plan_run import plan_run
+        from stateline.service.dry_run import dry_run as rehearse
 
-        return show_plan(said, plan_run(said.store(), options))
-    from stateline.service.run import run as verb
+        return show_plan(said, rehearse(said.store(), lambda store: verb(store, options), run=id))
 
     outcome = verb(said.store(), options)
     return finish(said, outcome, flags=again(model, base_url))
@@ -131,9 +132,9 @@ def _context_only(said: Settings, options: RunOptions, dry_run: bool) -> int:
         )
     if dry_run:
         from stateline.cli.plans import show_plan
-        from stateline.service.plan_run import plan_run
+        from stateline.service.dry_run import dry_run as rehearse
 
-        return show_plan(said, plan_run(said.store(), options))
+        return show_plan(said, rehearse(said.store(), lambda store: prepare_context(store, options)))
     return show_context(said, prepare_context(said.store(), options))
 
 

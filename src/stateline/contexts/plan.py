@@ -27,7 +27,8 @@ class ContextOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of one call. ``name`` None: the default context of the model, base URL and toolset. ``parent`` is the
     required head, a revision; ``wait`` bounds the wait for the lock [s], None: as long as a model may take. ``model``
     derives and refines; without one the flags are taken as they are. ``ready`` raises what keeps the model from being
-    called; ``on_call`` receives the purpose of each call before it is made. ``run`` is the id of the run that will
+    called; ``on_call`` receives the purpose of each call before it is made. ``exchanges``
+    is "record" or "playback" where calls are recorded or played back. ``run`` is the id of the run that will
     begin with the context: a call that is repeated after a crash recognizes its own refinement by it."""
 
     name: str | None = None
@@ -37,6 +38,7 @@ class ContextOptions(msgspec.Struct, frozen=True, kw_only=True):
     model: Model | None = None
     ready: Callable[[], None] | None = None
     on_call: Callable[[str], None] | None = None
+    exchanges: str = ""
     run: str | None = None
 
 
@@ -47,6 +49,14 @@ class ContextStep(msgspec.Struct, frozen=True):
     by: str
     by_model: bool
     request: ContextRequest
+
+    def effects(self, exchanges: str) -> list[Json]:
+        """Return the effects of the step in order, for a dry run. ``exchanges``: "record", "playback" or ""."""
+        snapshot: dict[str, Json] = {"type": "snapshot", "event": self.type}
+        if not self.by_model:
+            return [snapshot]
+        mode = {"exchanges": exchanges} if exchanges else {}
+        return [{"type": "model", "purpose": self.type, "model": self.by, **mode}, snapshot]
 
     def literal_state(self, state: dict[str, Json] | None) -> dict[str, Json]:
         """Return the state that the step makes of ``state`` without a model."""
@@ -71,15 +81,6 @@ class ContextPlan(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]
     request: ContextRequest
     masked: int
-
-    def effects(self) -> list[Json]:
-        """Return the effects of the call in order, as a plan shows them."""
-        effects: list[Json] = []
-        for step in self.steps:
-            if step.by_model:
-                effects.append({"type": "model", "purpose": step.type, "model": step.by})
-            effects.append({"type": "snapshot", "event": step.type})
-        return effects
 
 
 def context_scope(store: Store, options: ContextOptions) -> Scope:

@@ -62,6 +62,8 @@ def prepare(store: Store, options: ContextOptions) -> Prepared:
                 if head is not None:
                     require_known_version(head)  # before anything is paid for
                 for step in plan.steps:
+                    if store.planned is not None:
+                        store.planned += step.effects(options.exchanges)
                     event, changed = _perform(scope, step, (head, state), options)
                     masked += event.pop("redactions", 0)
                     if masked:
@@ -113,6 +115,8 @@ def _perform(
         event["run"] = options.run
     if options.model is None or not step.by_model:
         return {**event, "settings": step.request.settings}, step.literal_state(state)
+    if scope.store.planned is not None:  # a dry run calls no model: the flags stand for its reply
+        return event, step.literal_state(None) if state is None else state
     seq = 0 if head is None else head.seq + 1
     request = step.model_request(state)
     # A recording recognizes by the key a call that was repeated after a crash. The mark is random, because another

@@ -18,6 +18,7 @@ import msgspec
 
 from stateline.bundle.canonical import Json
 from stateline.engine.dependencies import Means
+from stateline.engine.effects import require_real_run
 from stateline.engine.event_codec import Cost
 from stateline.engine.record import Run, read_run
 from stateline.engine.step import EventContext, add_to, apply, once, stage_of, take
@@ -50,6 +51,7 @@ def perform_calls(run: Run, watch: Watch, means: Means) -> Run:
     Raises ``Interrupted`` when a signal ended them; what was finished by then is saved, and where it cannot be, the
     error says so instead and shows it.
     """
+    require_real_run(run, means)
     watch(run, "calls")
     unkept: list[_End] = []
     todo = [call for call in run.state.tree.pending if call["status"] != "done"]

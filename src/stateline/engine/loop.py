@@ -15,6 +15,7 @@ import msgspec
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.engine.dependencies import MANUAL, Means
+from stateline.engine.effects import require_real_run
 from stateline.engine.event_codec import Cost, describe, reserves
 from stateline.engine.record import Context, MachineRecord, Run, facts_of, mask_state, write_run
 from stateline.engine.step import EventContext, add_to, apply, give_up, is_cut_off, is_in_doubt, stage_of, take
@@ -221,6 +222,7 @@ def _attempt(run: Run, watch: Watch, means: Means, *, again: bool) -> Run:
         raise IllegalEventError(f"stage {stage.name!r} has no effect to perform; nothing changed")
     if stage.kind == "agent" and means.ready is not None:
         means.ready()  # what keeps the model from being called is said before anything is saved
+    require_real_run(run, means)
     watch(run, "attempt")
     if not stage.repeatable or reserves(run):
         run = apply(run, Intended(), means)

@@ -186,15 +186,16 @@ def as_event(run: Run, value: Json) -> tuple[Json, int]:
     return answer, count
 
 
-def is_built_in(run: Run) -> bool:
-    """Whether ``run -p`` began the run: then there is no machine file, and the machine lies where its tools do."""
-    path = run.event["machine"]["path"]
-    return not path or path == (run.event.get("tools") or {}).get("path")
+def is_built_in(event: dict[str, Json]) -> bool:
+    """Return True for the event of a run that ``run -p`` started: it has no machine file, and its machine lies where
+    its tools do."""
+    path = event["machine"]["path"]
+    return not path or path == (event.get("tools") or {}).get("path")
 
 
 def ways_out(run: Run) -> tuple[str, str]:
     """Whole commands, whichever was called: the one that begins another such run, and the one that begins this anew."""
-    if is_built_in(run):
+    if is_built_in(run.event):
         return "stateline run -p TEXT", f"stateline run --id {run.id} --force -p TEXT"
     return "stateline execute MACHINE --id NEW", f"stateline execute MACHINE --id {run.id} --force"
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
 from stateline.engine.dependencies import MANUAL, Means
+from stateline.engine.effects import DryRunStop
 from stateline.engine.loop import Watch, asked, may_ask, turn
 from stateline.engine.record import Run, facts_of, keep_machine, load_run, read_run, run_scope
 from stateline.engine.step import (
@@ -58,6 +59,7 @@ from stateline.service.create_run import (
     tools_place,
 )
 from stateline.service.outcome import Outcome, outcome
+from stateline.service.preconditions import require_names
 from stateline.store.store import WAIT, Store
 
 GO_ON: Json = {"action": "continue"}
@@ -112,6 +114,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     context: str | None = None
     call: Call = Call()
 
+    def __post_init__(self) -> None:
+        """Raise ``UsageError`` for a malformed run id or context name."""
+        require_names(self.run, self.context)
+
 
 def execute(store: Store, options: Options) -> Outcome:
     """Go on with the machine's unfinished run, or start one; to its end, or by one turn.
@@ -119,7 +125,6 @@ def execute(store: Store, options: Options) -> Outcome:
     Raises a ``StatelineError`` for what keeps it from being done, ``Interrupted`` for a signal; a run that failed is
     an outcome, not an error.
     """
-    check_names(options)
     machinery = read_machinery(options.machine)
     with Signals() as signals:
         run = find(store, options, machinery)
@@ -203,14 +208,6 @@ def _require_ready(run: Run, call: Call, means: Means) -> None:
         means.ready()
 
 
-def check_names(options: Options) -> None:
-    """Raise ``UsageError`` for a malformed run id or context name."""
-    if options.run is not None:
-        naming.checked_id(options.run, "run id")
-    if options.context is not None:
-        naming.checked_id(options.context, "context name")
-
-
 def find(store: Store, options: Options, machinery: Machinery) -> Run | None:
     """The run that ``execute`` means, or None if it will start one. Reads only."""
     # An answer that names its request means that request's run, and never becomes a new run's input.
@@ -260,7 +257,7 @@ def change_of(run: Run, machinery: Machinery) -> MachineChangedError | None:
         return _tools_change_of(run, machinery)
     path, here = str(run.event["machine"]["path"]), machinery.path
     said = f"the machine file changed since the run {run.id} began: it was {run.machine_sha}, it is {machinery.sha256}"
-    if is_built_in(run):
+    if is_built_in(run.event):
         said = f"the run {run.id} was begun by a prompt: its machine is {run.machine_sha}, {here} is {machinery.sha256}"
     elif path != here:
         said = f"the run {run.id} began from another file: {path} was {run.machine_sha}, {here} is {machinery.sha256}"
@@ -400,6 +397,9 @@ def proceed(run: Run, call: Call, warnings: list[str]) -> Outcome:
         way = f"{miss.hint}. {way}" if miss.diverged else f"{miss.hint}. The run {run.id} waits to go on; {way}"
         told = dict.fromkeys([*warnings, *call.closing(run), *miss.warnings])
         raise miss.with_hint(way, list(told)) from None
+    except DryRunStop as stop:
+        stop.warnings = [*warnings, *call.closing(stop.run)]
+        raise
     return _stands(run, call, warnings)
 
 

@@ -193,6 +193,11 @@ class Models:
         document |= {"used": self._used.ranges(), "playback": now.playback}
         return document | ({"stale": stale} if stale else {})
 
+    @property
+    def mode(self) -> str:
+        """``record`` or ``playback``; "" for neither."""
+        return "" if self._exchanges is None else self._exchanges.mode
+
     def means(self, run: Run) -> Means:
         """By which means the effects of ``run`` are performed as it stands now.
 

@@ -77,7 +77,7 @@ def outcome(run: Run, *, one_turn: bool, warnings: list[str], means: Means = MAN
         warnings=[*run.scope.store.warnings, *warnings],
         error=msgspec.to_builtins(failure) if failure else None,
         exit_code={"advanced": 0, "complete": 2 if one_turn else 0, "waiting": 3, "error": 1}[status],
-        built_in=is_built_in(run),
+        built_in=is_built_in(run.event),
     )
 
 

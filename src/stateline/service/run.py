@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec.structs import replace
 
-from stateline.bundle import canonical, naming
+from stateline.bundle import canonical
 from stateline.bundle.canonical import Json, sha256
 from stateline.contexts.context import ContextRequest
 from stateline.contexts.plan import ContextOptions, context_scope
@@ -32,6 +32,7 @@ from stateline.service.create_run import (
 from stateline.service.execute import Call, proceed
 from stateline.service.models import ModelOptions, Models
 from stateline.service.outcome import Outcome
+from stateline.service.preconditions import require_names
 from stateline.store.store import Store
 
 NAME = "run"
@@ -58,6 +59,10 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     call: Call = Call()
     on_call: Callable[[str], None] | None = None
     wait: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ``UsageError`` for a malformed run id or context name."""
+        require_names(self.run, self.context)
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -112,7 +117,6 @@ def existing(store: Store, options: RunOptions) -> Run | None:
     begin without a prompt, ``UsageError`` for one that shall begin anew without one."""
     if options.run is None:
         return None
-    naming.checked_id(options.run, "run id")
     there = run_scope(store, options.run).head() is not None
     if options.prompt is None and not there:
         raise NotFoundError(
@@ -221,6 +225,7 @@ def context_options(store: Store, options: RunOptions, models: Models, toolset: 
         parent=call.parent,
         wait=options.wait,
         on_call=options.on_call,
+        exchanges=models.mode,
         run=options.run if options.prompt is not None else None,
     )
     # A context that has a name of its own knows its model; flags and environment count before that.

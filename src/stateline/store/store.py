@@ -63,6 +63,8 @@ class Store:
         self._kept: set[Ref] = set()
         self._settled: set[Ref] = set()
         self._clock = clock or time.time_ns
+        self.planned: list[Json] | None = None
+        """Descriptions of the effects that a dry run came to; None in a store whose effects are performed."""
 
     @classmethod
     def open(
@@ -90,6 +92,10 @@ class Store:
         from stateline.store.memory import MemoryBackend
 
         return cls(MemoryBackend(), redactor=redactor or Redactor.from_environment(os.environ))
+
+    def with_backend(self, backend: Backend) -> Store:
+        """A store over another backend, with the redactor and the clock of this one."""
+        return Store(backend, redactor=self.redactor, clock=self._clock)
 
     @property
     def warnings(self) -> list[str]:

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from dry_runs import plan_context, plan_execute
 from stress.faults.cases import WENT_ON, Verdict, descriptors
 from stress.faults.error_invariants import Picture, ViolationError, fresh, require, require_told
 from stress.faults.injection import CHANGING, INTERRUPTS, Failing, Fault, Script
@@ -20,7 +21,6 @@ from stateline.history.diff import compare
 from stateline.redaction.redactor import Redactor
 from stateline.service import runs
 from stateline.service.execute import Options
-from stateline.service.plan import plan_context, plan_execute
 from stateline.service.repair import apply_repair, plan_repair
 from stateline.store.local.backend import LocalBackend
 from stateline.store.local.filesystem import Filesystem

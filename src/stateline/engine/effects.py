@@ -1,0 +1,47 @@
+"""The one point that every effect of a run passes before it starts, and where a dry run ends."""
+
+from __future__ import annotations
+
+from stateline.bundle.canonical import Json
+from stateline.engine.dependencies import Means
+from stateline.engine.record import Run
+from stateline.engine.step import stage_of
+
+
+class DryRunStop(Exception):
+    """Ends a dry run before effects start: ``run`` as it stands there, and the dependencies of the call.
+
+    ``warnings`` is what the real call would have reported by then.
+    """
+
+    def __init__(self, run: Run, means: Means) -> None:
+        super().__init__("a dry run starts no effects")
+        self.run = run
+        self.means = means
+        self.warnings: list[str] = []
+
+
+def require_real_run(run: Run, means: Means) -> None:
+    """Return if the pending effects may start. In a dry run, add their descriptions to the plan and raise
+    :class:`DryRunStop`."""
+    planned = run.scope.store.planned
+    if planned is not None:
+        planned += pending_effects(run, means)
+        raise DryRunStop(run, means)
+
+
+def pending_effects(run: Run, means: Means) -> list[Json]:
+    """Descriptions of the effects that start next: a task, a model call, or the tool calls of a reply."""
+    stage, tree = stage_of(run), run.state.tree
+    if tree.phase == "calling":
+        tools = run.machine.toolset.tools if run.machine.toolset is not None else {}
+        return [
+            {"type": "tool", "stage": stage.name, "tool": call["name"], "repeatable": tools[call["name"]].repeatable}
+            for call in tree.pending
+            if call["status"] != "done"
+        ]
+    if stage.kind == "agent":
+        exchanges = None if means.exchanges is None else means.exchanges()
+        mode = {} if exchanges is None else {"exchanges": exchanges["mode"]}
+        return [{"type": "model", "stage": stage.name, "model": means.name, "repeatable": stage.repeatable, **mode}]
+    return [{"type": "task", "stage": stage.name, "argv": stage.argv, "repeatable": stage.repeatable}]
