@@ -145,7 +145,7 @@ def _nothing(ctx: Any, begin: str) -> Iterator[Candidate]:
 
 def _machines(ctx: Any, begin: str) -> Iterator[Candidate]:
     """Machine files, and the directories that may lead to one."""
-    from stateline.machine.definition.formats.reader import ENDINGS
+    from stateline.machine.definition.formats.reader import EXTENSIONS
 
     directory, _ = os.path.split(begin)
     with os.scandir(os.path.expanduser(directory) or ".") as entries:
@@ -154,7 +154,7 @@ def _machines(ctx: Any, begin: str) -> Iterator[Candidate]:
             name = os.path.join(directory, entry.name)
             if entry.is_dir() and not hidden:
                 yield name + "/", "directory"
-            elif entry.name.lower().endswith(ENDINGS) and not hidden:
+            elif entry.name.lower().endswith(EXTENSIONS) and not hidden:
                 yield name, "machine file"
 
 

@@ -1,4 +1,4 @@
-"""What every reader of a format fills: the tree, the places, the mistakes. And the rules that all formats share."""
+"""A machine file being read: the tree so far, the positions in the file, the problems. And the rules of all formats."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from stateline.machine.problems import Findings, Path, Position, quoted
 from stateline.machine.spec import Json
 
 DEPTH = 128
-"""How deep lists and objects may nest, as in every value that format 1 holds."""
-_MOST_PLACES = 100_000
-"""Places take more memory than values do; no machine that people write has as many."""
+"""How deep lists and objects may nest, as in every value of format 1."""
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
-"""Integers that format 1 holds."""
+"""Range of integers in format 1."""
+_MAX_POSITIONS = 100_000
+"""Positions take more memory than values do; no machine written by hand has as many."""
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<float>\.[0-9]+)?(?P<power>[eE][+-]?[0-9]+)?")
 _WORDS: dict[str, Json] = {"null": None, "true": True, "false": False}
 
 
 class UnreadableError(Exception):
-    """The text cannot be read any further. The mistake has been noted."""
+    """The rest of the text cannot be read. The problem is in the findings."""
 
 
 class Document:
-    """A file being read. ``value`` is the tree so far; ``whole`` is False when reading stopped before the end."""
+    """A file being read. ``value`` is the tree so far; ``complete`` is False when reading stopped before the end."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -31,62 +31,69 @@ class Document:
         self.complete = False
         self.findings = Findings()
 
-    def fatal(self, code: str, message: str, place: Position, hint: str = "", path: Path = ()) -> UnreadableError:
-        """Note a mistake after which nothing can be read; raise what this gives."""
-        self.findings.error(path, code, message, hint, at=place)
+    def fatal(self, code: str, message: str, position: Position, hint: str = "", path: Path = ()) -> UnreadableError:
+        """Report a mistake after which nothing can be read. Return the exception for the caller to raise."""
+        self.findings.error(path, code, message, hint, at=position)
         return UnreadableError()
 
-    def check_depth(self, path: Path, place: Position) -> None:
-        """A list or an object begins at ``path``. Raises :class:`UnreadableError` when that is too deep."""
-        if len(path) >= DEPTH:
-            raise self.fatal("too_deep", f"nested deeper than {DEPTH} levels", place, "flatten the file")
+    def too_deep(self, position: Position) -> UnreadableError:
+        """Report nesting beyond :data:`DEPTH`. Return the exception for the caller to raise."""
+        return self.fatal("too_deep", f"nested deeper than {DEPTH} levels", position, "flatten the file")
 
-    def add_key(self, seen: dict[str, Json], path: Path, place: Position) -> None:
-        """The key at the end of ``path`` begins at ``place``; ``seen`` are the keys before it in the same object."""
+    def check_depth(self, path: Path, position: Position) -> None:
+        """Raise :class:`UnreadableError` for a list or an object at ``path`` that is nested too deep."""
+        if len(path) >= DEPTH:
+            raise self.too_deep(position)
+
+    def add_key(self, seen: dict[str, Json], path: Path, position: Position) -> None:
+        """Set the position of the key at the end of ``path``, or report it as a duplicate of one in ``seen``."""
         if path[-1] in seen:
             first = self.findings.positions.get(path)
             line = f" on line {first[0]}" if first else ""
             message = f"the key {quoted(str(path[-1]))} is already there{line}"
-            self.findings.error(path, "duplicate_key", message, "keep one of the two", at=place)
+            self.findings.error(path, "duplicate_key", message, "keep one of the two", at=position)
         else:
-            self.set_position(path, place)
+            self.set_position(path, position)
 
-    def set_position(self, path: Path, place: Position) -> None:
-        """``path`` begins at ``place``, unless a place is known; a part without one has its parent's."""
+    def set_position(self, path: Path, position: Position) -> None:
+        """Record where ``path`` begins, unless that is known; a path without a position has its parent's."""
         if not self.positions_full:
-            self.findings.positions.setdefault(path, place)
+            self.findings.positions.setdefault(path, position)
 
     @property
     def positions_full(self) -> bool:
-        """Whether no more places are remembered."""
-        return len(self.findings.positions) >= _MOST_PLACES
+        """True when no more positions are recorded."""
+        return len(self.findings.positions) >= _MAX_POSITIONS
 
-    def checked_text(self, text: str, path: Path, place: Position) -> str:
-        """``text``, or the same without its lone surrogates, which are noted."""
+    def checked_text(self, text: str, path: Path, position: Position) -> str:
+        """Return ``text``, with lone surrogates reported and replaced."""
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:
-            self.findings.error(
-                path, "encoding", "a lone surrogate is not a character", "write the character", at=place
-            )
+            message = "a lone surrogate is not a character"
+            self.findings.error(path, "encoding", message, "write the character", at=position)
             return text.encode("utf-8", "replace").decode()
         return text
 
-    def scalar(self, text: str, path: Path, place: Position) -> Json:
-        """What an unquoted scalar means. Only JSON's own words and numbers have a type; anything else is text."""
+    def scalar(self, text: str, path: Path, position: Position) -> Json:
+        """Return the value of an unquoted scalar: JSON's words and numbers have a type, anything else is text."""
         if text in _WORDS:
             return _WORDS[text]
         number = _NUMBER.fullmatch(text)
         if number is None:
-            return self.checked_text(text, path, place)
+            return self.checked_text(text, path, position)
         if number["float"] or number["power"]:
             value = float(text)
             if math.isfinite(value):
                 return value
-        # More digits than any number in range has; converting very long ones costs quadratic time.
+        # More digits than any number in range has; converting very long ones takes quadratic time.
         elif len(text) <= 20 and INT_MIN <= int(text) <= INT_MAX:
             return int(text)
-        self.findings.error(
-            path, "number_range", f"the number {quoted(text)} is out of range", "write it as text, in quotes", at=place
-        )
+        message = f"the number {quoted(text)} is out of range"
+        self.findings.error(path, "number_range", message, "write it as text, in quotes", at=position)
         return 0
+
+
+def position_of(text: str, index: int) -> Position:
+    """Return the position of the character at ``index``."""
+    return text.count("\n", 0, index) + 1, index - text.rfind("\n", 0, index)

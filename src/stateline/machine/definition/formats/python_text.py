@@ -1,6 +1,6 @@
-"""A Python file that binds ``machine``: the value comes from running it, the places from reading it. Pure.
+"""Python machine files, which bind ``machine``: the value comes from running them, the positions from their AST. Pure.
 
-Running it is the caller's business (``engine.evaluate``). Places are known as far as the file writes the machine out.
+The caller runs the file (``engine.evaluate``). Only parts that the file writes as literals have positions.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Callable
 import msgspec
 
 from stateline.machine.definition.formats.document import DEPTH, Document
-from stateline.machine.definition.formats.trees import read_tree
+from stateline.machine.definition.formats.plain_tree import read_tree
 from stateline.machine.problems import Path, Position
 from stateline.machine.spec import Json
 
-_RUN_HINT = "a machine file only binds `machine`, to a dict of the same shape as a YAML file"
+_RUN_HINT = "bind `machine` to a dict of the same shape as a YAML file, and do nothing else"
 
 
 class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of running the file: the ``value`` of ``machine``, or why there is none.
+    """Result of running the file: the ``value`` of ``machine``, or an error if ``code`` is not empty.
 
-    ``code`` is then not empty; ``line`` is one of the file (0: unknown), ``path`` the part of the value at fault.
+    ``line`` is a line of the file (0: unknown), ``path`` the part of the value that is at fault.
     """
 
     value: Json = None
@@ -34,18 +34,18 @@ class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Evaluate = Callable[[str], Evaluated]
-"""Runs the source text of a Python machine, apart from this process. Never raises for what the source does."""
+"""Run the source text of a Python machine in another process. Never raises for what the source does."""
 
 
 def read_python(document: Document, evaluate: Evaluate | None) -> None:
-    """Fill ``document`` from what its text binds to ``machine``. Without ``evaluate`` that is a mistake."""
+    """Fill ``document`` from the value that its text binds to ``machine``. Without ``evaluate``, report an error."""
     tree = _parse(document)
     if tree is None:
         return
     if evaluate is None:
-        document.findings.error((), "not_evaluated", "a Python machine can only be read by running it", _RUN_HINT)
+        document.findings.error((), "not_evaluated", "reading a Python machine means running it", _RUN_HINT)
         return
-    _find_places(document, tree)
+    _find_positions(document, tree)
     result = evaluate(document.text)
     if result.code:
         at = (result.line, 1) if result.line else None
@@ -62,17 +62,17 @@ def _parse(document: Document) -> ast.Module | None:
             warnings.simplefilter("ignore")
             return ast.parse(document.text)
     except SyntaxError as error:
-        place = (error.lineno or 1, max(error.offset or 1, 1))
-        document.findings.error((), "syntax", f"not Python: {error.msg}", "correct it; nothing was run", at=place)
+        position = (error.lineno or 1, max(error.offset or 1, 1))
+        document.findings.error((), "syntax", f"not Python: {error.msg}", "correct it; nothing was run", at=position)
     except ValueError as error:  # NUL characters
         document.findings.error((), "syntax", f"not Python: {error}", "remove them; nothing was run")
     except (RecursionError, MemoryError):
-        document.findings.error((), "too_deep", "nested too deep to read", "flatten the file")
+        document.too_deep((1, 1))
     return None
 
 
-def _find_places(document: Document, tree: ast.Module) -> None:
-    """Remember where the parts of ``machine`` stand: of literals, and of names that are bound once to one."""
+def _find_positions(document: Document, tree: ast.Module) -> None:
+    """Record the positions in ``machine`` of literals, and of names that are bound once to a literal."""
     bound: dict[str, list[tuple[ast.stmt, ast.expr]]] = {}
     for statement in tree.body:
         for target in _targets(statement):
@@ -80,9 +80,9 @@ def _find_places(document: Document, tree: ast.Module) -> None:
                 bound.setdefault(target.id, []).append((statement, statement.value))
     if "machine" not in bound:
         return
-    lines = re.split("\r\n|\r|\n", document.text)  # what ends a line in Python, and nothing else
+    lines = re.split("\r\n|\r|\n", document.text)  # the line ends of Python
     last, value = bound["machine"][-1]
-    document.set_position((), _place(lines, last))
+    document.set_position((), _position(lines, last))
     once = {name: found[0][1] for name, found in bound.items() if len(found) == 1 and name != "machine"}
     _walk(document, lines, once, (), value)
 
@@ -94,7 +94,7 @@ def _targets(statement: ast.stmt) -> list[ast.expr]:
 
 
 def _walk(document: Document, lines: list[str], names: dict[str, ast.expr], path: Path, value: ast.expr) -> None:
-    # Names that stand for lists of names can have more places than there is time to walk to.
+    # Names bound to lists of names can have more positions than there is time to visit.
     if len(path) > DEPTH or document.positions_full:
         return
     if isinstance(value, ast.Name):
@@ -102,15 +102,15 @@ def _walk(document: Document, lines: list[str], names: dict[str, ast.expr], path
     if isinstance(value, ast.Dict):
         for key, part in zip(value.keys, value.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                document.set_position((*path, key.value), _place(lines, key))
+                document.set_position((*path, key.value), _position(lines, key))
                 _walk(document, lines, names, (*path, key.value), part)
     elif isinstance(value, ast.List) and not any(isinstance(part, ast.Starred) for part in value.elts):
         for index, part in enumerate(value.elts):
-            document.set_position((*path, index), _place(lines, part))
+            document.set_position((*path, index), _position(lines, part))
             _walk(document, lines, names, (*path, index), part)
 
 
-def _place(lines: list[str], node: ast.stmt | ast.expr) -> Position:
+def _position(lines: list[str], node: ast.stmt | ast.expr) -> Position:
     # Python counts columns in bytes of UTF-8.
     line = lines[node.lineno - 1] if node.lineno <= len(lines) else ""
     return node.lineno, len(line.encode()[: node.col_offset].decode("utf-8", "replace")) + 1

@@ -1,6 +1,6 @@
-"""YAML that means what JSON would mean: no tags, anchors, aliases, merge keys or directives, one document.
+"""YAML machine files, with the meaning of JSON: no tags, anchors, aliases, merge keys or directives, one document.
 
-PyYAML gives the events, in C where it can; the tree is built here, so that nothing is expanded or constructed.
+PyYAML gives the events, in C where available; the tree is built here, so that nothing is expanded or constructed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from stateline.machine.definition.formats.document import Document, UnreadableError
+from stateline.machine.definition.formats.document import Document, UnreadableError, position_of
 from stateline.machine.problems import Path, Position
 from stateline.machine.spec import Json
 
@@ -22,10 +22,10 @@ def read_yaml(document: Document) -> None:
     import yaml
 
     if found := re.search("[\x85\u2028\u2029]", document.text):
-        # YAML 1.1 ends a line there and would make a space of it, or drop the spaces around it, even in quotes.
-        words = f"not YAML: U+{ord(found[0]):04X} is a line break in YAML only"
+        # YAML 1.1 ends a line there: it becomes a space, or loses the spaces around it, even in quotes.
+        message = f"not YAML: U+{ord(found[0]):04X} is a line break in YAML only"
         hint = f'write "\\u{ord(found[0]):04x}" in double quotes'
-        document.findings.error((), "syntax", words, hint, at=_place_of(document.text, found.start()))
+        document.findings.error((), "syntax", message, hint, at=position_of(document.text, found.start()))
         return
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
@@ -34,13 +34,13 @@ def read_yaml(document: Document) -> None:
         pass
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        words = f"{error.context}: {error.problem}" if error.context and error.problem else str(error.problem)
-        place = (1, 1) if mark is None else (mark.line + 1, mark.column + 1)
-        document.findings.error((), "syntax", f"not YAML: {words}", _hint(words), at=place)
+        message = f"{error.context}: {error.problem}" if error.context and error.problem else str(error.problem)
+        position = (1, 1) if mark is None else (mark.line + 1, mark.column + 1)
+        document.findings.error((), "syntax", f"not YAML: {message}", _hint(message), at=position)
     except yaml.reader.ReaderError as error:
         document.findings.error((), "syntax", f"not YAML: {error.reason}", "remove it", at=_unprintable(document.text))
     except RecursionError:
-        document.findings.error((), "too_deep", "nested too deep to read", "flatten the file")
+        document.too_deep((1, 1))
 
 
 def _read_stream(document: Document, events: Iterator[Event]) -> None:
@@ -50,7 +50,7 @@ def _read_stream(document: Document, events: Iterator[Event]) -> None:
         if isinstance(event, yaml.DocumentStartEvent):
             if document.complete:
                 raise document.fatal(
-                    "multiple_documents", "a second document begins here", _place(event), "keep one machine per file"
+                    "multiple_documents", "a second document begins here", _position(event), "keep one machine per file"
                 )
             if event.version or event.tags:
                 document.findings.error((), "yaml_directive", "YAML directives are not allowed", "remove the % line")
@@ -63,19 +63,19 @@ def _read_stream(document: Document, events: Iterator[Event]) -> None:
 def _value(document: Document, events: Iterator[Event], event: Event, path: Path) -> Json:
     import yaml
 
-    place = _place(event)
-    document.set_position(path, place)
+    position = _position(event)
+    document.set_position(path, position)
     if isinstance(event, yaml.AliasEvent):
         document.findings.error_unreadable(
-            path, "yaml_alias", "YAML aliases are not allowed", "write the value out", place
+            path, "yaml_alias", "YAML aliases are not allowed", "write the value out", position
         )
         return None
-    _refuse_properties(document, event, path, place)
+    _refuse_properties(document, event, path, position)
     if isinstance(event, yaml.ScalarEvent):
         if not event.implicit[0] or event.tag is not None:
-            return document.checked_text(event.value, path, place)
-        return document.scalar(event.value, path, place) if event.value else None
-    document.check_depth(path, place)
+            return document.checked_text(event.value, path, position)
+        return document.scalar(event.value, path, position) if event.value else None
+    document.check_depth(path, position)
     if isinstance(event, yaml.SequenceStartEvent):
         items: list[Json] = []
         while not isinstance(event := next(events), yaml.SequenceEndEvent):
@@ -89,48 +89,44 @@ def _mapping(document: Document, events: Iterator[Event], path: Path) -> dict[st
 
     members: dict[str, Json] = {}
     while not isinstance(event := next(events), yaml.MappingEndEvent):
-        place = _place(event)
+        position = _position(event)
         if not isinstance(event, yaml.ScalarEvent):
-            raise document.fatal("bad_key", "a key must be text", place, "write a plain word as the key", path)
-        name = document.checked_text(event.value, path, place)
-        _refuse_properties(document, event, (*path, name), place)
+            raise document.fatal("bad_key", "a key must be text", position, "write a plain word as the key", path)
+        name = document.checked_text(event.value, path, position)
+        _refuse_properties(document, event, (*path, name), position)
         if event.implicit[0] and name in ("<<", ""):
             code, what = ("yaml_merge", "merge keys") if name else ("bad_key", "empty keys")
             hint = "write the keys out" if name else "write the key before the colon, in quotes if it is really empty"
-            document.findings.error(path, code, f"YAML {what} are not allowed", hint, at=place)
+            document.findings.error(path, code, f"YAML {what} are not allowed", hint, at=position)
             _value(document, events, next(events), (*path, name))
             continue
-        document.add_key(members, (*path, name), place)
+        document.add_key(members, (*path, name), position)
         members[name] = _value(document, events, next(events), (*path, name))
     return members
 
 
-def _refuse_properties(document: Document, event: Event, path: Path, place: Position) -> None:
+def _refuse_properties(document: Document, event: Event, path: Path, position: Position) -> None:
     if event.anchor is not None:
-        document.findings.error(path, "yaml_anchor", "YAML anchors are not allowed", "write the value out", at=place)
+        document.findings.error(path, "yaml_anchor", "YAML anchors are not allowed", "write the value out", at=position)
     if event.tag is not None:
         document.findings.error(
-            path, "yaml_tag", "YAML tags are not allowed", "remove the tag; quotes make text of a value", at=place
+            path, "yaml_tag", "YAML tags are not allowed", "remove the tag; quotes make text of a value", at=position
         )
 
 
-def _place(event: Event) -> Position:
+def _position(event: Event) -> Position:
     return event.start_mark.line + 1, event.start_mark.column + 1
 
 
-def _hint(words: str) -> str:
-    if "tab" in words or "\\t" in words:
+def _hint(message: str) -> str:
+    if "tab" in message or "\\t" in message:
         return "indent with spaces"
-    if "mapping values are not allowed" in words:
+    if "mapping values are not allowed" in message:
         return "put text that holds ': ' in quotes"
     return "put text with special characters in quotes"
 
 
 def _unprintable(text: str) -> Position:
-    """Where the character is that YAML does not allow; the parser tells it in a unit that differs by implementation."""
+    """Return the position of the character that YAML forbids; the parser's unit depends on its implementation."""
     bad = re.search("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
-    return _place_of(text, bad.start() if bad else 0)
-
-
-def _place_of(text: str, at: int) -> Position:
-    return text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+    return position_of(text, bad.start() if bad else 0)

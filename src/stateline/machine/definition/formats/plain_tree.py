@@ -1,4 +1,4 @@
-"""Trees that a parser without places has made: what JSON cannot hold is refused, at the places that are known."""
+"""Values from a parser without positions (TOML, Python): refuse what JSON cannot hold."""
 
 from __future__ import annotations
 
@@ -19,26 +19,24 @@ def read_tree(document: Document, tree: Json) -> None:
 
 
 def _value(document: Document, value: Json, path: Path) -> Json:
+    if isinstance(value, dict | list):
+        document.check_depth(path, document.findings.position(path))
     if isinstance(value, dict):
-        document.check_depth(path, document.findings.position(path))
-        return {
-            document.checked_text(key, path, document.findings.position((*path, key))): _value(
-                document, part, (*path, key)
-            )
-            for key, part in value.items()
-        }
+        return {_text(document, key, path): _value(document, part, (*path, key)) for key, part in value.items()}
     if isinstance(value, list):
-        document.check_depth(path, document.findings.position(path))
         return [_value(document, part, (*path, index)) for index, part in enumerate(value)]
     if isinstance(value, str):
-        return document.checked_text(value, path, document.findings.position(path))
+        return _text(document, value, path)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float):
         return _number(document, value, path)
-    message = f"{quoted(str(value))} is a date or a time, and JSON has none"
-    document.findings.error(path, "date", message, "write it as text, in quotes", at=document.findings.position(path))
+    document.findings.error(path, "date", f"{quoted(str(value))} is a date or a time, and JSON has none", _AS_TEXT)
     return ""
+
+
+def _text(document: Document, text: str, path: Path) -> str:
+    return document.checked_text(text, path, document.findings.position(path))
 
 
 def _number(document: Document, value: float, path: Path) -> Json:
@@ -46,8 +44,8 @@ def _number(document: Document, value: float, path: Path) -> Json:
         return value
     # A very long integer is not written out: that costs quadratic time, and Python refuses it.
     text = f"of {value.bit_length()} bits" if isinstance(value, int) and value.bit_length() > 256 else f"{value!r}"
-    message = f"the number {text} is out of range"
-    document.findings.error(
-        path, "number_range", message, "write it as text, in quotes", at=document.findings.position(path)
-    )
+    document.findings.error(path, "number_range", f"the number {text} is out of range", _AS_TEXT)
     return 0
+
+
+_AS_TEXT = "write it as text, in quotes"
