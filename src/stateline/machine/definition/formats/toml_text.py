@@ -23,8 +23,8 @@ def read_toml(document: Document) -> None:
                 return
         tree = tomllib.loads(document.text)
     except tomllib.TOMLDecodeError as error:
-        message, line = str(error), _LINE.search(str(error))
-        position = (int(line[1]), int(line[2])) if line else None
+        message, reported = str(error), _LINE.search(str(error))
+        position = (int(reported[1]), int(reported[2])) if reported else None
         if message.startswith(_DUPLICATE):
             document.findings.error((), "duplicate_key", f"not TOML: {message}", "write each key once", at=position)
         else:
