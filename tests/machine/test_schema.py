@@ -21,7 +21,7 @@ from stateline.machine.expressions.json_schema import problems
 CHECKOUT = Path(__file__).parent.parent.parent
 VALIDATOR = jsonschema_rs.validator_for(machine_schema())
 _CORPUS = runpy.run_path(str(Path(__file__).with_name("test_check.py")))
-_SPELLINGS = runpy.run_path(str(Path(__file__).with_name("test_four_spellings.py")))
+_SPELLINGS = runpy.run_path(str(Path(__file__).with_name("test_formats_agree.py")))
 ONLY_THE_CHECK_SEES = {
     "bad_expression",  # it knows CEL
     "bad_schema",  # ... and JSON Schema
