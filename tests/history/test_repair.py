@@ -1,4 +1,4 @@
-"""Repair: what it plans, what it does, what it says is lost, and what it leaves alone."""
+"""RepairReport: what it plans, what it does, what it says is lost, and what it leaves alone."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from stateline.bundle.objects import Artifact
 from stateline.errors import IntegrityError, NotFoundError, RequestError, UnsafePathError
 from stateline.history.revision import find
 from stateline.redaction.redactor import Redactor
-from stateline.repair import apply
-from stateline.repair.apply import Repair, plan, repair
+from stateline.repair import event
+from stateline.repair.apply import plan, repair
+from stateline.repair.report import RepairReport
 from stateline.store.local.backend import LocalBackend
 from stateline.store.local.filesystem import Directory, Filesystem
 from stateline.store.memory import MemoryBackend
@@ -66,10 +67,10 @@ def contents(place: Path) -> list[bytes]:
 
 
 @pytest.fixture
-def mended(place: Path, open_store: Callable[..., Store]) -> Callable[..., Repair]:
+def mended(place: Path, open_store: Callable[..., Store]) -> Callable[..., RepairReport]:
     """Plans (which must write nothing), repairs, and demands what holds for every repair."""
 
-    def run(key: str | None = None) -> Repair:
+    def run(key: str | None = None) -> RepairReport:
         before = tree(place)
         planned = plan(open_store(place), key)
         assert tree(place) == before, "a plan wrote something"
@@ -148,7 +149,7 @@ HARMS = [remove, truncate, empty, alter, make_fifo, make_directory]
 
 @pytest.mark.parametrize("harm", HARMS)
 def test_a_damaged_head_gives_way_to_the_newest_intact_snapshot(
-    chain: list[Snapshot], place: Path, mended: Callable[..., Repair], open_store: Callable[..., Store], harm: Any
+    chain: list[Snapshot], place: Path, mended: Callable[..., RepairReport], open_store: Callable[..., Store], harm: Any
 ) -> None:
     harm(place / HASH / chain[5].path)
     other = tree(place / naming.scope_hash(OTHER))
@@ -176,7 +177,7 @@ def test_a_damaged_head_gives_way_to_the_newest_intact_snapshot(
 def test_a_snapshot_lost_in_the_middle_costs_itself_and_nothing_newer(
     chain: list[Snapshot],
     place: Path,
-    mended: Callable[..., Repair],
+    mended: Callable[..., RepairReport],
     open_store: Callable[..., Store],
     harm: Any,
     number: int,
@@ -207,7 +208,7 @@ def test_a_snapshot_lost_in_the_middle_costs_itself_and_nothing_newer(
 
 
 def test_the_number_of_a_lost_snapshot_is_not_given_to_another_one(
-    chain: list[Snapshot], place: Path, mended: Callable[..., Repair], open_store: Callable[..., Store]
+    chain: list[Snapshot], place: Path, mended: Callable[..., RepairReport], open_store: Callable[..., Store]
 ) -> None:
     remove(place / HASH / chain[2].path)
     mended()
@@ -222,7 +223,7 @@ def test_the_number_of_a_lost_snapshot_is_not_given_to_another_one(
 
 @pytest.mark.parametrize("harm", [remove, truncate, alter, make_fifo, make_directory])
 def test_without_its_pointer_a_scope_goes_on_from_its_newest_snapshot(
-    chain: list[Snapshot], place: Path, mended: Callable[..., Repair], open_store: Callable[..., Store], harm: Any
+    chain: list[Snapshot], place: Path, mended: Callable[..., RepairReport], open_store: Callable[..., Store], harm: Any
 ) -> None:
     harm(place / HASH / "latest.json")
     done = mended()
@@ -235,7 +236,7 @@ def test_without_its_pointer_a_scope_goes_on_from_its_newest_snapshot(
 
 
 def test_a_pointer_that_was_set_back_is_moved_forward(
-    chain: list[Snapshot], place: Path, mended: Callable[..., Repair], open_store: Callable[..., Store]
+    chain: list[Snapshot], place: Path, mended: Callable[..., RepairReport], open_store: Callable[..., Store]
 ) -> None:
     (place / HASH / "latest.json").write_bytes(chain[1].pointer.encode())
     assert not mended().lost
@@ -245,7 +246,7 @@ def test_a_pointer_that_was_set_back_is_moved_forward(
 def test_crash_residue_is_left_where_it_is(
     chain: list[Snapshot],
     place: Path,
-    mended: Callable[..., Repair],
+    mended: Callable[..., RepairReport],
     publish: Callable[..., Pointer],
     open_store: Callable[..., Store],
 ) -> None:
@@ -262,7 +263,7 @@ def test_crash_residue_is_left_where_it_is(
 
 
 def test_several_gaps_are_all_declared_and_walked(
-    chain: list[Snapshot], place: Path, mended: Callable[..., Repair], open_store: Callable[..., Store]
+    chain: list[Snapshot], place: Path, mended: Callable[..., RepairReport], open_store: Callable[..., Store]
 ) -> None:
     for number in (1, 3):
         alter(place / HASH / chain[number].path)
@@ -278,7 +279,7 @@ def test_several_gaps_are_all_declared_and_walked(
 
 
 def test_two_lost_in_a_row_are_one_gap(
-    chain: list[Snapshot], place: Path, mended: Callable[..., Repair], open_store: Callable[..., Store]
+    chain: list[Snapshot], place: Path, mended: Callable[..., RepairReport], open_store: Callable[..., Store]
 ) -> None:
     for number in (2, 3):
         remove(place / HASH / chain[number].path)
@@ -289,20 +290,20 @@ def test_two_lost_in_a_row_are_one_gap(
 def test_more_losses_than_one_snapshot_declares_take_several(
     chain: list[Snapshot],
     place: Path,
-    mended: Callable[..., Repair],
+    mended: Callable[..., RepairReport],
     open_store: Callable[..., Store],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(apply, "DECLARED", 1)
+    monkeypatch.setattr(event, "DECLARED", 1)
     for number in (1, 3):
         remove(place / HASH / chain[number].path)
     mended()
     assert seqs(open_store(place)) == [7, 6, 5, 4, 2, 0]
-    assert apply.DECLARED >= 1000
+    assert event.DECLARED >= 1000
 
 
 def test_a_lost_object_takes_the_scope_back_to_a_whole_state_and_its_past_stays(
-    chain: list[Snapshot], place: Path, mended: Callable[..., Repair], open_store: Callable[..., Store]
+    chain: list[Snapshot], place: Path, mended: Callable[..., RepairReport], open_store: Callable[..., Store]
 ) -> None:
     """The node came with the fifth snapshot, so the fourth is the newest that is whole."""
     node = chain[5].envelope.objects["/node"]
@@ -324,7 +325,11 @@ def test_a_lost_object_takes_the_scope_back_to_a_whole_state_and_its_past_stays(
 
 
 def test_an_object_that_was_only_needed_long_ago_costs_no_state(
-    store: Store, chain: list[Snapshot], place: Path, mended: Callable[..., Repair], open_store: Callable[..., Store]
+    store: Store,
+    chain: list[Snapshot],
+    place: Path,
+    mended: Callable[..., RepairReport],
+    open_store: Callable[..., Store],
 ) -> None:
     store.scope(KEY).save({"n": 6})
     remove(place / naming.object_path(chain[2].envelope.objects["/big"].sha256))
@@ -334,7 +339,11 @@ def test_an_object_that_was_only_needed_long_ago_costs_no_state(
 
 
 def test_an_object_that_two_scopes_need_is_declared_lost_by_both(
-    store: Store, chain: list[Snapshot], place: Path, mended: Callable[..., Repair], open_store: Callable[..., Store]
+    store: Store,
+    chain: list[Snapshot],
+    place: Path,
+    mended: Callable[..., RepairReport],
+    open_store: Callable[..., Store],
 ) -> None:
     store.scope(OTHER).save({"n": 2, "big": BIG})
     remove(place / naming.object_path(chain[2].envelope.objects["/big"].sha256))
@@ -347,7 +356,7 @@ def test_an_object_that_two_scopes_need_is_declared_lost_by_both(
 
 
 def test_a_scope_of_which_nothing_is_whole_is_set_aside_as_it_is(
-    chain: list[Snapshot], place: Path, mended: Callable[..., Repair], open_store: Callable[..., Store]
+    chain: list[Snapshot], place: Path, mended: Callable[..., RepairReport], open_store: Callable[..., Store]
 ) -> None:
     for snapshot in chain:
         truncate(place / HASH / snapshot.path)
@@ -366,7 +375,7 @@ def test_a_fork_whose_origin_was_set_aside_declares_that(
     chain: list[Snapshot],
     place: Path,
     publish: Callable[..., Pointer],
-    mended: Callable[..., Repair],
+    mended: Callable[..., RepairReport],
     open_store: Callable[..., Store],
 ) -> None:
     origin = Link(KEY, 5, chain[5].sha256)
@@ -381,7 +390,7 @@ def test_a_fork_whose_origin_was_set_aside_declares_that(
 
 @pytest.mark.parametrize("harm", [remove, truncate, alter, make_fifo, make_directory])
 def test_a_lost_store_file_is_made_anew(
-    chain: list[Snapshot], place: Path, mended: Callable[..., Repair], open_store: Callable[..., Store], harm: Any
+    chain: list[Snapshot], place: Path, mended: Callable[..., RepairReport], open_store: Callable[..., Store], harm: Any
 ) -> None:
     before = json.loads((place / "stateline.json").read_bytes())
     if harm is alter:
@@ -397,7 +406,7 @@ def test_a_lost_store_file_is_made_anew(
 
 
 def test_what_does_not_belong_is_set_aside_wherever_it_lies(
-    chain: list[Snapshot], place: Path, mended: Callable[..., Repair], open_store: Callable[..., Store]
+    chain: list[Snapshot], place: Path, mended: Callable[..., RepairReport], open_store: Callable[..., Store]
 ) -> None:
     shelf = next(path for path in sorted((place / "objects").iterdir()))
     foreign = [place / "n.txt", place / HASH / "n", place / "objects" / "zz", shelf / "short"]
@@ -416,7 +425,7 @@ def test_what_does_not_belong_is_set_aside_wherever_it_lies(
 
 
 def test_names_that_become_the_same_when_made_flat_are_all_kept(
-    chain: list[Snapshot], place: Path, mended: Callable[..., Repair]
+    chain: list[Snapshot], place: Path, mended: Callable[..., RepairReport]
 ) -> None:
     (place / "objects" / "a__b").write_bytes(b"1")
     (place / "objects" / "a").mkdir()
@@ -427,7 +436,11 @@ def test_names_that_become_the_same_when_made_flat_are_all_kept(
 
 
 def test_a_shelf_that_leads_elsewhere_is_renamed_and_not_followed(
-    chain: list[Snapshot], place: Path, tmp_path: Path, mended: Callable[..., Repair], open_store: Callable[..., Store]
+    chain: list[Snapshot],
+    place: Path,
+    tmp_path: Path,
+    mended: Callable[..., RepairReport],
+    open_store: Callable[..., Store],
 ) -> None:
     node = chain[5].envelope.objects["/node"].sha256
     shelf = place / "objects" / node[:2]
@@ -440,7 +453,9 @@ def test_a_shelf_that_leads_elsewhere_is_renamed_and_not_followed(
     assert state(open_store(place))["n"] < 4
 
 
-def test_a_lock_that_is_no_file_is_set_aside(chain: list[Snapshot], place: Path, mended: Callable[..., Repair]) -> None:
+def test_a_lock_that_is_no_file_is_set_aside(
+    chain: list[Snapshot], place: Path, mended: Callable[..., RepairReport]
+) -> None:
     lock = place / HASH / "scope.lock"
     make_directory(lock)
     mended()
@@ -451,7 +466,7 @@ def test_an_orphaned_chain_beside_the_real_one_is_set_aside(
     chain: list[Snapshot],
     place: Path,
     publish: Callable[..., Pointer],
-    mended: Callable[..., Repair],
+    mended: Callable[..., RepairReport],
     open_store: Callable[..., Store],
 ) -> None:
     first = chain[0]
@@ -470,7 +485,7 @@ def test_a_forged_head_is_set_aside_if_it_says_what_is_not_so(
     chain: list[Snapshot],
     place: Path,
     publish: Callable[..., Pointer],
-    mended: Callable[..., Repair],
+    mended: Callable[..., RepairReport],
     open_store: Callable[..., Store],
 ) -> None:
     """It gives a good object a wrong size: the object is not what is damaged."""
@@ -490,7 +505,7 @@ def test_a_snapshot_that_breaks_the_order_under_its_child_is_set_aside(
     chain: list[Snapshot],
     place: Path,
     publish: Callable[..., Pointer],
-    mended: Callable[..., Repair],
+    mended: Callable[..., RepairReport],
     open_store: Callable[..., Store],
 ) -> None:
     fields = {"seq": 9, "prev_sha": chain[5].sha256, "prev": chain[5].path, "created_at": "2026-11-20T11:00:00.000000Z"}
@@ -500,7 +515,7 @@ def test_a_snapshot_that_breaks_the_order_under_its_child_is_set_aside(
 
 
 def test_a_restored_file_ends_the_gap(
-    chain: list[Snapshot], place: Path, mended: Callable[..., Repair], open_store: Callable[..., Store]
+    chain: list[Snapshot], place: Path, mended: Callable[..., RepairReport], open_store: Callable[..., Store]
 ) -> None:
     """A declaration excuses only what is missing, so a backup that is put back counts again."""
     path = place / HASH / chain[2].path
@@ -608,7 +623,7 @@ def test_an_intact_or_absent_store_is_left_alone(
     chain: list[Snapshot], place: Path, tmp_path: Path, open_store: Callable[..., Store]
 ) -> None:
     before = tree(place)
-    assert repair(open_store(place)) == Repair(ok=True, applied=False)
+    assert repair(open_store(place)) == RepairReport(ok=True, applied=False)
     assert tree(place) == before
     assert repair(open_store(tmp_path / "none")).ok
     assert not (tmp_path / "none").exists()

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from stateline.bundle import naming
-from stateline.repair.apply import Carry, carry_all, repair
+from stateline.repair.apply import repair
+from stateline.repair.event import Carry, carry_all
 from stateline.store.store import Snapshot, Store
 from stateline.verify.checker import verify
 

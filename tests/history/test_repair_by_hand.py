@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stateline.bundle import naming
-from stateline.repair import apply
+from stateline.repair import event
 from stateline.repair.apply import repair
 from stateline.store.store import Snapshot, Store
 from stateline.verify.checker import verify
@@ -76,7 +76,7 @@ def test_gaps_below_gaps_and_lost_objects_are_walked_over_too(
     says: Callable[[], tuple[int, str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(apply, "DECLARED", 2)
+    monkeypatch.setattr(event, "DECLARED", 2)
     for number in (4, 1):
         (place / HASH / chain[number].path).write_bytes(b"")
     assert repair(open_store(place)).ok

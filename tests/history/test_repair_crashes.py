@@ -16,7 +16,8 @@ import pytest
 from stateline.bundle import naming
 from stateline.errors import StatelineError
 from stateline.redaction.redactor import Redactor
-from stateline.repair.apply import Repair, repair
+from stateline.repair.apply import repair
+from stateline.repair.report import RepairReport
 from stateline.store.local.backend import LocalBackend
 from stateline.store.local.filesystem import Filesystem
 from stateline.store.store import Snapshot, Store
@@ -104,7 +105,7 @@ def after(place: Path) -> tuple[object, ...]:
 EXPECTED = ({"n": 2, "big": "2" * 5000}, 2, [3, 2, 0])
 
 
-def repair_into(results: list[Repair], store: Store) -> None:
+def repair_into(results: list[RepairReport], store: Store) -> None:
     results.append(repair(store))
 
 
@@ -158,7 +159,7 @@ def test_a_call_that_is_refused_stops_what_it_must_and_is_said(damaged: Path, tm
     for at in range(number % 5, fs.calls, 5):
         copy = tmp_path / "copy"
         shutil.copytree(damaged, copy, symlinks=True)
-        results: list[Repair] = []
+        results: list[RepairReport] = []
         code = code_of(partial(repair_into, results, store_on(copy, Stopping(at, number))))
         # Some calls have another way: a link that is refused becomes a rename, litter stays.
         assert code in ("storage", "durability_unknown") or results[0].ok or results[0].blocked, at

@@ -10,8 +10,7 @@ from stateline.cli.options import settings
 from stateline.cli.output import coloured, counted, emit, plain, warn
 
 if TYPE_CHECKING:
-    from stateline.repair.apply import Repair
-    from stateline.repair.plan import Action, LostSnapshot
+    from stateline.repair.report import Action, Loss, RepairReport
 
 _SHOWN = 20
 """How many lost snapshots are told one by one to people; JSON has them all."""
@@ -50,9 +49,9 @@ def repair(
     return result.exit_code
 
 
-def _lines(result: Repair, key: str | None) -> list[str]:
+def _lines(result: RepairReport, key: str | None) -> list[str]:
     lines = [_action(action, result.applied) for action in result.actions]
-    lines += [_lost(lost) for lost in result.lost[:_SHOWN]]
+    lines += [_loss(loss) for loss in result.lost[:_SHOWN]]
     if len(result.lost) > _SHOWN:
         lines.append(f"and {len(result.lost) - _SHOWN} more that are lost (--format json lists all)")
     for blocked in result.blocked:
@@ -69,14 +68,14 @@ def _action(action: Action, applied: bool) -> str:
     return f"{words}{where}{scope}: {plain(action.why)}{to}"
 
 
-def _lost(lost: LostSnapshot) -> str:
-    what = "object" if lost.why == "object" else "snapshot"
-    number = f" {lost.seq}" if lost.seq is not None else ""
-    if lost.seq is not None and lost.since is not None and lost.since < lost.seq:
-        what, number = "snapshots", f" {lost.since} to {lost.seq}"
-    name = lost.sha256 or lost.path or "of unknown name"
-    why = "" if lost.why == "object" else f": {plain(lost.why)}"
-    scope = f" of {plain(lost.scope)}" if lost.scope else ""
+def _loss(loss: Loss) -> str:
+    what = "object" if loss.why == "object" else "snapshot"
+    number = f" {loss.seq}" if loss.seq is not None else ""
+    if loss.seq is not None and loss.since is not None and loss.since < loss.seq:
+        what, number = "snapshots", f" {loss.since} to {loss.seq}"
+    name = loss.sha256 or loss.path or "of unknown name"
+    why = "" if loss.why == "object" else f": {plain(loss.why)}"
+    scope = f" of {plain(loss.scope)}" if loss.scope else ""
     return f"{coloured('lost', 'red')} {what}{number} {plain(name)}{scope}{why}"
 
 
@@ -84,7 +83,7 @@ def _remain(number: int) -> str:
     return f"{counted(number, 'finding')} {'remains' if number == 1 else 'remain'}"
 
 
-def _verdict(result: Repair, key: str | None) -> str:
+def _verdict(result: RepairReport, key: str | None) -> str:
     from shlex import quote
 
     of = f" {plain(quote(key))}" if key else ""

@@ -1,356 +1,253 @@
-"""Carrying out a repair. Each step is durable before the next, and whatever is left after a crash at any of them is
-something that another repair finishes."""
+"""A repair: plan it, or carry it out. Each step is durable before the next; another repair finishes one that crashed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-import msgspec
+from collections.abc import Iterable
 
 from stateline.bundle import canonical, naming
-from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import Pointer
-from stateline.bundle.repair_record import MEMBER, Gap
+from stateline.bundle.repair_record import MEMBER
 from stateline.errors import StatelineError
-from stateline.repair.inventory import Bad, Item, Stray
-from stateline.repair.lineage import Lineage, head_of
-from stateline.repair.plan import Action, Blocked, LostSnapshot, ScopePlan, StorePlan, Word, plan_scope, plan_store
+from stateline.repair.event import Carry, carry_all, declarations, record
+from stateline.repair.inventory import DamagedFile, IntactSnapshot, MisplacedSnapshot
+from stateline.repair.lineage import Lineage, find_head
+from stateline.repair.plan import ScopePlan, plan_scope
 from stateline.repair.quarantine import Quarantine, quarantine_for
+from stateline.repair.report import Action, ActionName, Loss, Obstacle, RepairReport
 from stateline.repair.republish import republish
+from stateline.repair.store_plan import StorePlan, plan_store
+from stateline.repair.warnings import warnings_of
 from stateline.store.integrity import Objects, is_good_object, out_of_kind
 from stateline.store.store import WAIT, Snapshot, Store
 from stateline.verify.checker import verify
 from stateline.verify.findings import Finding, Report
 
-DECLARED = 1000
-"""Most losses that one snapshot declares; a repair with more of them makes several snapshots."""
-TOLD = 100
-"""Most entries of a list in the event that is for people only; the rest is counted."""
 PASSES = 4
-"""Most rounds of one repair: what is set aside in one scope may be the origin of a fork in another."""
-
-Carry = Callable[[Snapshot, bool], dict[str, Json]]
-"""Gives what the event of a repair's snapshot repeats from the one whose state it takes over, and is told whether
-newer snapshots were lost, or may have been."""
+"""Most passes of one repair: a snapshot set aside in one scope may be the origin of a fork in another."""
 
 
-class Repair(msgspec.Struct, frozen=True, kw_only=True):
-    """What a repair would do, or did. ``ok``: nothing is damaged (any more). ``findings`` is the damage that there is,
-    or that was left; ``aside`` the directory that took what was set aside."""
-
-    ok: bool
-    applied: bool
-    actions: tuple[Action, ...] = ()
-    lost: tuple[LostSnapshot, ...] = ()
-    blocked: tuple[Blocked, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    aside: str | None = None
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def exit_code(self) -> int:
-        """0 if nothing is damaged; what stopped the repair of a scope, if it was no damage; else 5."""
-        stopped = [blocked.exit_code for blocked in self.blocked if blocked.exit_code != 5]
-        return stopped[0] if stopped else 0 if self.ok else 5
-
-    def document(self) -> dict[str, Json]:
-        """As it stands in ``--format json``."""
-        return {
-            "ok": self.ok,
-            "applied": self.applied,
-            "actions": [action.document() for action in self.actions],
-            "lost": [lost.document() for lost in self.lost],
-            "blocked": [blocked.document() for blocked in self.blocked],
-            "findings": [finding.document() for finding in self.findings],
-            "aside": self.aside,
-            "warnings": list(self.warnings),
-        }
-
-
-def carry_all(content: Snapshot, newer_lost: bool) -> dict[str, Json]:
-    """What any scope's event repeats: everything but what was about that one save."""
-    own = ("type", "durability", "redactions", MEMBER)
-    return {name: value for name, value in content.event.items() if name not in own}
-
-
-def plan(store: Store, key: str | None = None) -> Repair:
-    """What ``repair`` would do. Reads only. Raises as ``verify``."""
+def plan(store: Store, key: str | None = None) -> RepairReport:
+    """Return what ``repair`` would do. Only reads. Raises as ``verify``."""
     report = verify(store, key)
     damage = _damage(report)
     if not damage:
-        return Repair(ok=True, applied=False)
-    work = _Work(store)
-    work.plan_only(plan_store(store, damage, key))
-    return work.result(report, applied=False, aside=None)
+        return RepairReport(ok=True, applied=False)
+    log = _Log()
+    _describe(store, plan_store(store, damage, key), log)
+    return log.report(report, applied=False, aside=None)
 
 
-def repair(store: Store, key: str | None = None, *, carry: Carry = carry_all, wait: float = WAIT) -> Repair:
-    """Set aside what is damaged, and let each scope go on from the newest snapshot of which nothing is lost; each
-    under its lock, for which ``wait`` [s] is the bound. A scope that cannot be repaired keeps no other from it.
+def repair(store: Store, key: str | None = None, *, carry: Carry = carry_all, wait: float = WAIT) -> RepairReport:
+    """Set damaged files aside, and let each scope continue from its newest state of which nothing is lost.
 
-    Raises ``RequestError`` for a backend that cannot be repaired, ``NotFoundError`` for a ``key`` whose scope does not exist,
+    Each scope is repaired under its lock; ``wait`` [s] bounds the wait for it. A scope that cannot be repaired does not
+    prevent the repair of others.
+
+    Raises ``RequestError`` for a backend that cannot be repaired, ``NotFoundError`` for a ``key`` without a scope,
     ``UnsafePathError`` or ``StorageError`` for a state dir in which nothing can be written.
     """
     report = verify(store, key)
     if not _damage(report):
-        return Repair(ok=True, applied=False)
-    stamp = store.now(None).replace(":", "")
-    work = _Mender(store, quarantine_for(store.backend, stamp), carry, wait)
+        return RepairReport(ok=True, applied=False)
+    quarantine = quarantine_for(store.backend, store.now(None).replace(":", ""))
+    run = _Repair(store, quarantine, carry, wait)
     for _ in range(PASSES):
-        done = len(work.actions)
-        work.blocked = []
-        work.apply(plan_store(store, _damage(report), key))
-        report = _verified(store, key)
-        if report.ok or len(work.actions) == done:
+        done = len(run.log.actions)
+        run.log.obstacles = []
+        run.apply(plan_store(store, _damage(report), key))
+        if key is not None and naming.scope_hash(key) not in set(store.backend.scopes()):
+            # The scope was set aside whole.
+            report = Report(ok=True, scopes=0, snapshots=0, objects=0, findings=())
+        else:
+            report = verify(store, key)
+        if report.ok or len(run.log.actions) == done:
             break
-    return work.result(report, applied=True, aside=work.quarantine.aside)
+    return run.log.report(report, applied=True, aside=quarantine.aside)
 
 
 def _damage(report: Report) -> list[Finding]:
     return [finding for finding in report.findings if finding.severity == "damage"]
 
 
-def _verified(store: Store, key: str | None) -> Report:
-    """The report afterwards; of everything, if the one scope was set aside whole."""
-    if key is not None and naming.scope_hash(key) not in set(store.backend.scopes()):
-        return Report(ok=True, scopes=0, snapshots=0, objects=0, findings=())
-    return verify(store, key)
+class _Log:
+    """Actions, losses, obstacles and warnings, collected during a repair or its plan."""
 
-
-class _Work:
-    """What a repair would do, as it is gathered."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self) -> None:
         self.actions: list[Action] = []
-        self.lost: list[LostSnapshot] = []
-        self.blocked: list[Blocked] = []
+        self.lost: list[Loss] = []
+        self.obstacles: list[Obstacle] = []
         self.warnings: dict[str, None] = {}
 
-    def result(self, report: Report, *, applied: bool, aside: str | None) -> Repair:
-        return Repair(
+    def add(self, name: ActionName, scope: str | None, path: str, why: str, to: str | None = None) -> None:
+        self.actions.append(Action(action=name, scope=scope, path=path, why=why, to=to))
+
+    def add_put_back(self, plan: ScopePlan, found: MisplacedSnapshot) -> None:
+        path = f"{plan.inventory.scope}/{found.item.path}"
+        self.add("put_back", plan.key, path, f"snapshot {found.item.seq}, from {found.found_as}")
+
+    def add_scope(self, plan: ScopePlan) -> bool:
+        """Add the obstacles, losses and warnings of a scope; False if it must be left alone."""
+        self.obstacles += plan.obstacles
+        if plan.obstacles:
+            return False
+        self.lost += plan.lost
+        self.warnings.update(dict.fromkeys(warnings_of(plan)))
+        return True
+
+    def report(self, report: Report, *, applied: bool, aside: str | None) -> RepairReport:
+        return RepairReport(
             ok=report.ok,
             applied=applied,
             actions=tuple(self.actions),
-            # A scope that was stopped half-way was planned again in the next round.
+            # A scope whose repair was stopped half-way was planned again in the next pass.
             lost=tuple(dict.fromkeys(self.lost)),
-            blocked=tuple(self.blocked),
+            blocked=tuple(self.obstacles),
             findings=tuple(_damage(report)),
             aside=aside,
             warnings=tuple(self.warnings),
         )
 
-    def plan_only(self, plan: StorePlan) -> None:
-        """Note down what ``apply`` would do."""
-        self.blocked += plan.blocked
-        if plan.renew:
-            self._note("renew", None, naming.STORE_FILE, f"{plan.renew}; a new one gives the store a new id")
-        for bad in plan.aside:
-            self._note("set_aside", None, bad.path, bad.code)
-        objects = Objects(self.store)
-        for scope in plan.scopes:
-            try:
-                self._tell(plan_scope(self.store, scope, objects))
-            except StatelineError as error:
-                self.blocked.append(Blocked.of(error, None, scope))
 
-    def _tell(self, plan: ScopePlan) -> None:
-        self._heed(plan)
-        if plan.blocked:
-            return
-        scope = plan.survey.scope
-        if plan.whole:
-            self._note("remove_scope", plan.name, scope, "no snapshot of it is whole")
-            return
-        for stray in plan.survey.strays:
-            self._note_put_back(plan, stray)
-            self._note("set_aside", plan.name, f"{scope}/{stray.lies}", "misplaced")
-        for bad in plan.aside:
-            self._note("set_aside", plan.name, bad.path, bad.code)
-        if plan.publish and plan.line is not None and plan.line.content is not None:
-            line, content = plan.line, plan.line.content
-            why = f"snapshot {line.tip.seq + 1}, with the state of snapshot {content.seq} ({content.sha256})"
-            self._note("publish", plan.name, scope, why)
-            self._note("move_head", plan.name, f"{scope}/{naming.POINTER}", "to the snapshot of this repair")
-        elif plan.survey.bad_pointer is not None:
-            self._note("set_aside", plan.name, plan.survey.bad_pointer.path, plan.survey.bad_pointer.code)
-
-    def _heed(self, plan: ScopePlan) -> None:
-        self.blocked += plan.blocked
-        if plan.blocked:
-            return
-        self.lost += plan.lost
-        if plan.whole:
-            absent = (
-                f"nothing of {plan.name or plan.survey.scope} is whole, so it is set aside: who looks for it finds none"
-            )
-            self.warnings[absent + _begun_anew(plan.name)] = None
-        elif plan.publish and plan.name is not None and plan.name.startswith("run:"):
-            self.warnings.update(dict.fromkeys(_effects(plan.name, plan)))
-        if plan.orphans and not plan.whole:
-            self.warnings[_repeated(plan)] = None
-
-    def _note_put_back(self, plan: ScopePlan, stray: Stray) -> None:
-        path = f"{plan.survey.scope}/{stray.item.path}"
-        self._note("put_back", plan.name, path, f"snapshot {stray.item.seq}, from {stray.lies}")
-
-    def _note(self, word: Word, scope: str | None, path: str, why: str, to: str | None = None) -> None:
-        self.actions.append(Action(action=word, scope=scope, path=path, why=why, to=to))
+def _describe(store: Store, plan: StorePlan, log: _Log) -> None:
+    """Log what ``_Repair.apply`` would do."""
+    log.obstacles += plan.obstacles
+    if plan.renew:
+        log.add("renew", None, naming.STORE_FILE, f"{plan.renew}; a new one gives the store a new id")
+    for file in plan.set_aside:
+        log.add("set_aside", None, file.path, file.code)
+    objects = Objects(store)
+    for scope in plan.scopes:
+        try:
+            _describe_scope(plan_scope(store, scope, objects), log)
+        except StatelineError as error:
+            log.obstacles.append(Obstacle.of(error, None, scope))
 
 
-class _Mender(_Work):
-    """A repair under way."""
+def _describe_scope(plan: ScopePlan, log: _Log) -> None:
+    if not log.add_scope(plan):
+        return
+    scope = plan.inventory.scope
+    if plan.remove:
+        log.add("remove_scope", plan.key, scope, _NO_STATE)
+        return
+    for found in plan.inventory.misplaced:
+        log.add_put_back(plan, found)
+        log.add("set_aside", plan.key, f"{scope}/{found.found_as}", "misplaced")
+    for file in plan.set_aside:
+        log.add("set_aside", plan.key, file.path, file.code)
+    damaged_pointer = plan.inventory.damaged_pointer
+    if plan.publish and plan.line is not None and plan.line.content is not None:
+        log.add("publish", plan.key, scope, _published(plan.line.tip.seq + 1, plan.line.content))
+        log.add("move_head", plan.key, f"{scope}/{naming.POINTER}", "to the snapshot of this repair")
+    elif damaged_pointer is not None:
+        log.add("set_aside", plan.key, damaged_pointer.path, damaged_pointer.code)
+
+
+class _Repair:
+    """A repair in progress."""
 
     def __init__(self, store: Store, quarantine: Quarantine, carry: Carry, wait: float) -> None:
-        super().__init__(store)
+        self.store = store
         self.quarantine = quarantine
         self.carry = carry
         self.wait = wait
+        self.log = _Log()
 
     def apply(self, plan: StorePlan) -> None:
-        """The store's own file first, since nothing is locked without it; objects before the scopes that miss them."""
-        self.blocked += plan.blocked
+        """Apply the store's plan, then repair its scopes.
+
+        ``stateline.json`` comes first, since nothing is locked without it; objects come before the scopes that miss them.
+        """
+        self.log.obstacles += plan.obstacles
         if plan.renew:
             self.quarantine.renew_store_file()
-            self._note("renew", None, naming.STORE_FILE, f"{plan.renew}; the store has a new id")
+            self.log.add("renew", None, naming.STORE_FILE, f"{plan.renew}; the store has a new id")
         self.store.backend.prepare()
-        for bad in plan.aside:
-            self._out_of_the_way(bad)
+        for file in plan.set_aside:
+            self._set_aside_outside(file)
         self.store.forget_objects()
         objects = Objects(self.store)
         for scope in plan.scopes:
             try:
-                self._mend_scope(scope, objects)
+                self._repair_scope(scope, objects)
             except StatelineError as error:
-                self.blocked.append(Blocked.of(error, None, scope))
+                self.log.obstacles.append(Obstacle.of(error, None, scope))
 
-    def _out_of_the_way(self, bad: Bad) -> None:
-        """Set aside what lies outside the scopes. A mount point, which cannot be renamed, keeps nothing else from
-        being mended; and an object is looked at once more, since no lock keeps others from mending it first."""
-        if is_good_object(self.store.backend, bad.path):
+    def _set_aside_outside(self, file: DamagedFile) -> None:
+        """Set aside a file outside the scopes. Failing to (a mount point, for example) stops nothing else.
+
+        An object is checked once more, since no lock keeps others from replacing it first.
+        """
+        if is_good_object(self.store.backend, file.path):
             return
         try:
-            self._aside(None, bad)
+            self._set_aside(None, file)
         except StatelineError as error:
-            self.blocked.append(Blocked.of(error, None, bad.path))
+            self.log.obstacles.append(Obstacle.of(error, None, file.path))
 
-    def _aside(self, scope: str | None, bad: Bad) -> str | None:
-        to = self.quarantine.set_aside(bad.path)
-        if to is not None:
-            self._note("set_aside", scope, bad.path, bad.code, to)
-        return to
+    def _set_aside(self, key: str | None, file: DamagedFile) -> list[str]:
+        """Set a file aside; return its new path, or nothing if it was gone."""
+        to = self.quarantine.set_aside(file.path)
+        if to is None:
+            return []
+        self.log.add("set_aside", key, file.path, file.code, to)
+        return [to]
 
-    def _mend_scope(self, scope: str, objects: Objects) -> None:
+    def _repair_scope(self, scope: str, objects: Objects) -> None:
         lock = f"{scope}/{naming.LOCK}"
         if out_of_kind(self.store.backend, lock):
-            # Nobody holds it: writers refuse to lock anything but a file of their own.
-            self._aside(None, Bad(lock, "not_regular", ""))
+            # Nobody holds it: writers refuse to lock anything but a regular file.
+            self._set_aside(None, DamagedFile(lock, "not_regular", ""))
         with self.store.backend.lock(scope, self.wait):
             plan = plan_scope(self.store, scope, objects)
-            self._heed(plan)
-            if plan.blocked:
+            if not self.log.add_scope(plan):
                 return
-            if plan.whole:
+            if plan.remove:
                 to = self.quarantine.set_aside(scope)
-                self._note("remove_scope", plan.name, scope, "no snapshot of it is whole", to)
+                self.log.add("remove_scope", plan.key, scope, _NO_STATE, to)
                 return
             moved = self._put_back(plan)
-            moved += [to for bad in plan.aside if (to := self._aside(plan.name, bad)) is not None]
-            if plan.publish:
-                self._publish(plan, moved)
-            elif plan.survey.bad_pointer is not None:
-                self._aside(plan.name, plan.survey.bad_pointer)
+            for file in plan.set_aside:
+                moved += self._set_aside(plan.key, file)
+            if plan.publish and plan.line is not None and plan.line.content is not None:
+                self._publish(plan, plan.line, plan.line.content, moved)
+            elif plan.inventory.damaged_pointer is not None:
+                self._set_aside(plan.key, plan.inventory.damaged_pointer)
 
     def _put_back(self, plan: ScopePlan) -> list[str]:
-        """Snapshots under another name first get their own, durably; where the other names went."""
-        scope, moved = plan.survey.scope, []
-        for stray in plan.survey.strays:
-            data = self.store.backend.get(f"{scope}/{stray.lies}", canonical.SNAPSHOT_LIMIT)
-            self.store.backend.put(f"{scope}/{stray.item.path}", data)
-            self._note_put_back(plan, stray)
-            to = self._aside(plan.name, Bad(f"{scope}/{stray.lies}", "misplaced", ""))
-            if to is not None:
-                moved.append(to)
+        """Give misplaced snapshots their own names, durably, before the other names are set aside."""
+        scope, moved = plan.inventory.scope, []
+        for found in plan.inventory.misplaced:
+            data = self.store.backend.get(f"{scope}/{found.found_as}", canonical.SNAPSHOT_LIMIT)
+            self.store.backend.put(f"{scope}/{found.item.path}", data)
+            self.log.add_put_back(plan, found)
+            moved += self._set_aside(plan.key, DamagedFile(f"{scope}/{found.found_as}", "misplaced", ""))
         return moved
 
-    def _publish(self, plan: ScopePlan, moved: list[str]) -> None:
-        line, survey = plan.line, plan.survey
-        if line is None or line.content is None or plan.name is None:
+    def _publish(self, plan: ScopePlan, line: Lineage, content_item: IntactSnapshot, moved: Iterable[str]) -> None:
+        inventory = plan.inventory
+        if plan.key is None:
             return
-        tip, content = self._snapshot(survey.scope, line.tip), self._snapshot(survey.scope, line.content)
-        scope = self.store.scope(plan.name)
-        said = self.carry(content, plan.in_doubt)
-        for part in _parts(line):
-            event = {**said, "type": MEMBER, MEMBER: {**self._record(plan, content, moved), **part}}
-            tip = republish(scope, tip, content, event)
-            why = f"snapshot {tip.seq}, with the state of snapshot {content.seq} ({content.sha256})"
-            self._note("publish", plan.name, f"{survey.scope}/{tip.path}", why)
-        if survey.bad_pointer is None and (survey.pointer is None or head_of(survey.items, survey.pointer)):
-            kept = None
-            self.store.backend.swap(survey.scope, survey.pointer, tip.pointer)
+        tip, content = self._read(inventory.scope, line.tip), self._read(inventory.scope, content_item)
+        scope = self.store.scope(plan.key)
+        carried = self.carry(content, plan.in_doubt)
+        for declaration in declarations(line):
+            repaired = {**record(content, plan.lost, [*moved]), **declaration}
+            tip = republish(scope, tip, content, {**carried, "type": MEMBER, MEMBER: repaired})
+            self.log.add("publish", plan.key, f"{inventory.scope}/{tip.path}", _published(tip.seq, content_item))
+        pointer, kept = inventory.pointer, None
+        if inventory.damaged_pointer is None and (pointer is None or find_head(inventory.items, pointer)):
+            self.store.backend.swap(inventory.scope, pointer, tip.pointer)
         else:
-            kept = self.quarantine.replace_pointer(survey.scope, tip.pointer)
-        self._note("move_head", plan.name, f"{survey.scope}/{naming.POINTER}", f"to snapshot {tip.seq}", kept)
+            kept = self.quarantine.replace_pointer(inventory.scope, tip.pointer)
+        self.log.add("move_head", plan.key, f"{inventory.scope}/{naming.POINTER}", f"to snapshot {tip.seq}", kept)
 
-    def _snapshot(self, scope: str, item: Item) -> Snapshot:
+    def _read(self, scope: str, item: IntactSnapshot) -> Snapshot:
         return self.store.read_snapshot(scope, Pointer(item.path, item.sha256))
 
-    def _record(self, plan: ScopePlan, content: Snapshot, moved: list[str]) -> dict[str, Json]:
-        """What the event says for people, bounded; what walkers need is added to it whole."""
-        newer: list[Json] = [
-            {"seq": lost.seq, "sha256": lost.sha256, "path": lost.path, "why": lost.why}
-            for lost in plan.lost
-            if lost.newer
-        ]
-        return {
-            "from": {"seq": content.seq, "sha256": content.sha256},
-            "lost": newer[:TOLD],
-            "lost_count": len(newer),
-            "set_aside": list(moved[:TOLD]),
-            "set_aside_count": len(moved),
-        }
+
+_NO_STATE = "no snapshot of it is intact with all its objects"
 
 
-def _begun_anew(key: str | None) -> str:
-    """What the loss of a whole scope means for effects, if it was about a run."""
-    if key is None:
-        return "; if it was a run, the next `execute` begins a new one; its effects run again"
-    if key.startswith(("run:", "machine:")):
-        return "; the next `execute` begins a new run; its effects run again"
-    return ""
-
-
-def _effects(run: str, plan: ScopePlan) -> list[str]:
-    """What becomes of the effects of a run, if newer snapshots are lost or may be."""
-    if plan.newer_lost:
-        return [f"{run} goes on from an older state: effects that the lost snapshots record may run again"]
-    if plan.survey.pointer is None:
-        told = "its pointer is lost, so nothing tells whether newer snapshots are lost too"
-        return [f"{run}: {told}; effects that those recorded may run again"]
-    return []
-
-
-def _repeated(plan: ScopePlan) -> str:
-    first, last, number = min(plan.orphans), max(plan.orphans), len(plan.orphans)
-    what = f"snapshot {first}" if number == 1 else f"{number} snapshots ({first} to {last})"
-    verb, they = ("is", "it records") if number == 1 else ("are", "they record")
-    return (
-        f"{what} of {plan.name} that the head does not lead to {verb} set aside; "
-        f"the work that {they} may have been repeated"
-    )
-
-
-def _parts(line: Lineage) -> list[Mapping[str, Json]]:
-    """What is declared, in as many snapshots as it takes; at least one."""
-    parts: list[Mapping[str, Json]] = []
-    gaps, objects = line.gaps, line.objects
-    while gaps or objects or not parts:
-        room = DECLARED - len(gaps[:DECLARED])
-        parts.append({"gaps": [_gap(gap) for gap in gaps[:DECLARED]], "objects": list(objects[:room])})
-        gaps, objects = gaps[DECLARED:], objects[room:]
-    return parts
-
-
-def _gap(gap: Gap) -> Json:
-    document: Json = msgspec.to_builtins(gap)
-    return document
+def _published(seq: int, content: IntactSnapshot) -> str:
+    return f"snapshot {seq}, with the state of snapshot {content.seq} ({content.sha256})"

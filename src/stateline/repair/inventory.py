@@ -1,4 +1,4 @@
-"""What lies in one scope's directory, for a repair: every file looked at once. Only reads."""
+"""Inventory of one scope's directory for a repair: every file is examined once. Only reads."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from stateline.verify.digest_mismatch import classify_error
 from stateline.verify.origins import origin_problem
 
 
-class Item(msgspec.Struct, frozen=True, kw_only=True):
-    """An intact snapshot: what is needed to tell where it belongs. ``lost`` are the objects that it needs and that are
-    not there; ``declares`` is what it says of losses; ``origin_lost`` whether it is a fork of what is not there."""
+class IntactSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """An intact snapshot, reduced to what decides where it belongs.
+
+    ``lost`` are digests of objects that it needs and that are missing or damaged; ``declares`` is its declaration of
+    losses; ``origin_lost`` means that the snapshot it was forked from is missing.
+    """
 
     path: str
     sha256: str
@@ -34,27 +37,28 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def time(self) -> str:
-        """``created_at`` as it stands in a file's name; such times sort."""
+        """``created_at`` as in a file name, where times sort."""
         return self.created_at.replace(":", "")
 
-    def follows(self, parent: Item) -> bool:
-        """Whether this one may stand right on ``parent``."""
+    def follows(self, parent: IntactSnapshot) -> bool:
+        """Return whether this snapshot may be the next after ``parent``."""
         return parent.seq + 1 == self.seq and parent.created_at < self.created_at
 
 
-class Stray(msgspec.Struct, frozen=True):
-    """A snapshot of the scope ``key`` that lies under the name ``lies``; ``item`` is as it would stand under its own.
-    ``code``: ``misplaced``, or ``altered`` where only what is sought tells which."""
+class MisplacedSnapshot(msgspec.Struct, frozen=True):
+    """A snapshot of the scope ``key`` that was found under the name ``found_as``; ``item.path`` is its own name.
 
-    lies: str
-    item: Item
+    ``code`` is ``misplaced``, or ``altered`` if only a reference to it can tell which.
+    """
+
+    found_as: str
+    item: IntactSnapshot
     key: str
     code: str
 
 
-class Bad(msgspec.Struct, frozen=True):
-    """Something that does not belong where it lies. ``path`` is relative to the state dir, ``code`` that of
-    ``verify``."""
+class DamagedFile(msgspec.Struct, frozen=True):
+    """A file that does not belong at ``path`` (relative to the state dir). ``code`` is that of a finding."""
 
     path: str
     code: str
@@ -62,58 +66,62 @@ class Bad(msgspec.Struct, frozen=True):
 
     @property
     def time(self) -> str:
-        """The time in a snapshot's name, "" for any other."""
+        """The time in a snapshot's name; "" for other names."""
         parts = naming.snapshot_parts(self.path.rpartition("/")[2])
         return parts[0] if parts else ""
 
 
-class Survey:
-    """One scope as it lies there. ``stuck`` says why it must be left alone: something could not be read now, or is of a
-    newer version. ``pointer`` is None where there is none, or a damaged one: then ``bad_pointer`` tells."""
+class ScopeInventory:
+    """Content of one scope.
+
+    ``items`` are the intact snapshots by digest, ``damaged`` the files to set aside, ``misplaced`` the snapshots whose
+    own name is free (they are among ``items``). ``obstacles`` are files that could not be read now or are of a newer
+    version; the scope must then be left alone. ``pointer`` is None if it is missing or damaged (``damaged_pointer``).
+
+    Raises ``UnsafePathError`` for files that others may change, ``StorageError`` if the directory cannot be listed.
+    """
 
     def __init__(self, store: Store, scope: str, objects: Objects) -> None:
-        """Raises ``UnsafePathError`` for what others may change, ``StorageError`` if the directory cannot be listed."""
         self.store = store
         self.scope = scope
         self.objects = objects
         self.key: str | None = None
-        self.items: dict[str, Item] = {}
-        self.bad: list[Bad] = []
-        self.stuck: list[Bad] = []
+        self.items: dict[str, IntactSnapshot] = {}
+        self.damaged: list[DamagedFile] = []
+        self.obstacles: list[DamagedFile] = []
         self.pointer: Pointer | None = None
-        self.bad_pointer: Bad | None = None
-        self.strays: list[Stray] = []
-        """Those whose own name is free: they are among ``items``."""
-        self._copies: list[Item] = []
-        self._lying: list[Stray] = []
+        self.damaged_pointer: DamagedFile | None = None
+        self.misplaced: list[MisplacedSnapshot] = []
+        self._copies: list[IntactSnapshot] = []
+        self._candidates: list[MisplacedSnapshot] = []
         self._names: set[str] = set()
         self._read_pointer()
         for name in sorted(store.backend.list(scope)):
-            self._take(name)
-        self._choose_copies()
-        self._find_homes()
+            self._add(name)
+        self._choose_between_copies()
+        self._assign_names()
 
     def _read_pointer(self) -> None:
         path = f"{self.scope}/{naming.POINTER}"
         try:
             self.pointer = self.store.backend.read(self.scope)
         except StatelineError as error:
-            found = self._judged(error, path)
+            found = self._classify(error, path)
             if found is not None:
-                self.bad_pointer = found
+                self.damaged_pointer = found
 
-    def _take(self, name: str) -> None:
+    def _add(self, name: str) -> None:
         path = f"{self.scope}/{name}"
         self._names.add(name)
         if naming.snapshot_parts(name) is not None:
-            self._take_snapshot(name, path)
+            self._add_snapshot(name, path)
         elif name == naming.LOCK:
             if out_of_kind(self.store.backend, path):
-                self.bad.append(Bad(path, "not_regular", "the lock is not a regular file"))
+                self.damaged.append(DamagedFile(path, "not_regular", "the lock is not a regular file"))
         elif name != naming.POINTER and not name.startswith((naming.TEMPORARY, naming.EXTENSION)):
-            self.bad.append(Bad(path, "foreign_file", "nothing of this name belongs here"))
+            self.damaged.append(DamagedFile(path, "foreign_file", "no file of this name belongs here"))
 
-    def _take_snapshot(self, name: str, path: str) -> None:
+    def _add_snapshot(self, name: str, path: str) -> None:
         data = b""
         try:
             data = self.store.backend.get(path, canonical.SNAPSHOT_LIMIT)
@@ -124,11 +132,11 @@ class Survey:
         except StatelineError as error:
             if isinstance(error, IntegrityError) and error.finding != "too_large":
                 error = classify_error(error, self.scope, name, data)
-            if isinstance(error, IntegrityError) and self._take_stray(name, data, error.finding):
+            if isinstance(error, IntegrityError) and self._add_misplaced(name, data, error.finding):
                 return
-            found = self._judged(error, path)
+            found = self._classify(error, path)
             if found is not None:
-                self.bad.append(found)
+                self.damaged.append(found)
             return
         self.key = snapshot.envelope.scope
         if item.sha256 in self.items:
@@ -136,11 +144,11 @@ class Survey:
         else:
             self.items[item.sha256] = item
 
-    def _take_stray(self, name: str, data: bytes, code: str) -> bool:
-        """Remember a snapshot of this scope that lies under another name, and seems intact."""
+    def _add_misplaced(self, name: str, data: bytes, code: str) -> bool:
+        """Remember an apparently intact snapshot of this scope under another name; False if it is none."""
         if code not in ("misplaced", "altered"):
             return False
-        stuck = len(self.stuck)
+        before = len(self.obstacles)
         try:
             envelope = read_envelope(data, name)
             own = naming.snapshot_name(envelope.created_at, canonical.sha256(data))
@@ -148,57 +156,58 @@ class Survey:
             item = self._item(snapshot)
         except StatelineError:
             return False
-        if code == "altered" and self.stuck[stuck:]:
-            # What altered bytes say of objects keeps nobody from anything.
-            del self.stuck[stuck:]
+        if code == "altered" and self.obstacles[before:]:
+            # Objects that altered bytes name are no obstacle.
+            del self.obstacles[before:]
             return False
-        self._lying.append(Stray(name, item, envelope.scope, code))
+        self._candidates.append(MisplacedSnapshot(name, item, envelope.scope, code))
         return True
 
-    def _find_homes(self) -> None:
-        """What lies under another name counts as if it lay under its own, if that is free; the rest is bad."""
+    def _assign_names(self) -> None:
+        """Treat misplaced snapshots as if they had their own names, where these are free; the rest are damaged files."""
         wanted = {item.prev_sha: item.prev for item in self.items.values()}
         if self.pointer is not None:
             wanted[self.pointer.sha256] = self.pointer.path
-        for stray in sorted(self._lying, key=lambda stray: stray.item.seq, reverse=True):
-            item = stray.item
-            # A name may hold more of the digest than usual; who names the snapshot tells.
-            home = wanted.get(item.sha256) or item.path
-            fits = naming.name_fits(home, item.created_at, item.sha256)
-            # Under a name of its own time it may as well have been altered, unless just these bytes are sought.
-            sought = item.sha256 in self.items or item.sha256 in wanted
-            code = "misplaced" if sought else stray.code
-            if code == "altered" or not fits or home in self._names or item.sha256 in self.items:
-                self.bad.append(Bad(f"{self.scope}/{stray.lies}", code, "its bytes are not those of its name"))
+        for found in sorted(self._candidates, key=lambda found: found.item.seq, reverse=True):
+            item = found.item
+            # A name may hold more of the digest than usual; a reference to the snapshot tells.
+            name = wanted.get(item.sha256) or item.path
+            fits = naming.name_fits(name, item.created_at, item.sha256)
+            # Under a name with its own time it may as well have been altered, unless exactly these bytes are named.
+            referenced = item.sha256 in self.items or item.sha256 in wanted
+            code = "misplaced" if referenced else found.code
+            if code == "altered" or not fits or name in self._names or item.sha256 in self.items:
+                path = f"{self.scope}/{found.found_as}"
+                self.damaged.append(DamagedFile(path, code, "its bytes do not have the digest in its name"))
                 continue
-            self.key = self.key or stray.key
-            item = msgspec.structs.replace(item, path=home)
+            self.key = self.key or found.key
+            item = msgspec.structs.replace(item, path=name)
             self.items[item.sha256] = item
-            self.strays.append(msgspec.structs.replace(stray, item=item))
+            self.misplaced.append(msgspec.structs.replace(found, item=item))
             wanted[item.prev_sha] = item.prev
-        self.strays.reverse()
+        self.misplaced.reverse()
 
-    def _judged(self, error: StatelineError, path: str) -> Bad | None:
-        """What a refusal to read ``path`` means; None if it keeps the scope from being repaired."""
+    def _classify(self, error: StatelineError, path: str) -> DamagedFile | None:
+        """Return the damage that an error at ``path`` means; None, with an obstacle added, if it prevents a repair."""
         if isinstance(error, IntegrityError):
-            return Bad(path, error.finding, error.message)
+            return DamagedFile(path, error.finding, error.message)
         if isinstance(error, UnsafePathError):
             if out_of_kind(self.store.backend, path) is None:
                 raise error
-            return Bad(path, "not_regular", error.message)
+            return DamagedFile(path, "not_regular", error.message)
         code = "newer_version" if isinstance(error, NewerVersionError) else "unreadable"
-        self.stuck.append(Bad(path, code, error.message))
+        self.obstacles.append(DamagedFile(path, code, error.message))
         return None
 
-    def _item(self, snapshot: Snapshot) -> Item:
-        """Raises ``IntegrityError`` for a snapshot that says of objects or of its origin what is not so."""
+    def _item(self, snapshot: Snapshot) -> IntactSnapshot:
+        """Raises ``IntegrityError`` for a snapshot with false claims about objects or its origin."""
         envelope = snapshot.envelope
         lost = self._lost_objects(snapshot.path, envelope.objects)
         problem = origin_problem(self.store, envelope.origin) if envelope.origin else None
         if problem is not None and problem[0] != "missing":
             raise IntegrityError(f"the snapshot {snapshot.path}: {problem[1]}", finding=problem[0])
         event = envelope.event
-        return Item(
+        return IntactSnapshot(
             path=snapshot.path,
             sha256=snapshot.sha256,
             seq=envelope.seq,
@@ -218,14 +227,14 @@ class Survey:
             if fault.ground == "lost":
                 lost.append(fault.sha256)
             elif fault.ground == "lie":
-                message = f"the snapshot {path} says of an object what is not so: {fault.message}"
+                message = f"the snapshot {path} makes a false claim about an object: {fault.message}"
                 raise IntegrityError(message, finding="malformed")
             else:
-                self.stuck.append(Bad(naming.object_path(fault.sha256), fault.code, fault.message))
+                self.obstacles.append(DamagedFile(naming.object_path(fault.sha256), fault.code, fault.message))
         return tuple(dict.fromkeys(lost))
 
-    def _choose_copies(self) -> None:
-        """Of files with the same bytes under two names, both of which fit, the one that is named stays."""
+    def _choose_between_copies(self) -> None:
+        """Keep, of files with the same bytes under two fitting names, the one that others refer to."""
         if not self._copies:
             return
         named = {item.prev for item in [*self.items.values(), *self._copies]}
@@ -235,4 +244,6 @@ class Survey:
             kept = self.items[copy.sha256]
             if copy.path in named and kept.path not in named:
                 self.items[copy.sha256], copy = copy, kept
-            self.bad.append(Bad(f"{self.scope}/{copy.path}", "misplaced", "a copy of a snapshot under a second name"))
+            self.damaged.append(
+                DamagedFile(f"{self.scope}/{copy.path}", "misplaced", "a copy of a snapshot under a second name")
+            )

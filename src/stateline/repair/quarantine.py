@@ -1,7 +1,7 @@
 """Quarantine of a repair: move damaged files out of the way, and replace a pointer without a compare-and-swap.
 
 Nothing is deleted. Files in the way are renamed into one directory for each repair, ``ext-repair-…`` in the state dir,
-and never opened or followed. All of it passes the seam, and every step is durable before the next one.
+and never opened or followed. Every step is durable before the next one.
 """
 
 from __future__ import annotations
@@ -32,16 +32,20 @@ class Quarantine(Protocol):
     """The directory of this repair; None as long as nothing was set aside."""
 
     def set_aside(self, path: str) -> str | None:
-        """Rename whatever lies at ``path`` into the directory of this repair; its path there, or None if nothing lies
-        there any more. Durable on return. Raises ``UnsafePathError`` or ``StorageError``."""
+        """Rename ``path`` into the directory of this repair; return its new path, or None if nothing is there any more.
+
+        Durable on return. Raises ``UnsafePathError`` or ``StorageError``.
+        """
 
     def renew_store_file(self) -> None:
-        """Make a new ``stateline.json``, what is there set aside first. Durable on return."""
+        """Make a new ``stateline.json`` after setting the old one aside. Durable on return."""
 
     def replace_pointer(self, scope: str, new: Pointer) -> str | None:
-        """Make ``new`` the head, whatever lies there; what does is kept aside, and its path there is given. There is no
-        moment without a pointer, but where that is a directory. The scope's lock must be held, and ``new`` be durable.
-        Durable on return."""
+        """Make ``new`` the head whatever the pointer is now; return where the old pointer is kept, if there was one.
+
+        At no moment is there no pointer, except where the old one is a directory. The scope's lock must be held, and
+        ``new`` must be durable. Durable on return.
+        """
 
 
 class LocalQuarantine:
@@ -64,11 +68,11 @@ class LocalQuarantine:
     def _set_aside(self, root: Directory, path: str) -> str:
         place, _, base = path.rpartition("/")
         with self._open(root, place) as source:
-            self.fs.stat(source, base)  # before a directory is made or a name taken for it
+            self.fs.stat(source, base)  # before a directory is made or a name is used up
             with self._aside(root) as target:
                 name = self._free_name(path)
                 self.fs.rename(source, base, target, name)
-                # First where it went: a power loss between the two may show it twice, and never nowhere.
+                # The target is synced first: after a power loss the file may be in both places, never in neither.
                 self.backend.state_dir.sync(target)
             self.backend.state_dir.sync(source)
             return f"{self._name}/{name}"
@@ -94,7 +98,7 @@ class LocalQuarantine:
         return kept
 
     def _keep(self, root: Directory, directory: Directory, path: str) -> str:
-        """A second name for the pointer, aside; or the only one, where the file system has no hard links."""
+        """Link the pointer into the directory of this repair, or move it where there are no hard links."""
         with self._aside(root) as target:
             name = self._free_name(path)
             try:
@@ -102,13 +106,13 @@ class LocalQuarantine:
             except FileNotFoundError:
                 raise
             except OSError:
-                # The new head is published by now, so nobody takes the scope for one that was never begun.
+                # The new head is published by now, so the scope does not look like an unfinished first save.
                 return self._set_aside(root, path)
             self.backend.state_dir.sync(target)
             return f"{self._name}/{name}"
 
     def _replace(self, directory: Directory, name: str, data: bytes) -> None:
-        """Put a whole and durable file in the place of whatever has the name, at once."""
+        """Replace ``name`` atomically with a whole and durable file."""
         temporary = write_temporary(self.fs, directory, data, durable=True)
         try:
             self.fs.rename(directory, temporary, directory, name)
@@ -119,7 +123,7 @@ class LocalQuarantine:
 
     @contextmanager
     def _root(self) -> Iterator[Directory]:
-        """The state dir, in which a writer may write. Its store file may be what is to be mended."""
+        """Open the state dir, checked for writing except for its store file, which may be damaged."""
         self.backend.state_dir.require_sound()
         with storage(f"open {self.backend.path}"):
             self.backend.state_dir.require_safe_parents()
@@ -132,7 +136,7 @@ class LocalQuarantine:
 
     @contextmanager
     def _open(self, root: Directory, place: str) -> Iterator[Directory]:
-        """A directory below the root, a handle of its own; the root itself for ""."""
+        """Open a directory below the root; yield the root itself for ""."""
         directory, opened = root, []
         try:
             for part in place.split("/") if place else []:
@@ -145,7 +149,7 @@ class LocalQuarantine:
 
     @contextmanager
     def _aside(self, root: Directory) -> Iterator[Directory]:
-        """The directory of this repair, made when something has to go there."""
+        """Open the directory of this repair; make it first if necessary."""
         if self.aside is None:
             with suppress(FileExistsError):
                 self.fs.make_directory(root, self._name)
@@ -155,7 +159,7 @@ class LocalQuarantine:
             yield directory
 
     def _free_name(self, path: str) -> str:
-        """A name for ``path`` in the directory of this repair: the path made flat, cut where it is too long."""
+        """Return an unused name for ``path`` in the directory of this repair: the flattened path, cut if too long."""
         flat = path.replace("/", "__")
         number, name = 1, _cut(flat, "")
         while name in self._taken:

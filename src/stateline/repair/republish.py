@@ -1,4 +1,4 @@
-"""The snapshot that a repair appends: an older state as it stands, on top of the newest snapshot there is."""
+"""The snapshot that a repair appends: an older state, unchanged, on top of the newest intact snapshot."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from stateline.store.store import Scope
 
 
 def republish(scope: Scope, tip: Snapshot, content: Snapshot, event: Mapping[str, Json]) -> Snapshot:
-    """Append to ``tip`` the state of ``content``, objects and all, without moving the pointer. The lock must be held.
+    """Append the state and objects of ``content`` to ``tip``. The pointer stays; the lock must be held.
 
-    Raises ``NewerVersionError`` on top of what a newer version wrote, ``InvalidValueError``, ``StorageError``.
+    Raises ``NewerVersionError`` if a newer version wrote one of them, ``InvalidValueError``, ``StorageError``.
     """
     require_known_version(tip)
     require_known_version(content)
     store = scope.store
-    # The past is not settled here, since it is what is broken; as long as it is fast, so is what rests on it.
+    # The damaged past cannot be made durable here, so what rests on a fast snapshot is fast too.
     fast = tip.event.get("durability") == FAST
     return scope.seal(
         Envelope(
