@@ -53,7 +53,7 @@ _TURN = [
 ]
 _MODEL = [
     *("stateline.cli.run", "stateline.cli.context_text", "stateline.cli.model_options", "stateline.service.run"),
-    *("stateline.service.models", "stateline.contexts.prepare", "stateline.prestage", "stateline.prestage.*"),
+    *("stateline.service.model_setup", "stateline.contexts.prepare", "stateline.prestage", "stateline.prestage.*"),
     *("stateline.model", "stateline.model.*", "stateline.machine.*"),
 ]
 NEEDED: dict[str, list[str]] = {

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from stateline import Store
-from stateline.engine.dependencies import Means
+from stateline.engine.dependencies import Dependencies
 from stateline.engine.record import Run
 from stateline.model.protocol import Reply, Request, Told, ToolCall
 from stateline.process.signals import Interrupted
@@ -46,8 +46,8 @@ class Model:
         calls = [ToolCall(f"c{n}", name, arguments) for n, (name, arguments) in enumerate(line.get("calls", []))]
         return Reply(content=line.get("content", ""), tool_calls=calls, finish="tool_calls" if calls else "stop")
 
-    def means(self, run: Run) -> Means:
-        return Means(model=self, name="scripted")
+    def dependencies(self, run: Run) -> Dependencies:
+        return Dependencies(model=self, name="scripted")
 
     def watch(self, run: Run, what: str) -> None:
         if self.lines[-1].get("die") == what:
@@ -57,7 +57,7 @@ class Model:
 def main(state_dir: str, machine: str, script: str, *more: str) -> int:
     model = Model(Path(script))
     words: dict[str, Any] = {"input": json.loads(more[more.index("--input") + 1])} if "--input" in more else {}
-    call = Call(one_turn="--one" in more, means=model.means, watch=model.watch, **words)
+    call = Call(one_turn="--one" in more, dependencies=model.dependencies, watch=model.watch, **words)
     store = Store.open(state_dir)
     try:
         if "--retry" in more or "--input" in more:

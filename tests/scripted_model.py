@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stateline.engine.dependencies import Means
+from stateline.engine.dependencies import Dependencies
 from stateline.engine.record import Run
 from stateline.model.protocol import ModelFailed, Reply, Request, Told, ToolCall, Usage
 
@@ -44,9 +44,9 @@ class Scripted:
             told(line.content)
         return line
 
-    def means(self, run: Run) -> Means:
+    def dependencies(self, run: Run) -> Dependencies:
         """As ``Call.means``."""
-        return Means(model=self, name="scripted/one")
+        return Dependencies(model=self, name="scripted/one")
 
 
 def write_machine(place: Path, stages: dict[str, Any], **more: Any) -> str:

@@ -16,7 +16,7 @@ import pytest
 END: dict[str, Any] = {"end": {}}
 
 
-class Unread(io.RawIOBase):
+class UnreadableScope(io.RawIOBase):
     """A standard input that must not be read."""
 
     def readable(self) -> bool:
@@ -27,7 +27,7 @@ class Unread(io.RawIOBase):
 
 
 def unread() -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.BufferedReader(Unread()))
+    return io.TextIOWrapper(io.BufferedReader(UnreadableScope()))
 
 
 @pytest.fixture

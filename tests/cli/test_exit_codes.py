@@ -207,7 +207,7 @@ def test_a_ctrl_c_before_the_turn_begins_is_130_too(cli: Any, monkeypatch: pytes
     def strike(store: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runs, "listing", strike)
+    monkeypatch.setattr(runs, "list_runs", strike)
     result = cli("exec", "list", *(["--format", "json"] if as_json else []))
     assert result.code == 130
     assert "Traceback" not in result.err
@@ -221,7 +221,7 @@ def test_a_bug_of_ours_is_exit_1_and_no_traceback(cli: Any, monkeypatch: pytest.
     def fail(store: Any) -> None:
         raise ZeroDivisionError("oops \x1b[31m")
 
-    monkeypatch.setattr(runs, "listing", fail)
+    monkeypatch.setattr(runs, "list_runs", fail)
     result = cli("exec", "list", "--format", "json")
     assert result.code == 1
     assert result.error["code"] == "internal"

@@ -292,14 +292,14 @@ def test_a_prompt_that_is_not_utf8_or_too_large_is_a_usage_error(cli: Any) -> No
 def test_standard_input_that_held_the_prompt_or_nothing_to_answer_is_not_read_as_an_answer(cli: Any) -> None:
     cli.json("run", "-", "--id", "r1", stdin=b"The prompt.", exits=3)
 
-    class Unread(io.RawIOBase):
+    class UnreadableScope(io.RawIOBase):
         def readable(self) -> bool:
             return True
 
         def readinto(self, buffer: Any) -> int:
             raise AssertionError("standard input was read")
 
-    unread = io.TextIOWrapper(io.BufferedReader(Unread()))
+    unread = io.TextIOWrapper(io.BufferedReader(UnreadableScope()))
     cli.json("run", "-p", "Another.", stdin=unread, exits=3)
     cli.json("run", "--id", "r1", "--no-input", stdin=unread, exits=3)
     cli.json("run", "--id", "r1", "--input", '"Done."', stdin=unread)

@@ -216,7 +216,7 @@ def test_a_key_never_goes_to_another_providers_endpoint_out_of_a_context(cli: An
         assert plan["exit"] == 0
         assert server.count == 1
     from stateline import Store
-    from stateline.service.models import ModelOptions, Models
+    from stateline.service.model_setup import ModelOptions, Models
 
     store = Store.open(cli.state)
     head = store.scope("context:demo").head()

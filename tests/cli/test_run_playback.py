@@ -14,7 +14,7 @@ from stateline import Store
 from stateline.bundle import canonical
 from stateline.engine.record import load_run
 from stateline.service.execute import Call, Options, execute
-from stateline.service.models import ModelOptions, Models
+from stateline.service.model_setup import ModelOptions, Models
 
 CHECKOUT = Path(__file__).parents[2]
 EXAMPLE = CHECKOUT / "examples" / "conversation"
@@ -109,7 +109,7 @@ def test_a_playback_in_memory_ends_in_the_same_state(cli: Any, machine: str, rec
     cli.json("execute", machine, "--id", "local", "--playback", str(recording))
     store = Store.in_memory()
     models = Models(store, ModelOptions(playback=str(recording)))
-    call = Call(means=models.means, exchanges=models.begin, closing=models.closing)
+    call = Call(dependencies=models.dependencies, exchanges=models.begin, closing=models.closing)
     outcome = execute(store, Options(machine=machine, run="memory", call=call))
     assert (outcome.status, outcome.warnings) == ("complete", [])
     state = store.resolve(load_run(store, "memory").snapshot.state)

@@ -87,7 +87,7 @@ def test_an_error_of_the_system_that_nobody_foresaw_stays_a_bug(cli: Any, monkey
     def fail(store: Any) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(runs, "listing", fail)
+    monkeypatch.setattr(runs, "list_runs", fail)
     assert cli.refused("exec", "list", exits=1)["code"] == "internal"
 
 

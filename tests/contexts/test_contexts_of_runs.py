@@ -20,7 +20,7 @@ from stateline.contexts.prepare import prepare
 from stateline.engine.record import load_run, read_context
 from stateline.errors import IntegrityError
 from stateline.service.execute import Call, resume
-from stateline.service.models import ModelOptions, Models
+from stateline.service.model_setup import ModelOptions, Models
 from stateline.service.repair import apply_repair
 from stateline.service.run import RunOptions, run
 from stateline.store.local.backend import LocalBackend
@@ -93,7 +93,7 @@ def step_by_step(opened: Callable[[], Store], tools: str, recording: str, name: 
     while codes[-1] == 0:
         store = opened()
         models = Models(store, ModelOptions())
-        call = Call(one_turn=True, means=models.means, exchanges=models.begin, closing=models.closing)
+        call = Call(one_turn=True, dependencies=models.dependencies, exchanges=models.begin, closing=models.closing)
         codes.append(resume(store, name, call).exit_code)
     assert codes == [0, 0, 2]
     return opened().scope(f"run:{name}").load()
@@ -171,7 +171,7 @@ def refusal(store: Store) -> IntegrityError:
         load_run(store, "r").context()
     models = Models(store, ModelOptions())
     with pytest.raises(IntegrityError):
-        resume(store, "r", Call(input="Well.", means=models.means))
+        resume(store, "r", Call(input="Well.", dependencies=models.dependencies))
     return caught.value
 
 
@@ -250,7 +250,7 @@ def test_a_call_that_goes_on_with_a_run_reads_its_context_once(tmp_path: Path) -
 
     store.backend.get = counted  # type: ignore[method-assign]
     models = Models(store, ModelOptions())
-    how = Call(input="Well.", means=models.means, exchanges=models.begin, closing=models.closing)
+    how = Call(input="Well.", dependencies=models.dependencies, exchanges=models.begin, closing=models.closing)
     assert resume(store, "r", how).output == "Well."
     assert reads.count(place) == 1
 
@@ -260,7 +260,7 @@ def test_a_run_that_was_repaired_keeps_the_context_that_it_began_with(tmp_path: 
     began_with = context(store, system="Be careful.")
     begun(store)
     context(store, refine="Tell all.")
-    resume(store, "r", Call(input="Well.", means=Models(store, ModelOptions()).means))
+    resume(store, "r", Call(input="Well.", dependencies=Models(store, ModelOptions()).dependencies))
     head = store.scope("run:r").load()
     (tmp_path / "s" / head.scope / head.path).unlink()
     apply_repair(store, "run:r")

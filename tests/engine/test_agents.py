@@ -18,7 +18,7 @@ from stateline.contexts.context import ContextRequest
 from stateline.contexts.plan import ContextOptions
 from stateline.contexts.prepare import prepare
 from stateline.engine import step
-from stateline.engine.dependencies import Means
+from stateline.engine.dependencies import Dependencies
 from stateline.engine.record import Run
 from stateline.errors import ConflictError, DurabilityUnknownError, PlaybackMissError, StorageError, UnsafePathError
 from stateline.machine.decider.run import Replied
@@ -53,7 +53,7 @@ def machine(place: Path, stage: dict[str, Any], **more: Any) -> str:
 
 
 def play(store: Store, path: str, model: Scripted, **call: Any) -> Any:
-    return execute(store, Options(machine=path, run=RUN, call=Call(means=model.means, **call)))
+    return execute(store, Options(machine=path, run=RUN, call=Call(dependencies=model.dependencies, **call)))
 
 
 def chain(store: Store) -> list[Snapshot]:
@@ -92,16 +92,16 @@ def test_what_a_model_is_asked_is_the_context_with_what_the_call_lays_over_it(st
     model = Scripted(says("a"), says("b"), says("c"))
     stages = {name: agent(more={"default_next": way}) for name, way in (("x", "y"), ("y", "z"), ("z", "end"))}
     path = write_machine(tmp_path, {**stages, "end": END}, context="demo")
-    base = model.means(None)  # type: ignore[arg-type]  # it needs no run
+    base = model.dependencies(None)  # type: ignore[arg-type]  # it needs no run
 
-    def means(run: Run) -> Means:
+    def dependencies(run: Run) -> Dependencies:
         return {
             "x": base,
             "y": replace(base, system="other", settings={"temperature": 1.0}),
             "z": replace(base, developer=[]),
         }.get(run.state.tree.stage, base)
 
-    execute(store, Options(machine=path, run=RUN, call=Call(means=means)))
+    execute(store, Options(machine=path, run=RUN, call=Call(dependencies=dependencies)))
     said = [[(message["role"], message["content"]) for message in request.messages] for request in model.requests]
     assert said[0] == [("system", "S"), ("developer", "D"), ("user", "Go.")]
     assert said[1] == [("system", "other"), ("developer", "D"), ("user", "Go.")]
@@ -217,8 +217,8 @@ def test_no_more_tools_run_at_once_than_the_means_allow(store: Store, tmp_path: 
     write_tools(tmp_path, a=shell(alone))
     model = Scripted(calls(*[("a", {})] * 4), says("done"))
     path = machine(tmp_path, agent(tools=["a"]), tools="tools.json")
-    means = replace(model.means(None), jobs=1)  # type: ignore[arg-type]  # it needs no run
-    execute(store, Options(machine=path, run=RUN, call=Call(means=lambda run: means)))
+    dependencies = replace(model.dependencies(None), jobs=1)  # type: ignore[arg-type]  # it needs no run
+    execute(store, Options(machine=path, run=RUN, call=Call(dependencies=lambda run: dependencies)))
     assert [message["content"] for message in model.requests[1].messages[2:]] == [None] * 4
 
 
@@ -346,7 +346,7 @@ def test_that_nothing_was_sent_is_said_with_what_keeps_it_from_being_saved(store
 def test_a_failed_stage_is_asked_again_with_the_same_key_once_an_operator_says_so(store: Store, tmp_path: Path) -> None:
     model = Scripted(ModelFailed("model", "no"), says("yes"))
     play(store, machine(tmp_path, agent()), model)
-    done = resume(store, RUN, Call(means=model.means), retry=True)
+    done = resume(store, RUN, Call(dependencies=model.dependencies), retry=True)
     assert (done.status, done.output) == ("complete", "yes")
     assert model.requests[0].key == model.requests[1].key
 
@@ -369,8 +369,8 @@ def test_calls_that_a_limit_refused_are_performed_after_it_was_raised(store: Sto
     path = machine(tmp_path, agent(tools=["a"]), **bounded)
     assert play(store, path, model).error["bound"] == "max_tool_rounds"
     machine(tmp_path, agent(tools=["a"]), **bounded | {"bounds": {"max_tool_rounds": 2}})
-    execute(store, Options(machine=path, run=RUN, accept_change=True, call=Call(means=model.means)))
-    done = resume(store, RUN, Call(means=model.means), retry=True)
+    execute(store, Options(machine=path, run=RUN, accept_change=True, call=Call(dependencies=model.dependencies)))
+    done = resume(store, RUN, Call(dependencies=model.dependencies), retry=True)
     assert (done.status, len(model.requests), (tmp_path / "ran").read_text()) == ("complete", 3, "x\nx\n")
 
 
@@ -383,9 +383,11 @@ def test_calls_that_a_limit_refused_are_refused_to_the_model_when_the_changed_ma
     assert play(store, path, model).error["bound"] == "max_tool_rounds"
     write_tools(tmp_path, b=shell("echo x >> ran"))
     machine(tmp_path, agent(tools=["b"]), tools="tools.json")
-    changed = execute(store, Options(machine=path, run=RUN, accept_change=True, call=Call(means=model.means)))
+    changed = execute(
+        store, Options(machine=path, run=RUN, accept_change=True, call=Call(dependencies=model.dependencies))
+    )
     assert changed.status == "error"
-    done = resume(store, RUN, Call(means=model.means), retry=True)
+    done = resume(store, RUN, Call(dependencies=model.dependencies), retry=True)
     assert (done.status, done.output) == ("complete", "done")
     assert model.requests[2].messages[-1]["content"]["error"]["kind"] == "unknown_tool"
     assert (tmp_path / "ran").read_text() == "x\n", "only the call of the first round was performed"
@@ -394,8 +396,10 @@ def test_calls_that_a_limit_refused_are_refused_to_the_model_when_the_changed_ma
 def test_a_text_is_heard_while_it_arrives(store: Store, tmp_path: Path) -> None:
     heard: list[str] = []
     model = Scripted(says("Hello."))
-    means = replace(model.means(None), on_text=heard.append)  # type: ignore[arg-type]  # it needs no run
-    execute(store, Options(machine=machine(tmp_path, agent()), run=RUN, call=Call(means=lambda run: means)))
+    dependencies = replace(model.dependencies(None), on_text=heard.append)  # type: ignore[arg-type]  # it needs no run
+    execute(
+        store, Options(machine=machine(tmp_path, agent()), run=RUN, call=Call(dependencies=lambda run: dependencies))
+    )
     assert heard == ["Hello."]
 
 
@@ -403,8 +407,8 @@ def test_what_the_means_say_of_exchanges_is_in_the_event_of_each_reply(store: St
     write_tools(tmp_path, a=shell("echo 1"))
     model = Scripted(calls(("a", {})), ModelFailed("model", "no"), says("done"))
     path = machine(tmp_path, agent(tools=["a"], more={"retry": {"max_attempts": 2}}), tools="tools.json")
-    means = replace(model.means(None), exchanges=lambda: {"used": len(model.requests)})  # type: ignore[arg-type]
-    call = Call(means=lambda run: means, exchanges=lambda: {"used": 0})
+    dependencies = replace(model.dependencies(None), exchanges=lambda: {"used": len(model.requests)})  # type: ignore[arg-type]
+    call = Call(dependencies=lambda run: dependencies, exchanges=lambda: {"used": 0})
     execute(store, Options(machine=path, run=RUN, call=call))
     assert [(e.event["type"], e.event["exchanges"]["used"]) for e in chain(store)] == [
         ("started", 0),
@@ -434,8 +438,8 @@ def test_a_prompt_that_cannot_be_rendered_can_be_mended(store: Store, tmp_path: 
     failed = play(store, path, model)
     assert (failed.status, failed.error["kind"], model.requests) == ("error", "prompt", [])
     machine(tmp_path, agent("here"))
-    execute(store, Options(machine=path, run=RUN, accept_change=True, call=Call(means=model.means)))
-    assert resume(store, RUN, Call(means=model.means), retry=True).output == "done"
+    execute(store, Options(machine=path, run=RUN, accept_change=True, call=Call(dependencies=model.dependencies)))
+    assert resume(store, RUN, Call(dependencies=model.dependencies), retry=True).output == "done"
     assert model.requests[0].key
 
 
@@ -508,7 +512,7 @@ def test_a_reply_is_kept_though_deciding_on_it_breaks(
         patched.setattr(step, "advance", lambda m, s, e, f: broken() if isinstance(e, Replied) else advance(m, s, e, f))
         failed = play(store, path, model)
     assert (failed.status, failed.error["kind"]) == ("error", "internal")
-    done = resume(store, RUN, Call(means=model.means), retry=True)
+    done = resume(store, RUN, Call(dependencies=model.dependencies), retry=True)
     assert (done.status, done.output) == ("complete", "done")
     assert len(model.requests) == (2 if line.tool_calls else 1)
 

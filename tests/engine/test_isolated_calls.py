@@ -253,7 +253,7 @@ def test_isolated_calls_with_a_model_ask_and_end_as_one_does(tmp_path: Path) -> 
             code, count = 0, 0
             while code == 0 and count < 9:
                 store = Store(backend) if backend is not None else Store.open(where)
-                call = Call(one_turn=one_turn, means=model.means)
+                call = Call(one_turn=one_turn, dependencies=model.dependencies)
                 code, count = execute(store, Options(machine=str(path), run=RUN, call=call)).exit_code, count + 1
                 if not one_turn:
                     break

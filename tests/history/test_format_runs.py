@@ -37,8 +37,8 @@ from stateline.machine.decider.run import (
 )
 from stateline.machine.definition.check import Lookups, load
 from stateline.redaction.redactor import Redactor
-from stateline.service.create_run import Launch, launch, machine_scope, read_machinery
-from stateline.service.models import Exchanges
+from stateline.service.create_run import NewRunOptions, create_run, machine_scope, read_machine_file
+from stateline.service.model_setup import Exchanges
 from stateline.store.memory import MemoryBackend
 from stateline.store.store import Snapshot, Store
 
@@ -127,13 +127,13 @@ def test_the_page_has_the_members_that_the_code_has() -> None:
         (event_codec.ToolsPlace, "tools", "member of a run's `event`"),
         (event_codec.ContextPlace, "context", "member of a run's `event`"),
         (event_codec.Calls, "calls", "member of a run's `event`"),
-        (event_codec.CallAsked, "asked", "member of a run's `event`"),
-        (event_codec.CallTold, "call", "member of a run's `event`"),
+        (event_codec.CallRecord, "asked", "member of a run's `event`"),
+        (event_codec.CallEnd, "call", "member of a run's `event`"),
         (Exchanges, "exchanges", "member of a run's `event`"),
         (spec.Toolset, "toolset", "member of a spec"),
         (spec.Agent, "agent", "member of a stage"),
         (event_codec.Request, "waiting", "member of a run's `event`"),
-        (event_codec.Given, "answered", "member of a run's `event`"),
+        (event_codec.AnswerRecord, "answered", "member of a run's `event`"),
     ],
 )
 def test_the_page_has_the_inner_members_that_the_code_has(shape: Any, member: str, table: str) -> None:
@@ -210,7 +210,7 @@ def talk(memory: Store) -> list[Snapshot]:
     origin = loop.Origin(machine_path="/m.yaml", tools={"path": "/tools.json", "sha256": "0" * 64})
     scope = memory.scope("run:t")
     with scope.locked(1.0):
-        first = loop.begin(memory, machine, Started(), origin, loop.Given(manual=False))
+        first = loop.begin(memory, machine, Started(), origin, loop.StartFacts(manual=False))
         run = loop.start(scope, None, keep_machine(memory, data, "yaml", machine), first)
         run = step.apply(run, Asked())
         told = {"model": {"name": "m"}, "request": "0" * 64, "finish": "tool_calls", "usage": {"input": 1, "output": 2}}
@@ -235,7 +235,7 @@ def stopped(memory: Store) -> list[Snapshot]:
     scope = memory.scope("run:u")
     with scope.locked(1.0):
         origin = loop.Origin(machine_path="/m.yaml")
-        first = loop.begin(memory, machine, Started(), origin, loop.Given(manual=False))
+        first = loop.begin(memory, machine, Started(), origin, loop.StartFacts(manual=False))
         run = loop.start(scope, None, keep_machine(memory, data, "yaml", machine), first)
         step.apply(step.apply(run, Intended()), Unsent())
     return [*scope.walk()][::-1]
@@ -427,11 +427,11 @@ def test_contexts_have_the_members_of_the_page_and_no_other(memory: Store) -> No
 def test_a_machine_record_has_the_members_of_the_page_and_no_other(memory: Store, tmp_path: Path) -> None:
     path = tmp_path / "m.yaml"
     path.write_text(MACHINE)
-    machinery = read_machinery(str(path))
-    first, _ = launch(memory, Launch(run="one"), machinery)
-    launch(memory, Launch(run="two", force=True), machinery)
-    newest, oldest = machine_scope(memory, machinery).walk()
-    assert newest.scope == canonical.sha256(f"machine:{canonical.sha256(machinery.path.encode())}".encode())
+    machine_file = read_machine_file(str(path))
+    first, _ = create_run(memory, NewRunOptions(run="one"), machine_file)
+    create_run(memory, NewRunOptions(run="two", force=True), machine_file)
+    newest, oldest = machine_scope(memory, machine_file).walk()
+    assert newest.scope == canonical.sha256(f"machine:{canonical.sha256(machine_file.path.encode())}".encode())
     assert newest.state == {"machine": canonical.sha256(MACHINE.encode())}
     written = {f"event.{name}" for name in newest.event.keys() - {"durability"}} | newest.envelope.document().keys()
     assert members("member of a machine record").keys() <= written

@@ -39,9 +39,9 @@ def branches(place: Path, open_store: Callable[..., Store]) -> Snapshot:
     return newest
 
 
-def doubting(doubts: list[bool]) -> Carry:
+def doubting(lost_effect_events: list[bool]) -> Carry:
     def carry(content: Snapshot, newer_lost: bool) -> dict[str, object]:
-        doubts.append(newer_lost)
+        lost_effect_events.append(newer_lost)
         return carry_all(content, newer_lost)
 
     return carry  # type: ignore[return-value]
@@ -50,10 +50,10 @@ def doubting(doubts: list[bool]) -> Carry:
 def test_the_newest_work_goes_on_although_an_older_branch_is_longer(
     branches: Snapshot, place: Path, open_store: Callable[..., Store]
 ) -> None:
-    doubts: list[bool] = []
-    done = repair(open_store(place), carry=doubting(doubts))
+    lost_effect_events: list[bool] = []
+    done = repair(open_store(place), carry=doubting(lost_effect_events))
     assert done.ok
-    assert doubts == [True]
+    assert lost_effect_events == [True]
     head = open_store(place).scope(KEY).load()
     assert (head.state, head.envelope.prev_sha) == ({"new": "work"}, branches.sha256)
     assert any("set aside; the work that they record may have been repeated" in warning for warning in done.warnings)
@@ -71,7 +71,7 @@ def test_work_that_is_set_aside_and_newer_than_the_state_leaves_the_state_in_dou
         open_store(place).scope(KEY).save({"other": n})
     (scope_of(place) / naming.POINTER).write_bytes(pointer)
     (scope_of(place) / saved[0].path).unlink()
-    doubts: list[bool] = []
-    assert repair(open_store(place), carry=doubting(doubts)).ok
-    assert doubts == [True]
+    lost_effect_events: list[bool] = []
+    assert repair(open_store(place), carry=doubting(lost_effect_events)).ok
+    assert lost_effect_events == [True]
     assert open_store(place).scope(KEY).load().state == {"n": 3}

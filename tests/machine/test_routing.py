@@ -28,7 +28,7 @@ def succeed(spec: Machine, output: Json, facts: Facts = Facts(), **start: Any) -
     return advance(spec, advance(spec, None, Started(**start)).state, Succeeded(output=output), facts)
 
 
-def failure_of(state: RunState) -> tuple[str, str, str]:
+def failure_in(state: RunState) -> tuple[str, str, str]:
     assert state.status == "error"
     assert state.tree.error is not None
     return state.tree.error.kind, state.tree.error.stage, state.tree.resume
@@ -140,7 +140,7 @@ def test_a_mistake_in_set_or_routes_fails_the_stage_and_keeps_its_output_and_the
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
     spec = machine(stage, task("b"), state={"n": 0}, state_schema=schema)
     state = succeed(spec, {"fine": True}).state
-    assert failure_of(state) == (kind, "a", "settling")
+    assert failure_in(state) == (kind, "a", "settling")
     assert (state.outputs, state.state, state.edges) == ({"a": {"fine": True}}, {"n": 0}, {})
 
     spec = replace(spec, stages={**spec.stages, "a": replace(stage, error_next="b")})
@@ -180,7 +180,7 @@ def test_a_state_that_grows_deeper_than_can_be_kept_fails_the_stage_not_the_save
     for _ in range(200):
         if state.status == "running":
             state = advance(spec, state, Succeeded(output=None)).state
-    assert failure_of(state) == ("set", "a", "settling")
+    assert failure_in(state) == ("set", "a", "settling")
     # The run's state holds the user's one level deep, and must itself be at most DEPTH deep.
     assert canonical.encode({"state": state.state})
     with pytest.raises(InvalidValueError):

@@ -44,7 +44,7 @@ class Scripted:
         return answer
 
 
-class Answering:
+class ModelRecord:
     """A model whose reply follows from the request."""
 
     def __init__(self, answer: Callable[[Request], str] = lambda request: f"to {request.messages[-1]['content']}"):

@@ -15,7 +15,7 @@ from stateline.contexts.context import ContextRequest
 from stateline.errors import RequestError
 from stateline.model.recordings.playback import MODES
 from stateline.service.execute import Call, Options, execute, resume
-from stateline.service.models import ModelOptions, Models
+from stateline.service.model_setup import ModelOptions, Models
 from stateline.service.outcome import Outcome
 from stateline.service.run import RunOptions, run
 
@@ -27,7 +27,7 @@ END: dict[str, Any] = {"end": {}}
 def call(store: Store, one_turn: bool = False, **models: Any) -> Call:
     """A call with the models that its flags mean."""
     voice = Models(store, ModelOptions(**models), environ={})
-    return Call(one_turn=one_turn, means=voice.means, exchanges=voice.begin, closing=voice.closing)
+    return Call(one_turn=one_turn, dependencies=voice.dependencies, exchanges=voice.begin, closing=voice.closing)
 
 
 def told(store: Store, id: str = "r") -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model.recorded import Answering, ask, put, talk
+from model.recorded import ModelRecord, ask, put, talk
 
 from stateline.errors import InvalidValueError, NotFoundError, PlaybackMissError, RequestError, UsageError
 from stateline.model.protocol import Request
@@ -18,7 +18,7 @@ from stateline.redaction.redactor import Redactor
 
 def record(directory: Path, requests: list[Request]) -> list[str]:
     """Record a conversation; what was said."""
-    recorder = Recorder(Answering(), directory)
+    recorder = Recorder(ModelRecord(), directory)
     return [recorder.reply(request).content for request in requests]
 
 
@@ -340,7 +340,7 @@ def test_a_secret_in_the_request_is_masked_before_it_is_compared(tmp_path: Path)
         return redactor.redact(value)[0]
 
     request = ask("use sk-live-0123456789")
-    Recorder(Answering(lambda _: "ok"), tmp_path / "rec", mask).reply(request)
+    Recorder(ModelRecord(lambda _: "ok"), tmp_path / "rec", mask).reply(request)
     assert Playback(tmp_path / "rec", "strict", mask=mask).reply(request).content == "ok"
     with pytest.raises(PlaybackMissError) as missed:
         Playback(tmp_path / "rec", "strict", mask=mask).reply(ask("drop sk-live-0123456789"))

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model.recorded import Answering, Scripted, ask, put, talk
+from model.recorded import ModelRecord, Scripted, ask, put, talk
 
 from stateline.errors import (
     InvalidValueError,
@@ -128,7 +128,7 @@ def test_a_file_holds_nothing_that_acts_on_a_terminal(tmp_path: Path) -> None:
 def test_the_directory_is_made_for_its_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        Recorder(Answering(), tmp_path / "a" / "rec").reply(ask("x"))
+        Recorder(ModelRecord(), tmp_path / "a" / "rec").reply(ask("x"))
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
@@ -141,7 +141,7 @@ def test_recording_goes_on_after_the_highest_number_and_never_over_a_file(tmp_pa
     for number in (3, 9999):
         put(tmp_path / "rec", number, ask(f"old {number}"))
     before = {path.name: path.read_bytes() for path in (tmp_path / "rec").iterdir()}
-    recorder = Recorder(Answering(), tmp_path / "rec")
+    recorder = Recorder(ModelRecord(), tmp_path / "rec")
     recorder.reply(ask("new"))
     recorder.reply(ask("newer"))
     assert recorder.used == [10000, 10001]
@@ -156,7 +156,7 @@ def test_what_the_model_says_is_heard_while_it_is_recorded(tmp_path: Path) -> No
 
 
 def test_nothing_is_touched_before_the_first_request(tmp_path: Path) -> None:
-    Recorder(Answering(), tmp_path / "rec")
+    Recorder(ModelRecord(), tmp_path / "rec")
     check_place(tmp_path / "rec")
     assert not (tmp_path / "rec").exists()
 
@@ -206,7 +206,7 @@ def test_a_directory_that_others_may_write_to_is_refused_before_anything_is_sent
     place = tmp_path / "rec"
     place.mkdir()
     place.chmod(mode)
-    model = Answering()
+    model = ModelRecord()
     with pytest.raises(UnsafePathError, match="others may use it; nothing was recorded or sent") as refused:
         Recorder(model, place).reply(ask("x"))
     assert f"chmod go-w {place}" in refused.value.hint
@@ -218,7 +218,7 @@ def test_a_directory_that_others_may_write_to_is_refused_before_anything_is_sent
 
 def test_a_directory_that_others_may_only_look_at_is_good_enough(tmp_path: Path) -> None:
     (tmp_path / "rec").mkdir(mode=0o755)
-    Recorder(Answering(), tmp_path / "rec").reply(ask("x"))
+    Recorder(ModelRecord(), tmp_path / "rec").reply(ask("x"))
     assert len(read_exchanges(tmp_path / "rec")) == 1
 
 
@@ -226,7 +226,7 @@ def test_a_symlink_a_file_and_what_lies_below_a_file_are_no_directories_to_recor
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "real")
     (tmp_path / "file").write_text("mine")
-    model = Answering()
+    model = ModelRecord()
     for name, error in (
         ("link", UnsafePathError),
         ("link/", UnsafePathError),
@@ -248,7 +248,7 @@ def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rec").mkdir(mode=0o700)
     os.chown(tmp_path / "rec", 12345, 12345)
     with pytest.raises(UnsafePathError, match="belongs to user 12345"):
-        Recorder(Answering(), tmp_path / "rec").reply(ask("x"))
+        Recorder(ModelRecord(), tmp_path / "rec").reply(ask("x"))
 
 
 def deep(levels: int) -> Any:
@@ -259,7 +259,7 @@ def deep(levels: int) -> Any:
 
 
 def test_a_request_that_could_not_be_read_again_is_refused_before_it_is_sent(tmp_path: Path) -> None:
-    model = Answering()
+    model = ModelRecord()
     too_large = ask("a" * LIMIT)
     for request in (
         ask("\ud800"),
@@ -346,7 +346,7 @@ class Linkless(Filesystem):
 def test_without_hard_links_no_file_is_written_over_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "default_fs", Linkless)
 
-    class Racing(Answering):
+    class Racing(ModelRecord):
         def reply(self, request: Request, told: Any = None) -> Reply:
             put(tmp_path / "rec", 1, ask("somebody else's"))
             return super().reply(request, told)
@@ -358,7 +358,7 @@ def test_without_hard_links_no_file_is_written_over_either(tmp_path: Path, monke
 
 
 def test_the_number_that_somebody_took_meanwhile_is_left_to_them(tmp_path: Path) -> None:
-    class Racing(Answering):
+    class Racing(ModelRecord):
         def reply(self, request: Request, told: Any = None) -> Reply:
             for number in (1, 2):
                 put(tmp_path / "rec", number, ask(f"theirs {number}"))
@@ -453,7 +453,7 @@ def test_what_cannot_be_understood_does_not_keep_a_call_from_being_recorded(tmp_
     (tmp_path / "rec").mkdir(mode=0o700)
     (tmp_path / "rec" / "0001.json").write_text("torn")
     (tmp_path / "rec" / "0002.json").write_text("{}")
-    recorder = Recorder(Answering(), tmp_path / "rec", used=[])
+    recorder = Recorder(ModelRecord(), tmp_path / "rec", used=[])
     recorder.reply(ask("x", key="k"))
     assert recorder.used == [3]
 
@@ -462,7 +462,7 @@ def test_what_cannot_be_understood_does_not_keep_a_call_from_being_recorded(tmp_
 def test_what_no_playback_would_open_is_refused_before_anything_is_sent(
     tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
-    place, model = tmp_path / "rec", Answering()
+    place, model = tmp_path / "rec", ModelRecord()
     recorder = Recorder(model, place)
     recorder.reply(ask("x"))
     make(place / "0007.json")
@@ -487,7 +487,7 @@ def test_exchanges_come_in_the_order_of_their_numbers_and_not_of_their_names(tmp
 
 
 def test_twelve_turns_are_read_in_the_order_in_which_they_were_recorded(tmp_path: Path) -> None:
-    recorder = Recorder(Answering(), tmp_path / "rec")
+    recorder = Recorder(ModelRecord(), tmp_path / "rec")
     replies = [recorder.reply(request) for request in talk(12)]
     assert [exchange.reply for exchange in read_exchanges(tmp_path / "rec")] == replies
 
@@ -518,7 +518,7 @@ def test_a_number_that_is_spelt_otherwise_is_refused_so_that_no_turn_is_missed(t
         read_exchanges(tmp_path / "rec")
     assert name in refused.value.message
     (tmp_path / "rec").chmod(0o700)
-    model = Answering()
+    model = ModelRecord()
     with pytest.raises(RequestError, match="not named like an exchange"):
         Recorder(model, tmp_path / "rec").reply(ask("y"))
     assert model.calls == 0
@@ -640,7 +640,7 @@ def test_a_place_that_cannot_be_used_is_found_out_before_anything_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     monkeypatch.setattr(recording, "default_fs", lambda: Failing(call, errno.EACCES))
-    model = Answering()
+    model = ModelRecord()
     with pytest.raises(StorageError, match="Permission denied; nothing was sent to the model"):
         Recorder(model, tmp_path / "rec").reply(ask("x"))
     assert model.calls == 0

@@ -15,7 +15,7 @@ from stateline.errors import IntegrityError
 from stateline.model.protocol import Reply, Request
 from stateline.model.recordings.recording import Recorder
 from stateline.service.execute import Call, Options, execute, resume
-from stateline.service.models import ModelOptions, Models
+from stateline.service.model_setup import ModelOptions, Models
 
 TURNS = 300
 
@@ -47,7 +47,7 @@ def recorded(place: Path, text: str, count: int = 10) -> str:
 
 def call(store: Store, one_turn: bool = False, **said: Any) -> Call:
     models = Models(store, ModelOptions(**said))
-    return Call(one_turn=one_turn, means=models.means, exchanges=models.begin, closing=models.closing)
+    return Call(one_turn=one_turn, dependencies=models.dependencies, exchanges=models.begin, closing=models.closing)
 
 
 @pytest.mark.parametrize(("text", "stale"), [("Go.", []), ("Go on.", [[1, TURNS]])])

@@ -270,7 +270,7 @@ def test_a_model_performs_what_a_run_waited_for_and_leaves_standard_input_alone(
 
     request = begin(store, path).waiting["requestId"]
     model = Scripted(calls(("search", {"q": "x"})), says("done"))
-    options = Options(machine=path, run=RUN, call=Call(means=model.means, stdin=unread))
+    options = Options(machine=path, run=RUN, call=Call(dependencies=model.dependencies, stdin=unread))
     plan = plan_execute(store, options)
     assert (plan.action, plan.exit) == ("advance", 0)
     assert plan.effects == [{"type": "model", "stage": "think", "model": "scripted/one", "repeatable": True}]
@@ -280,7 +280,9 @@ def test_a_model_performs_what_a_run_waited_for_and_leaves_standard_input_alone(
 
 def test_without_its_model_a_run_waits_for_whoever_calls_next(store: Store, path: str) -> None:
     model = Scripted(calls(("search", {"q": "x"})), says("never said"))
-    first = execute(store, Options(machine=path, run=RUN, call=Call(input="it", means=model.means, one_turn=True)))
+    first = execute(
+        store, Options(machine=path, run=RUN, call=Call(input="it", dependencies=model.dependencies, one_turn=True))
+    )
     assert (first.status, first.exit_code) == ("advanced", 0)
     key = store.scope(f"run:{RUN}").load().event["effect"]["key"]
     waits = resume(store, RUN, Call())
@@ -295,7 +297,7 @@ def test_a_model_call_that_must_not_be_repeated_says_so_first_also_where_the_run
     path = write_machine(tmp_path, {"think": {"agent": {"prompt": "?"}, "repeatable": False}})
     execute(store, Options(machine=path, run=RUN))
     model = Scripted(says("done"))
-    assert resume(store, RUN, Call(means=model.means)).output == "done"
+    assert resume(store, RUN, Call(dependencies=model.dependencies)).output == "done"
     assert events(store) == ["started", "intended", "replied"]
 
 
@@ -321,7 +323,7 @@ def test_a_plan_says_how_the_call_then_exits(path: str, one_turn: bool, modelled
         elif said is not None:
             continue
         model = Scripted(says("done"))
-        words: dict[str, Any] = {"means": model.means} if modelled else {}
+        words: dict[str, Any] = {"dependencies": model.dependencies} if modelled else {}
         if said is not None:
             words["input"] = said
         options = Options(machine=path, run=RUN, call=Call(one_turn=one_turn, **words))

@@ -94,7 +94,7 @@ def test_whoever_comes_second_to_derive_restores(store: Store, backend: Raced) -
     backend.other = lambda: prepare(store, context(system="first"))
     second = prepare(store, context(system="second"))
     head = store.scope("context:demo").load()
-    assert (second.action, second.seq, head.seq) == ("restore", 0, 0)
+    assert (second.action, second.head.seq, head.seq) == ("restore", 0, 0)
     assert head.envelope.state["prompts"]["system"] == "first"
     assert head.envelope.state["refinements"] == {"count": 0, "last": None}
     assert "--system" in second.warnings[0]

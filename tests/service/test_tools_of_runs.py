@@ -47,7 +47,7 @@ def scope(store: Store) -> Scope:
 
 
 def call(model: Scripted, **more: Any) -> Call:
-    return Call(means=model.means, one_turn=True, **more)
+    return Call(dependencies=model.dependencies, one_turn=True, **more)
 
 
 def test_the_tools_are_kept_with_the_machine_and_their_place_with_the_event(
@@ -92,7 +92,7 @@ def test_a_run_that_is_resumed_by_its_id_goes_by_the_tools_it_began_with(
     model = Scripted(calls(("a", {})), calls(("a", {})), says("done"))
     execute(store, Options(machine=path, run=RUN, call=call(model)))
     (tmp_path / "tools.json").unlink()
-    resume(store, RUN, Call(means=model.means))
+    resume(store, RUN, Call(dependencies=model.dependencies))
     assert [message["content"] for message in model.requests[2].messages if message["role"] == "tool"] == [1, 1]
 
 
@@ -136,7 +136,7 @@ def test_a_machine_and_its_tools_can_be_moved(store: Store, path: str, tmp_path:
     for name in ("m.json", "tools.json"):
         (tmp_path / name).rename(moved / name)
     model = Scripted(calls(("a", {})), says("done"))
-    done = execute(store, Options(machine=str(moved / "m.json"), run=RUN, call=Call(means=model.means)))
+    done = execute(store, Options(machine=str(moved / "m.json"), run=RUN, call=Call(dependencies=model.dependencies)))
     assert done.status == "complete"
     assert scope(store).load().event["tools"]["path"] == str(moved / "tools.json")
 
@@ -165,14 +165,14 @@ def begun(store: Store, path: str) -> Scripted:
 
     model = Scripted(calls(("a", {}), ("a", {"x": 1})), says("done"))
     with pytest.raises(Stopped):
-        execute(store, Options(machine=path, run=RUN, call=Call(means=model.means, watch=watch)))
+        execute(store, Options(machine=path, run=RUN, call=Call(dependencies=model.dependencies, watch=watch)))
     assert scope(store).load().state["tree"]["phase"] == "calling"
     return model
 
 
 def test_a_round_goes_on_where_it_stands(store: Store, path: str) -> None:
     model = begun(store, path)
-    assert resume(store, RUN, Call(means=model.means)).output == "done"
+    assert resume(store, RUN, Call(dependencies=model.dependencies)).output == "done"
     assert len(model.requests) == 2
 
 
@@ -195,7 +195,7 @@ def test_what_the_engine_relies_on_is_demanded_before_any_tool_runs(store: Store
     model = begun(store, path)
     forge(store, change)
     with pytest.raises(IntegrityError) as caught:
-        resume(store, RUN, Call(means=model.means))
+        resume(store, RUN, Call(dependencies=model.dependencies))
     assert caught.value.finding == "malformed"
 
 
@@ -204,14 +204,14 @@ def test_calls_that_may_have_been_performed_in_lost_snapshots_wait_for_word(
 ) -> None:
     model = begun(store, path)
     forge(store, lambda state, event: event["calls"].update(doubtful=True))
-    plan = plan_execute(store, Options(machine=path, run=RUN, call=Call(means=model.means)))
+    plan = plan_execute(store, Options(machine=path, run=RUN, call=Call(dependencies=model.dependencies)))
     assert (plan.exit, plan.effects) == (3, [])
-    waits = resume(store, RUN, Call(means=model.means))
+    waits = resume(store, RUN, Call(dependencies=model.dependencies))
     assert (waits.exit_code, waits.waiting["kind"], waits.waiting["call"]) == (3, "unknown_outcome", "c0")
     assert "lost" in waits.waiting["message"]
-    again = resume(store, RUN, Call(means=model.means, input=7))
+    again = resume(store, RUN, Call(dependencies=model.dependencies, input=7))
     assert (again.exit_code, again.waiting["call"]) == (3, "c1")
-    done = resume(store, RUN, Call(means=model.means), retry=True)
+    done = resume(store, RUN, Call(dependencies=model.dependencies), retry=True)
     assert done.status == "complete"
     assert [message["content"] for message in model.requests[1].messages if message["role"] == "tool"] == [7, 1]
     assert "doubtful" not in json.dumps(scope(store).load().event)
@@ -229,7 +229,7 @@ def test_a_repeatable_tool_is_never_in_doubt(store: Store, tmp_path: Path) -> No
     write_tools(tmp_path, a=shell("echo 1", repeatable=True))
     model = begun(store, machine(tmp_path))
     forge(store, lambda state, event: event["calls"].update(doubtful=True))
-    assert resume(store, RUN, Call(means=model.means)).status == "complete"
+    assert resume(store, RUN, Call(dependencies=model.dependencies)).status == "complete"
 
 
 def test_calls_whose_newer_snapshots_a_repair_declared_lost_wait_for_word(tmp_path: Path) -> None:
@@ -244,9 +244,9 @@ def test_calls_whose_newer_snapshots_a_repair_declared_lost_wait_for_word(tmp_pa
     store = Store.open(tmp_path / "s", durability="fast")
     apply_repair(store, None)
     assert scope(store).load().event["calls"]["doubtful"] is True
-    waits = resume(store, RUN, Call(means=model.means))
+    waits = resume(store, RUN, Call(dependencies=model.dependencies))
     assert (waits.exit_code, waits.waiting["tool"]) == (3, "a")
     assert (tmp_path / "ran").read_text() == "x\n"
-    assert resume(store, RUN, Call(means=model.means, input=5)).status == "complete"
+    assert resume(store, RUN, Call(dependencies=model.dependencies, input=5)).status == "complete"
     assert (tmp_path / "ran").read_text() == "x\n"
     assert [message["content"] for message in model.requests[-1].messages if message["role"] == "tool"] == [5]

@@ -25,7 +25,7 @@ from stateline.bundle.envelope import Pointer
 from stateline.contexts.context import ContextRequest
 from stateline.contexts.plan import ContextOptions
 from stateline.contexts.prepare import prepare as prepare_context
-from stateline.engine.dependencies import Means
+from stateline.engine.dependencies import Dependencies
 from stateline.errors import ConflictError
 from stateline.model.protocol import Reply, Request, Told, ToolCall
 from stateline.repair.quarantine import LocalQuarantine, quarantine_for
@@ -282,7 +282,7 @@ def _converse(place: Place, *, one_turn: bool = False) -> Outcome:
     path = place.root / "talk.json"
     path.write_text(json.dumps({"stateline": 1, "name": "talk", "tools": "tools.json", "stages": stages}))
     # One call at a time, so that the scenario is the same each time it is told.
-    call = Call(one_turn=one_turn, means=lambda run: Means(model=_Talker(), name="told/one", jobs=1))
+    call = Call(one_turn=one_turn, dependencies=lambda run: Dependencies(model=_Talker(), name="told/one", jobs=1))
     return execute(place.open(), Options(machine=str(path), run="scenario", call=call))
 
 

@@ -75,7 +75,7 @@ def execute(
     """
     from stateline.service.execute import Call, Options
     from stateline.service.execute import execute as verb
-    from stateline.service.models import Models
+    from stateline.service.model_setup import Models
 
     said = settings(ctx)
     store = said.store()
@@ -95,7 +95,7 @@ def execute(
             wait=said.patience,
             watch=watcher(said),
             input_format=input_format(input_format_word),
-            means=models.means,
+            dependencies=models.dependencies,
             exchanges=models.begin,
             closing=models.closing,
         ),
@@ -135,7 +135,7 @@ def resume(
     """Go on with a run, from the machine that the store keeps: to its end, or (-i) by one turn."""
     from stateline.service.execute import Call
     from stateline.service.execute import resume as verb
-    from stateline.service.models import Models
+    from stateline.service.model_setup import Models
 
     said = settings(ctx)
     store = said.store()
@@ -148,7 +148,7 @@ def resume(
         wait=said.patience,
         watch=watcher(said),
         input_format=input_format(input_format_word),
-        means=models.means,
+        dependencies=models.dependencies,
         exchanges=models.begin,
         closing=models.closing,
     )

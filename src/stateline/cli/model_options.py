@@ -13,7 +13,7 @@ from stateline.cli.output import at_the_end_of_typing, is_terminal, plain, type_
 from stateline.errors import UsageError
 
 if TYPE_CHECKING:
-    from stateline.service.models import ModelOptions
+    from stateline.service.model_setup import ModelOptions
 
 Model = Annotated[
     str | None,
@@ -61,7 +61,7 @@ def model_options(
     said: Settings, asked: tuple[str | None, str | None], record: str | None, playback: str | None, mode: str | None
 ) -> ModelOptions:
     """What the flags of a call say about models; ``asked`` is the model and its base URL."""
-    from stateline.service.models import ModelOptions
+    from stateline.service.model_setup import ModelOptions
 
     model, base_url = asked
     return ModelOptions(

@@ -308,12 +308,12 @@ def pairs(words: list[str] | None, option: str, *, parsed: bool) -> dict[str, An
 def _json_or_text(data: bytes, text: str, what: str) -> Any:
     from stateline.bundle import canonical
     from stateline.errors import InvalidValueError
-    from stateline.service.answers import reads_as_json
+    from stateline.service.answers import is_lenient_json
 
     try:
         return canonical.parse(data, what=what)
     except InvalidValueError as error:
-        if reads_as_json(data):
+        if is_lenient_json(data):
             raise UsageError(f"{error.message}; nothing was changed", hint=error.hint) from None
         if data.lstrip()[:1] in (b"{", b"["):
             # Nobody writes that by chance: kept as text, the mistake would be found by whoever reads the setting.

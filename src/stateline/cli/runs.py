@@ -19,11 +19,11 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 def list_runs(ctx: typer.Context) -> int:
     """List all runs, the one used last first."""
-    from stateline.service.runs import listing
+    from stateline.service.runs import list_runs as verb
 
     said = settings(ctx)
     store = said.store()
-    rows, unread = listing(store)
+    rows, unread = verb(store)
     findings = [found.finding() for found in unread]
     warn(said, store.warnings)
     columns = ["run", "machine", "status", "stage", "turn", "updated_at"]

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
-from stateline.engine.dependencies import Means
-from stateline.engine.event_codec import Cost, Tokens, reserves
+from stateline.engine.dependencies import Dependencies
+from stateline.engine.event_codec import Cost, Tokens, counts_call_first
 from stateline.engine.record import Run, facts_of
 from stateline.engine.step import EventContext, stage_of
 from stateline.errors import InvalidValueError
@@ -35,10 +35,10 @@ UNSAID = (
 """What is told, once a call of the program, where a bound of tokens goes by an estimate."""
 
 
-def request_of(run: Run, means: Means) -> Request:
+def request_of(run: Run, dependencies: Dependencies) -> Request:
     """What a model is asked at the stage where the run stands. Raises ``InvalidValueError`` for settings or prompts of this
     call that format 1 cannot hold."""
-    stage, facts, effect = stage_of(run), _overlaid(facts_of(run), means), run.event.get("effect") or {}
+    stage, facts, effect = stage_of(run), _with_overrides(facts_of(run), dependencies), run.event.get("effect") or {}
     agent = stage.agent
     asked: dict[str, Any] = {
         "messages": agents.messages(run.state, facts),
@@ -48,7 +48,7 @@ def request_of(run: Run, means: Means) -> Request:
     # As it is stored, to the order of keys: what this call made itself and what it read must be the same to a model.
     asked = canonical.decode(canonical.encode(asked, depth=canonical.FILE_DEPTH))
     return Request(
-        model=means.name,
+        model=dependencies.name,
         messages=asked["messages"],
         tools=tools_of(run),
         settings=asked["settings"],
@@ -58,7 +58,7 @@ def request_of(run: Run, means: Means) -> Request:
         timeout=stage.timeout,
         left=_left(run, facts),
         repeatable=stage.repeatable,
-        single=reserves(run),
+        single=counts_call_first(run),
     )
 
 
@@ -80,7 +80,7 @@ def tools_of(run: Run) -> list[ToolSpec]:
     ]
 
 
-def ask(run: Run, means: Means, *, again: bool = False) -> EventContext:
+def ask(run: Run, dependencies: Dependencies, *, again: bool = False) -> EventContext:
     """Call the model once, and say what came of it; how it is decided on is the caller's. ``again``: where calls are
     counted before they are made, one whose answer was lost on its way is told as lost, and no failure yet.
 
@@ -89,36 +89,36 @@ def ask(run: Run, means: Means, *, again: bool = False) -> EventContext:
     before anything was sent and is no failure of the stage, such as a recording that is missing.
     """
     began = time.monotonic()
-    told: dict[str, Json] = {"model": _named(run, means)}
+    told: dict[str, Json] = {"model": _named(run, dependencies)}
     interrupted, spent = None, Spent()
     try:
-        request = request_of(run, means)
+        request = request_of(run, dependencies)
         told["request"] = request.digest()
-        outcome, interrupted = _wait(means.model, request, means.on_text)
+        outcome, interrupted = _wait(dependencies.model, request, dependencies.on_text)
         if isinstance(outcome, BaseException):
             raise outcome
         event, spent = _replied(outcome)
-        told |= _said_of(run, outcome)
+        told |= _reply_members(run, outcome)
     except ModelFailed as failed:
-        lost = again and failed.again and reserves(run)
+        lost = again and failed.again and counts_call_first(run)
         event = Lost(message=failed.message) if lost else _failed(failed)
         spent = failed.spent
         if spent.usage is not None:
             told["usage"] = msgspec.to_builtins(spent.usage)
     except InvalidValueError as refused:  # of the digest: nothing was sent
         event = Failed(kind="model", message=f"the request cannot be made: {refused.message}", hint=refused.hint)
-    if means.exchanges is not None:
-        told["exchanges"] = means.exchanges()
+    if dependencies.exchanges is not None:
+        told["exchanges"] = dependencies.exchanges()
     tokens = _tokens(spent)
     if run.machine.bounds.max_tokens and (unsaid := spent.calls - (spent.usage is not None)) > 0:
         more = Tokens(unsaid * len(canonical.encode(request.document(), depth=canonical.FILE_DEPTH)), spent.came)
         tokens = Tokens(tokens.input + more.input, tokens.output + more.output)
         told["estimated"] = msgspec.to_builtins(more)
-        if means.warn is not None:
-            means.warn(UNSAID)
+        if dependencies.warn is not None:
+            dependencies.warn(UNSAID)
     calls = 0 if isinstance(event, Lost) else spent.calls  # a lost one stays counted as it is
     cost = Cost(llm_calls=calls, tokens=tokens, seconds=time.monotonic() - began)
-    return EventContext(event=event, cost=cost, means=means, told=told, interrupted=interrupted)
+    return EventContext(event=event, cost=cost, dependencies=dependencies, told=told, interrupted=interrupted)
 
 
 def _failed(failed: ModelFailed) -> Failed | Lost:
@@ -135,29 +135,31 @@ def _tokens(spent: Spent) -> Tokens:
     return Tokens() if spent.usage is None else Tokens(spent.usage.input, spent.usage.output)
 
 
-def _overlaid(facts: Facts, means: Means) -> Facts:
+def _with_overrides(facts: Facts, dependencies: Dependencies) -> Facts:
     """``facts`` with what this call says laid over the context."""
     context = facts.context or {}
     prompts = dict(context.get("prompts") or {})
-    if means.system is not None:
-        prompts["system"] = means.system
-    if means.developer is not None:
-        prompts["developer"] = means.developer
-    stored = {name: value for name, value in (context.get("settings") or {}).items() if name not in means.settings}
-    settings = {**stored, **{name: value for name, value in means.settings.items() if value is not None}}
+    if dependencies.system is not None:
+        prompts["system"] = dependencies.system
+    if dependencies.developer is not None:
+        prompts["developer"] = dependencies.developer
+    stored = {
+        name: value for name, value in (context.get("settings") or {}).items() if name not in dependencies.settings
+    }
+    settings = {**stored, **{name: value for name, value in dependencies.settings.items() if value is not None}}
     return replace(facts, context={"prompts": prompts, "settings": settings})
 
 
-def _named(run: Run, means: Means) -> dict[str, Json]:
+def _named(run: Run, dependencies: Dependencies) -> dict[str, Json]:
     """The model as the event names it, with the settings that this call laid over the context's."""
     redact = run.scope.store.redactor.redact
-    named: dict[str, Json] = {"name": redact(means.name)[0]}
-    if means.settings:
-        named["settings"] = redact(means.settings)[0]
+    named: dict[str, Json] = {"name": redact(dependencies.name)[0]}
+    if dependencies.settings:
+        named["settings"] = redact(dependencies.settings)[0]
     return named
 
 
-def _said_of(run: Run, reply: Reply) -> dict[str, Json]:
+def _reply_members(run: Run, reply: Reply) -> dict[str, Json]:
     said: dict[str, Json] = {"finish": reply.finish}
     if reply.model:
         said["answered_by"] = run.scope.store.redactor.redact(reply.model)[0]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stateline.bundle.canonical import Json
-from stateline.engine.dependencies import Means
+from stateline.engine.dependencies import Dependencies
 from stateline.engine.effects import require_real_run
 from stateline.engine.event_codec import Cost
 from stateline.engine.record import Run, read_run
@@ -44,39 +44,39 @@ class _End(msgspec.Struct, frozen=True):
     error: Any = None
 
 
-def perform_calls(run: Run, watch: Watch, means: Means) -> Run:
+def perform_calls(run: Run, watch: Watch, dependencies: Dependencies) -> Run:
     """The run after the pending tool calls that are not done; none of them must be in doubt. To be called inside a
     shield and under the scope's lock.
 
     Raises ``Interrupted`` when a signal ended them; what was finished by then is saved, and where it cannot be, the
     error says so instead and shows it.
     """
-    require_real_run(run, means)
+    require_real_run(run, dependencies)
     watch(run, "calls")
     unkept: list[_End] = []
     todo = [call for call in run.state.tree.pending if call["status"] != "done"]
-    crew = ToolWorkers(min(max(means.jobs, 1), len(todo)))
+    crew = ToolWorkers(min(max(dependencies.jobs, 1), len(todo)))
     try:
         intended = once(run)
         if intended:
-            run = apply(run, CallsIntended(ids=intended), means)
+            run = apply(run, CallsIntended(ids=intended), dependencies)
         crew.begin([(call["id"], _tool_run(run, call)) for call in todo])
         since = time.monotonic()
         while crew.left:
             unkept = [crew.ended()]
-            run, since = _keep(run, unkept[0], means, since)
+            run, since = _keep(run, unkept[0], dependencies, since)
         return run
     except BaseException as error:
         crew.stop()
         # Nobody knows whether that result is kept, so it is looked at again; any other error says what it was.
         again = unkept if isinstance(error, DurabilityUnknownError) else []
-        _keep_rest(_as_stored(run) if again else run, [*again, *crew.rest()], means, error)
+        _save_rest(_reloaded(run) if again else run, [*again, *crew.rest()], dependencies, error)
         raise
     finally:
         crew.stop()
 
 
-def _keep(run: Run, end: _End, means: Means, since: float) -> tuple[Run, float]:
+def _keep(run: Run, end: _End, dependencies: Dependencies, since: float) -> tuple[Run, float]:
     """The run with that result saved, and the time [monotonic s] up to which activity has been metered. Calls that run
     together take their time together."""
     if end.error is not None:
@@ -85,21 +85,21 @@ def _keep(run: Run, end: _End, means: Means, since: float) -> tuple[Run, float]:
         return run, since
     now = time.monotonic()
     event = CallEnded(id=end.id, result=end.result)
-    return take(run, EventContext(event=event, cost=Cost(seconds=now - since), means=means)), now
+    return take(run, EventContext(event=event, cost=Cost(seconds=now - since), dependencies=dependencies)), now
 
 
-def _keep_rest(run: Run, ends: list[_End], means: Means, error: BaseException) -> None:
+def _save_rest(run: Run, ends: list[_End], dependencies: Dependencies, error: BaseException) -> None:
     """Save what was finished of ``ends``. What cannot be saved exists nowhere else, so it is told: by ``error``, or by
     an error that is raised from it if it cannot say so itself."""
     since = time.monotonic()
     untold: list[StatelineError] = []
     for end in ends:
         try:
-            if _is_awaited(run, end.id):
-                run, since = _keep(run, end, means, since)
+            if _is_pending(run, end.id):
+                run, since = _keep(run, end, dependencies, since)
         except StatelineError as another:
             untold.append(another)
-            run = _as_stored(run)
+            run = _reloaded(run)
         except Exception as another:  # noqa: BLE001 (of a tool's thread: the first error is the one that is raised)
             if isinstance(error, StatelineError):
                 add_to(error, str(another))
@@ -113,12 +113,12 @@ def _keep_rest(run: Run, ends: list[_End], means: Means, error: BaseException) -
         raise teller from error
 
 
-def _is_awaited(run: Run, identity: str) -> bool:
+def _is_pending(run: Run, identity: str) -> bool:
     """Whether the call's result is not kept yet."""
     return any(call["id"] == identity and call["status"] != "done" for call in run.state.tree.pending)
 
 
-def _as_stored(run: Run) -> Run:
+def _reloaded(run: Run) -> Run:
     """The run at its head, which may have moved by a save that ended badly; as it is if that cannot be read."""
     try:
         return read_run(run.scope.store, run.scope, run.scope.load())

@@ -13,7 +13,7 @@ JOBS = 8
 """How many tool calls of one reply run at the same time, if the caller does not say."""
 
 
-class Means(msgspec.Struct, frozen=True, kw_only=True):
+class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
     """What performs model calls and tool calls.
 
     ``model`` is a ``model.protocol.Model``, None where whoever calls next answers for it; ``name`` the model that it is
@@ -42,5 +42,5 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
         return self.model is None
 
 
-MANUAL = Means()
+MANUAL = Dependencies()
 """The means of a caller that has no model."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stateline.bundle.canonical import Json
-from stateline.engine.dependencies import Means
+from stateline.engine.dependencies import Dependencies
 from stateline.engine.record import Run
 from stateline.engine.step import stage_of
 
@@ -14,23 +14,23 @@ class DryRunStop(Exception):
     ``warnings`` is what the real call would have reported by then.
     """
 
-    def __init__(self, run: Run, means: Means) -> None:
+    def __init__(self, run: Run, dependencies: Dependencies) -> None:
         super().__init__("a dry run starts no effects")
         self.run = run
-        self.means = means
+        self.dependencies = dependencies
         self.warnings: list[str] = []
 
 
-def require_real_run(run: Run, means: Means) -> None:
+def require_real_run(run: Run, dependencies: Dependencies) -> None:
     """Return if the pending effects may start. In a dry run, add their descriptions to the plan and raise
     :class:`DryRunStop`."""
     planned = run.scope.store.planned
     if planned is not None:
-        planned += pending_effects(run, means)
-        raise DryRunStop(run, means)
+        planned += pending_effects(run, dependencies)
+        raise DryRunStop(run, dependencies)
 
 
-def pending_effects(run: Run, means: Means) -> list[Json]:
+def pending_effects(run: Run, dependencies: Dependencies) -> list[Json]:
     """Descriptions of the effects that start next: a task, a model call, or the tool calls of a reply."""
     stage, tree = stage_of(run), run.state.tree
     if tree.phase == "calling":
@@ -41,7 +41,9 @@ def pending_effects(run: Run, means: Means) -> list[Json]:
             if call["status"] != "done"
         ]
     if stage.kind == "agent":
-        exchanges = None if means.exchanges is None else means.exchanges()
+        exchanges = None if dependencies.exchanges is None else dependencies.exchanges()
         mode = {} if exchanges is None else {"exchanges": exchanges["mode"]}
-        return [{"type": "model", "stage": stage.name, "model": means.name, "repeatable": stage.repeatable, **mode}]
+        return [
+            {"type": "model", "stage": stage.name, "model": dependencies.name, "repeatable": stage.repeatable, **mode}
+        ]
     return [{"type": "task", "stage": stage.name, "argv": stage.argv, "repeatable": stage.repeatable}]

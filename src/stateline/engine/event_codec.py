@@ -136,7 +136,7 @@ class Calls(msgspec.Struct, frozen=True):
     doubtful: bool = False
 
 
-class CallTold(msgspec.Struct, frozen=True):
+class CallEnd(msgspec.Struct, frozen=True):
     """The tool call that has ended. ``error`` is the kind of its failure, if it failed."""
 
     id: str
@@ -144,7 +144,7 @@ class CallTold(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-class CallAsked(msgspec.Struct, frozen=True):
+class CallRecord(msgspec.Struct, frozen=True):
     """A tool call in a reply. ``refused`` is the kind of error that the model was told instead of performing it."""
 
     id: str
@@ -152,7 +152,7 @@ class CallAsked(msgspec.Struct, frozen=True):
     refused: str | None = None
 
 
-class Answering(msgspec.Struct, frozen=True):
+class ModelRecord(msgspec.Struct, frozen=True):
     """The model that was asked."""
 
     name: str
@@ -164,7 +164,7 @@ class Request(msgspec.Struct, frozen=True):
     requestId: str
 
 
-class Given(msgspec.Struct, frozen=True):
+class AnswerRecord(msgspec.Struct, frozen=True):
     """The last answer: the request it was for, and the SHA-256 of its canonical form."""
 
     requestId: str
@@ -172,12 +172,12 @@ class Given(msgspec.Struct, frozen=True):
 
 
 class RunEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """The event of a snapshot in a run's chain. ``birth`` was drawn when the run began; keys and request ids hold it,
+    """The event of a snapshot in a run's chain. ``nonce`` ("birth" on disk) was drawn when the run began; keys and request ids hold it,
     so that another run by the same name never repeats them. ``open`` means that the turn is not over."""
 
     type: str
     run: str
-    birth: str
+    nonce: str = msgspec.field(name="birth")
     turn: int
     started_at: str
     stage: str
@@ -188,12 +188,12 @@ class RunEvent(msgspec.Struct, frozen=True, kw_only=True):
     context: ContextPlace | None = None
     effect: Effect | msgspec.UnsetType = msgspec.UNSET
     calls: Calls | None = None
-    asked: list[CallAsked] = []
-    call: CallTold | None = None
-    model: Answering | None = None
+    asked: list[CallRecord] = []
+    call: CallEnd | None = None
+    model: ModelRecord | None = None
     usage: Tokens | None = None
     waiting: Request | None = None
-    answered: Given | None = None
+    answered: AnswerRecord | None = None
     output_of: str | None = None
     open: bool = False
     redactions: int = 0
@@ -226,10 +226,10 @@ def carried(run: Run, event: Event, cost: Cost) -> dict[str, Json]:
         document["answered"] = {"requestId": (last.get("waiting") or {}).get("requestId"), "sha256": digest}
     tree = run.state.tree
     if isinstance(event, CallEnded):
-        document["call"] = _call_told(tree, event.id, event.result)
-    elif isinstance(event, Answered) and is_calling(tree):  # word of the first of the lost calls
+        document["call"] = _call_end(tree, event.id, event.result)
+    elif isinstance(event, Answered) and is_calling_tools(tree):  # word of the first of the lost calls
         lost = next((call["id"] for call in tree.pending if call["status"] == "started"), "")
-        document["call"] = _call_told(tree, lost, event.value)
+        document["call"] = _call_end(tree, lost, event.value)
     return document
 
 
@@ -246,7 +246,7 @@ def _metered(last: dict[str, Json], cost: Cost) -> dict[str, Json]:
     return meters
 
 
-def _call_told(tree: Instance, identity: str, result: Json) -> dict[str, Json]:
+def _call_end(tree: Instance, identity: str, result: Json) -> dict[str, Json]:
     name = next((call["name"] for call in tree.pending if call["id"] == identity), "")
     error = _error_kind(result)
     return {"id": identity, "name": name} | ({"error": error} if error else {})
@@ -270,9 +270,9 @@ def describe(run: Run, event: Event, decision: Decision, document: dict[str, Jso
         rounds = document["meters"].get("tool_rounds", 0) + decision.tool_rounds
         document["meters"] = {**document["meters"], "tool_rounds": rounds}
     retrying = isinstance(event, Failed | Replied) and after.tree.phase == "ready" and not entered
-    _tell_failure(event, decision, document, retrying=retrying)
-    _tell_effect(run, event, decision, document, entered=entered)
-    _tell_calls(run, after, document)
+    _add_failure(event, decision, document, retrying=retrying)
+    _add_effect(run, event, decision, document, entered=entered)
+    _add_calls(run, after, document)
     if asked := _asked(before, after):
         document["asked"] = asked
     if after.status == "waiting":
@@ -287,7 +287,7 @@ def describe(run: Run, event: Event, decision: Decision, document: dict[str, Jso
     return document
 
 
-def reserves(run: Run) -> bool:
+def counts_call_first(run: Run) -> bool:
     """Whether a call of the model at the stage where ``run`` stands is counted before it is made, so that a bound on
     calls holds however often the process dies."""
     return run.machine.stages[run.state.tree.stage].kind == "agent" and run.machine.bounds.max_llm_calls > 0
@@ -309,24 +309,24 @@ def _name(run: Run, document: dict[str, Json], position: int) -> str:
     return f"{run.id}:{seq}:{position}:{document['birth']}"
 
 
-def _tell_failure(event: Event, decision: Decision, document: dict[str, Json], *, retrying: bool) -> None:
+def _add_failure(event: Event, decision: Decision, document: dict[str, Json], *, retrying: bool) -> None:
     after = decision.state
     if isinstance(event, Failed):
         document["error"] = {"kind": event.kind, "message": event.message}
     elif retrying and after.tree.error is not None:  # the model replied, and with nothing of use
         document["error"] = {"kind": after.tree.error.kind, "message": after.tree.error.message}
-    failure = failure_of(after, decision)
+    failure = failure_in(after, decision)
     if failure is not None:
         document["error"] = {field: failure[field] for field in ("kind", "message", "bound") if failure.get(field)}
 
 
-def _tell_effect(run: Run, event: Event, decision: Decision, document: dict[str, Json], *, entered: bool) -> None:
+def _add_effect(run: Run, event: Event, decision: Decision, document: dict[str, Json], *, entered: bool) -> None:
     """The key of the stage's own effect, while it is not done with. A failed stage keeps it, unless it failed on being
     entered: nothing was attempted then."""
     tree = decision.state.tree
     at_model = tree.phase == "waiting" and run.machine.stages[tree.stage].kind == "agent"
     failed = tree.phase == "failed" and not decision.transitions and not isinstance(event, Started)
-    if is_calling(tree) or not (tree.phase in ("ready", "started", "unknown") or at_model or failed):
+    if is_calling_tools(tree) or not (tree.phase in ("ready", "started", "unknown") or at_model or failed):
         document.pop("effect", None)
         return
     if entered:
@@ -346,7 +346,7 @@ def _tell_effect(run: Run, event: Event, decision: Decision, document: dict[str,
 
 def _counted(run: Run, event: Event, after: Instance, effect: dict[str, Json]) -> dict[str, Json]:
     """What the effect's members say of a model's call that is made now, or has brought nothing of use."""
-    if isinstance(event, Intended) and reserves(run):
+    if isinstance(event, Intended) and counts_call_first(run):
         return {"reserved": True}
     # A reply that is kept was of use, whatever failed when it was gone on with.
     kept = after.phase == "failed" and after.resume != "ready"
@@ -373,9 +373,9 @@ def _asked(before: RunState | None, after: RunState) -> list[Json]:
     return asked
 
 
-def _tell_calls(run: Run, after: RunState, document: dict[str, Json]) -> None:
+def _add_calls(run: Run, after: RunState, document: dict[str, Json]) -> None:
     """The keys of a reply's tool calls, fixed with the reply, until all of them are done."""
-    if not is_calling(after.tree):
+    if not is_calling_tools(after.tree):
         document.pop("calls", None)
     elif "calls" not in document:
         calls = after.tree.pending
@@ -384,7 +384,7 @@ def _tell_calls(run: Run, after: RunState, document: dict[str, Json]) -> None:
         document["calls"] = {"keys": document["calls"]["keys"]}  # a person has said what became of the doubtful ones
 
 
-def is_calling(tree: Instance) -> bool:
+def is_calling_tools(tree: Instance) -> bool:
     """Whether the tool calls of a reply are what is pending."""
     return any(isinstance(effect, dict) and effect.get("type") == "tool" for effect in tree.pending)
 
@@ -413,7 +413,7 @@ def after_repair(content: Snapshot, newer_lost: bool) -> dict[str, Json]:
     return document
 
 
-def failure_of(state: RunState, decision: Decision) -> dict[str, Json] | None:
+def failure_in(state: RunState, decision: Decision) -> dict[str, Json] | None:
     """The failure that this decision is about: the run's, or the one that took ``error_next``; None without one."""
     if state.status == "error" and state.tree.error is not None:
         return msgspec.to_builtins(state.tree.error)  # type: ignore[no-any-return]  # a Struct becomes a dict

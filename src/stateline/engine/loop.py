@@ -14,11 +14,20 @@ import msgspec
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
-from stateline.engine.dependencies import MANUAL, Means
+from stateline.engine.dependencies import MANUAL, Dependencies
 from stateline.engine.effects import require_real_run
-from stateline.engine.event_codec import Cost, describe, reserves
+from stateline.engine.event_codec import Cost, counts_call_first, describe
 from stateline.engine.record import Context, MachineRecord, Run, facts_of, mask_state, write_run
-from stateline.engine.step import EventContext, add_to, apply, give_up, is_cut_off, is_in_doubt, stage_of, take
+from stateline.engine.step import (
+    EventContext,
+    add_to,
+    apply,
+    give_up,
+    is_effect_lost,
+    is_lost_call_repeatable,
+    stage_of,
+    take,
+)
 from stateline.errors import IllegalEventError, InvalidValueError, StatelineError
 from stateline.machine.decider.advance import advance
 from stateline.machine.decider.evaluate_outputs import names
@@ -50,7 +59,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     exchanges: Json = None
 
 
-class Given(msgspec.Struct, frozen=True, kw_only=True):
+class StartFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the first decision goes by besides the event: the context that it names, if it names one, and whether there
     is no model."""
 
@@ -58,11 +67,11 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     manual: bool = True
 
 
-NOTHING = Given()
+NOTHING = StartFacts()
 
 
-class Beginning(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run begins, decided before anything is stored. ``redactions``: how many masks are in its input; ``means``
+class RunStart(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run begins, decided before anything is stored. ``redactions``: how many masks are in its input; ``dependencies``
     those of the call, as far as they were asked for."""
 
     machine: Machine
@@ -71,11 +80,11 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True):
     decision: Decision
     origin: Origin
     redactions: int
-    means: Means = MANUAL
+    dependencies: Dependencies = MANUAL
     context: Context | None = None
 
 
-def begin(store: Store, machine: Machine, event: Started, origin: Origin, given: Given = NOTHING) -> Beginning:
+def begin(store: Store, machine: Machine, event: Started, origin: Origin, given: StartFacts = NOTHING) -> RunStart:
     """Decide how a run begins, with what is ``given``; reads only.
 
     Raises ``InvalidValueError`` for an input that the machine's schema forbids.
@@ -85,7 +94,7 @@ def begin(store: Store, machine: Machine, event: Started, origin: Origin, given:
     event = msgspec.structs.replace(event, input=value)
     facts = Facts(context=None if given.context is None else given.context.facts, manual=given.manual)
     decision = advance(machine, None, event, facts)
-    return Beginning(
+    return RunStart(
         machine=machine,
         event=event,
         facts=facts,
@@ -96,20 +105,20 @@ def begin(store: Store, machine: Machine, event: Started, origin: Origin, given:
     )
 
 
-def start(scope: Scope, head: Snapshot | None, record: MachineRecord, beginning: Beginning) -> Run:
+def start(scope: Scope, head: Snapshot | None, record: MachineRecord, plan_start: RunStart) -> Run:
     """Begin a run, or begin it anew on the chain that ends in ``head``. The lock must be held by the caller."""
     store = scope.store
-    spec, event, origin = beginning.machine, beginning.event, beginning.origin
-    state, masked = mask_state(store.redactor, beginning.decision.state)
-    masked += beginning.redactions
-    decision = msgspec.structs.replace(beginning.decision, state=state)
+    spec, event, origin = plan_start.machine, plan_start.event, plan_start.origin
+    state, masked = mask_state(store.redactor, plan_start.decision.state)
+    masked += plan_start.redactions
+    decision = msgspec.structs.replace(plan_start.decision, state=state)
     run = Run(
         scope=scope,
         snapshot=head,
         record=record,
         machine=spec,
         state=decision.state,
-        began_with=lambda: beginning.context,
+        began_with=lambda: plan_start.context,
     )
     document: dict[str, Json] = {
         "run": run.id,
@@ -126,7 +135,7 @@ def start(scope: Scope, head: Snapshot | None, record: MachineRecord, beginning:
     return write_run(run, decision, describe(run, event, decision, document))
 
 
-def turn(run: Run, watch: Watch, means: Means = MANUAL) -> Run:
+def turn(run: Run, watch: Watch, dependencies: Dependencies = MANUAL) -> Run:
     """One turn of a run that can go on: one effect round and the routing that follows. The lock must be held.
 
     A started effect whose outcome was never saved is not repeated: the run then waits (``unknown_outcome``). Without a
@@ -136,67 +145,67 @@ def turn(run: Run, watch: Watch, means: Means = MANUAL) -> Run:
     require_known_version(run.snapshot)
     # Between the end of an effect and its save no signal may come; whoever waits for one lets them through.
     with shield():
-        if is_in_doubt(run):
+        if is_effect_lost(run):
             return give_up(run)
-        recalled = recall(run, means)
-        if recalled is None and is_cut_off(run):
-            after_cut(run, means)
-            run = apply(run, Lost(), means)
+        recalled = recall(run, dependencies)
+        if recalled is None and is_lost_call_repeatable(run):
+            decide_lost_call(run, dependencies)
+            run = apply(run, Lost(), dependencies)
             if not run.event.get("open"):  # a limit forbids the call
-                return asked(run, means)
+                return asked(run, dependencies)
         if run.state.tree.phase != "calling":
-            run = _attempts(run, watch, means, recalled)
+            run = _attempts(run, watch, dependencies, recalled)
         if run.state.tree.phase == "calling":
             from stateline.engine.calls import perform_calls
 
-            run = perform_calls(run, watch, means)
-        return asked(run, means)
+            run = perform_calls(run, watch, dependencies)
+        return asked(run, dependencies)
 
 
-def recall(run: Run, means: Means) -> Means | None:
+def recall(run: Run, dependencies: Dependencies) -> Dependencies | None:
     """The means by which the call of a model ends as it did that was made before the process died, if its end was
     recorded; None where nothing is known of it. Reads only."""
-    if not is_cut_off(run) or means.manual:
+    if not is_lost_call_repeatable(run) or dependencies.manual:
         return None
     from stateline.engine.agent import request_of
     from stateline.model.protocol import RecallingModel
 
-    if not isinstance(means.model, RecallingModel):
+    if not isinstance(dependencies.model, RecallingModel):
         return None
     try:
-        model = means.model.recall(request_of(run, means))
+        model = dependencies.model.recall(request_of(run, dependencies))
     except InvalidValueError:  # with what this call says, it is another request
         return None
-    return None if model is None else msgspec.structs.replace(means, model=model, ready=None)
+    return None if model is None else msgspec.structs.replace(dependencies, model=model, ready=None)
 
 
-def after_cut(run: Run, means: Means) -> Decision:
+def decide_lost_call(run: Run, dependencies: Dependencies) -> Decision:
     """What is decided where a model's call was counted and its outcome is not known. Raises what keeps the model from
     being called, if it is to be called again: that is said before anything is saved."""
-    decision = advance(run.machine, run.state, Lost(), facts_of(run, manual=means.manual))
-    if means.ready is not None and decision.state.tree.phase == "ready" and not decision.transitions:
-        means.ready()
+    decision = advance(run.machine, run.state, Lost(), facts_of(run, manual=dependencies.manual))
+    if dependencies.ready is not None and decision.state.tree.phase == "ready" and not decision.transitions:
+        dependencies.ready()
     return decision
 
 
-def asked(run: Run, means: Means) -> Run:
+def asked(run: Run, dependencies: Dependencies) -> Run:
     """``run``, and if it is about to call a model that is not there, waiting for an answer in its stead."""
-    if means.manual and run.state.tree.phase == "ready" and stage_of(run).kind == "agent":
-        return apply(run, Asked(), means)
+    if dependencies.manual and run.state.tree.phase == "ready" and stage_of(run).kind == "agent":
+        return apply(run, Asked(), dependencies)
     return run
 
 
-def _attempts(run: Run, watch: Watch, means: Means, recalled: Means | None) -> Run:
+def _attempts(run: Run, watch: Watch, dependencies: Dependencies, recalled: Dependencies | None) -> Run:
     """Perform the stage's own effect, until it has ended well, or its failure is not to be tried again in this turn.
     ``recalled``: how the first attempt has ended already."""
     lost = 0
     while True:
         if recalled is not None:
-            run, recalled = _hear(run, recalled, again=True), None
-        elif stage_of(run).kind == "agent" and not may_ask(run, means):
+            run, recalled = _call_model(run, recalled, again=True), None
+        elif stage_of(run).kind == "agent" and not may_call_model(run, dependencies):
             return run
         else:
-            run = _attempt(run, watch, means, again=lost < LOST_TRIES)
+            run = _attempt(run, watch, dependencies, again=lost < LOST_TRIES)
         # A failure that the retry policy covers leaves the stage ready; a stage routed to itself has a new visit.
         if run.state.tree.phase != "ready" or not run.event.get("open"):
             return run
@@ -207,42 +216,46 @@ def _attempts(run: Run, watch: Watch, means: Means, recalled: Means | None) -> R
             _sleep(LOST_PAUSE * lost)
 
 
-def may_ask(run: Run, means: Means) -> bool:
+def may_call_model(run: Run, dependencies: Dependencies) -> bool:
     """Whether this call performs the model call that the run stands at. One that may have been made, in snapshots that
     are lost, and is not repeatable, is left to whoever answers in the model's stead."""
-    if means.manual or run.state.tree.phase not in ("ready", "waiting") or stage_of(run).kind != "agent":
+    if dependencies.manual or run.state.tree.phase not in ("ready", "waiting") or stage_of(run).kind != "agent":
         return False
     return stage_of(run).repeatable or not (run.event.get("effect") or {}).get("doubtful")
 
 
-def _attempt(run: Run, watch: Watch, means: Means, *, again: bool) -> Run:
+def _attempt(run: Run, watch: Watch, dependencies: Dependencies, *, again: bool) -> Run:
     """Perform the stage's effect once. ``again``: a model's call whose answer was lost on its way may be made again."""
     stage = stage_of(run)
     if stage.kind not in ("task", "agent"):
         raise IllegalEventError(f"stage {stage.name!r} has no effect to perform; nothing changed")
-    if stage.kind == "agent" and means.ready is not None:
-        means.ready()  # what keeps the model from being called is said before anything is saved
-    require_real_run(run, means)
+    if stage.kind == "agent" and dependencies.ready is not None:
+        dependencies.ready()  # what keeps the model from being called is said before anything is saved
+    require_real_run(run, dependencies)
     watch(run, "attempt")
-    if not stage.repeatable or reserves(run):
-        run = apply(run, Intended(), means)
+    if not stage.repeatable or counts_call_first(run):
+        run = apply(run, Intended(), dependencies)
     if stage.kind == "agent":
-        return _hear(run, means, again=again, unsent=_take_back)
+        return _call_model(run, dependencies, again=again, unsent=_save_unsent)
     outcome = _perform(run)
-    return take(run, EventContext(event=outcome.event, cost=Cost(seconds=outcome.seconds), means=means))
+    return take(run, EventContext(event=outcome.event, cost=Cost(seconds=outcome.seconds), dependencies=dependencies))
 
 
-def _hear(
-    run: Run, means: Means, *, again: bool, unsent: Callable[[Run, Means, StatelineError], None] | None = None
+def _call_model(
+    run: Run,
+    dependencies: Dependencies,
+    *,
+    again: bool,
+    unsent: Callable[[Run, Dependencies, StatelineError], None] | None = None,
 ) -> Run:
     """Ask the model, and save what came. ``unsent`` hears of an error before which nothing was sent."""
     from stateline.engine.agent import ask
 
     try:
-        happened = ask(run, means, again=again)
+        happened = ask(run, dependencies, again=again)
     except StatelineError as error:
         if unsent is not None:
-            unsent(run, means, error)
+            unsent(run, dependencies, error)
         raise
     run = take(run, happened)
     if happened.interrupted is not None:
@@ -250,13 +263,13 @@ def _hear(
     return run
 
 
-def _take_back(run: Run, means: Means, error: StatelineError) -> None:
+def _save_unsent(run: Run, dependencies: Dependencies, error: StatelineError) -> None:
     """Save that the model's call which ``error`` has stopped was not sent, where its intent was saved: without that its
     outcome would be in doubt. What cannot be saved is added to ``error``."""
     if run.state.tree.phase != "started":
         return
     try:
-        apply(run, Unsent(), means)
+        apply(run, Unsent(), dependencies)
     except StatelineError as another:
         add_to(error, f"that nothing was sent could not be saved: {another.message}")
 

@@ -17,7 +17,7 @@ from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import VERSION, Pointer, Ref
 from stateline.bundle.objects import Artifact, artifact_ref
-from stateline.engine.event_codec import FREE, ContextPlace, Cost, is_calling, read_event
+from stateline.engine.event_codec import FREE, ContextPlace, Cost, is_calling_tools, read_event
 from stateline.errors import IntegrityError, NotFoundError, UsageError
 from stateline.machine import spec
 from stateline.machine.decider.conversation import conversation_problem
@@ -183,7 +183,7 @@ def _require_performable(machine: Machine, state: RunState, event: dict[str, Jso
     problem = conversation_problem(state)
     if problem:
         raise KeyError(problem)
-    if is_calling(tree):
+    if is_calling_tools(tree):
         keys = event["calls"]["keys"]
         tools = machine.toolset.tools if machine.toolset is not None else {}
         missing = [call["id"] for call in tree.pending if call["id"] not in keys]
@@ -194,7 +194,7 @@ def _require_performable(machine: Machine, state: RunState, event: dict[str, Jso
             raise KeyError(missing[0])
     at_model = tree.phase == "waiting" and machine.stages[tree.stage].kind == "agent"
     needed = at_model or tree.phase in ("ready", "started", "unknown")
-    if needed and not is_calling(tree) and "effect" not in event:
+    if needed and not is_calling_tools(tree) and "effect" not in event:
         raise KeyError("effect")
 
 

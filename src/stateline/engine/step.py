@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
-from stateline.engine.dependencies import MANUAL, Means
-from stateline.engine.event_codec import FREE, Cost, carried, describe, is_calling, reserves
+from stateline.engine.dependencies import MANUAL, Dependencies
+from stateline.engine.event_codec import FREE, Cost, carried, counts_call_first, describe, is_calling_tools
 from stateline.engine.record import MachineRecord, Run, facts_of, mask_calls, mask_state, write_run
 from stateline.errors import ConflictError, DurabilityUnknownError, InvalidValueError, StatelineError, StorageError
 from stateline.machine.decider.advance import advance
@@ -48,15 +48,15 @@ class EventContext(msgspec.Struct, frozen=True, kw_only=True):
 
     event: Event
     cost: Cost = FREE
-    means: Means = MANUAL
+    dependencies: Dependencies = MANUAL
     told: dict[str, Json] = {}
     masked: int = 0
     interrupted: Any = None  # a BaseException, which is no msgspec type
 
 
-def apply(run: Run, event: Event, means: Means = MANUAL) -> Run:
+def apply(run: Run, event: Event, dependencies: Dependencies = MANUAL) -> Run:
     """Decide, and save the decision, for an event that used nothing that is metered. See :func:`take`."""
-    return take(run, EventContext(event=event, means=means))
+    return take(run, EventContext(event=event, dependencies=dependencies))
 
 
 def take(run: Run, happened: EventContext) -> Run:
@@ -96,22 +96,22 @@ def stage_of(run: Run) -> Stage:
     return run.machine.stages[run.state.tree.stage]
 
 
-def is_model_awaited(run: Run) -> bool:
+def is_waiting_for_reply(run: Run) -> bool:
     """Whether the run waits for whoever stands in for a model."""
     return run.state.tree.phase == "waiting" and stage_of(run).kind == "agent"
 
 
-def is_in_doubt(run: Run) -> bool:
+def is_effect_lost(run: Run) -> bool:
     """Whether a pending effect may have been performed, and must not be again: it was started and nothing followed,
     or what followed is lost, as a repair has recorded."""
-    return bool(doubts(run))
+    return bool(lost_effect_events(run))
 
 
-def doubts(run: Run) -> list[Event]:
+def lost_effect_events(run: Run) -> list[Event]:
     """The events by which a run whose effect is in doubt comes to wait for word of it; none for one that is not."""
     tree = run.state.tree
     if tree.phase == "started":
-        return [] if is_cut_off(run) else [Lost()]
+        return [] if is_lost_call_repeatable(run) else [Lost()]
     if tree.phase == "calling":
         lost = once(run) if (run.event.get("calls") or {}).get("doubtful") is True else []
         if lost:
@@ -121,7 +121,7 @@ def doubts(run: Run) -> list[Event]:
     return [Intended(), Lost()] if doubtful and not stage_of(run).repeatable else []
 
 
-def is_cut_off(run: Run) -> bool:
+def is_lost_call_repeatable(run: Run) -> bool:
     """Whether a model's call was counted and made, nothing is known of it, and it may be made again. The lock must be
     held, so that whoever made it is gone."""
     stage = stage_of(run)
@@ -131,7 +131,7 @@ def is_cut_off(run: Run) -> bool:
 def give_up(run: Run) -> Run:
     """The run that waits for word of its effect, if that is in doubt; else as it is. The lock must be held, so that
     whoever performed the effect is gone."""
-    for event in doubts(run):
+    for event in lost_effect_events(run):
         run = apply(run, event)
     return run
 
@@ -160,9 +160,9 @@ def _full_cost(run: Run, event: Event, cost: Cost) -> Cost:
     """An answer in a model's stead is a call of a model, whoever it was. A call that was counted before it was made is
     not counted again when it has ended, and not at all if it was not sent."""
     calls = cost.llm_calls
-    if isinstance(event, Answered) and stage_of(run).kind == "agent" and not is_calling(run.state.tree):
+    if isinstance(event, Answered) and stage_of(run).kind == "agent" and not is_calling_tools(run.state.tree):
         calls = 1
-    if isinstance(event, Intended) and reserves(run):
+    if isinstance(event, Intended) and counts_call_first(run):
         calls = 1
     elif isinstance(event, Replied | Failed | Unsent | Answered):
         calls -= (run.event.get("effect") or {}).get("reserved") is True
@@ -170,7 +170,7 @@ def _full_cost(run: Run, event: Event, cost: Cost) -> Cost:
 
 
 def _decide(run: Run, happened: EventContext) -> Decision:
-    facts = facts_of(run, happened.cost, manual=happened.means.manual)
+    facts = facts_of(run, happened.cost, manual=happened.dependencies.manual)
     event = happened.event
     try:
         return advance(run.machine, run.state, event, facts)
@@ -184,7 +184,7 @@ def _decide(run: Run, happened: EventContext) -> Decision:
             from stateline.machine.decider.rounds import keep_undecided
 
             return keep_undecided(run.machine, run.state, reply, message, facts)
-        if is_calling(run.state.tree) or not isinstance(event, Succeeded | Answered):
+        if is_calling_tools(run.state.tree) or not isinstance(event, Succeeded | Answered):
             raise
         output = event.output if isinstance(event, Succeeded) else event.value
         return keep_unsettled(run.machine, run.state, output, message, facts)
@@ -194,7 +194,7 @@ def _reply_in(run: Run, event: Event) -> Replied | None:
     """The model's reply that ``event`` is, or brings in a model's stead."""
     if isinstance(event, Replied):
         return event
-    if not isinstance(event, Answered) or stage_of(run).kind != "agent" or is_calling(run.state.tree):
+    if not isinstance(event, Answered) or stage_of(run).kind != "agent" or is_calling_tools(run.state.tree):
         return None
     return msgspec.convert(event.value, Replied)
 
@@ -237,12 +237,14 @@ def _masked(store: Store, run: Run, event: Event) -> tuple[Event, int]:
 
     if isinstance(event, Succeeded):
         event = Succeeded(output=mask(event.output))
-    elif isinstance(event, Answered) and stage_of(run).kind == "agent" and not is_calling(run.state.tree):
-        event = Answered(value=_masked_reply(mask, event.value))
+    elif isinstance(event, Answered) and stage_of(run).kind == "agent" and not is_calling_tools(run.state.tree):
+        event = Answered(value=_mask_reply(mask, event.value))
     elif isinstance(event, Answered):
         event = Answered(value=mask(event.value))
     elif isinstance(event, Replied):
-        event = Replied(content=mask(event.content), tool_calls=_told_apart(run, mask_calls(mask, event.tool_calls)))
+        event = Replied(
+            content=mask(event.content), tool_calls=_with_unique_ids(run, mask_calls(mask, event.tool_calls))
+        )
     elif isinstance(event, CallEnded):
         event = replace(event, result=mask(event.result))
     elif isinstance(event, Failed):
@@ -251,7 +253,7 @@ def _masked(store: Store, run: Run, event: Event) -> tuple[Event, int]:
     return event, sum(counts)
 
 
-def _masked_reply(mask: Callable[[Any], Any], value: Json) -> Json:
+def _mask_reply(mask: Callable[[Any], Any], value: Json) -> Json:
     """A person's reply in a model's stead: the names of its fields are ours."""
     if not isinstance(value, dict) or not isinstance(value.get("tool_calls", []), list):
         return mask(value)
@@ -259,7 +261,7 @@ def _masked_reply(mask: Callable[[Any], Any], value: Json) -> Json:
     return reply | {"tool_calls": mask_calls(mask, value["tool_calls"])} if "tool_calls" in value else reply
 
 
-def _told_apart(run: Run, calls: list[Json]) -> list[Json]:
+def _with_unique_ids(run: Run, calls: list[Json]) -> list[Json]:
     """The tool calls of a reply with ids that differ: what was masked in them is the same. Results name the id that
     stands here, so any will do."""
     ids = [call.get("id") for call in calls if isinstance(call, dict)]

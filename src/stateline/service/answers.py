@@ -9,7 +9,7 @@ import msgspec
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json
-from stateline.engine.event_codec import is_calling
+from stateline.engine.event_codec import is_calling_tools
 from stateline.engine.record import Run, load_run, run_scope
 from stateline.engine.step import call_ids, stage_of
 from stateline.errors import InvalidAnswerError, InvalidValueError, UsageError
@@ -30,16 +30,16 @@ def parse_answer(data: bytes) -> Json | msgspec.UnsetType:
     try:
         return canonical.parse(data, what="the answer")
     except InvalidValueError:
-        if len(data) > canonical.TEXT_LIMIT or reads_as_json(data):
+        if len(data) > canonical.TEXT_LIMIT or is_lenient_json(data):
             raise
     return _decoded(data)
 
 
-def parse_reply_of(data: bytes) -> Json | msgspec.UnsetType:
+def parse_model_reply(data: bytes) -> Json | msgspec.UnsetType:
     """An answer in a model's stead, as :func:`parse_answer`. Raises ``InvalidAnswerError`` for what begins like JSON and is
     none: calls of tools with a brace missing, or half a text, must not end as the run's answer."""
     said = parse_answer(data)
-    if isinstance(said, str) and data.lstrip()[:1] in (b"{", b"[", b'"') and not reads_as_json(data):
+    if isinstance(said, str) and data.lstrip()[:1] in (b"{", b"[", b'"') and not is_lenient_json(data):
         raise InvalidAnswerError(
             f"the answer begins with {said.lstrip()[0]!r} and is not JSON; nothing was lost, and the run still waits",
             hint="correct the JSON (a brace, a quote, a comma?), or take the text as it is by --input-format text",
@@ -67,7 +67,7 @@ def _decoded(data: bytes) -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
-def reads_as_json(data: bytes) -> bool:
+def is_lenient_json(data: bytes) -> bool:
     """Whether a lenient reader takes ``data`` for JSON: then it was meant to be JSON, and is not just some text."""
     import json
 
@@ -163,7 +163,7 @@ def _digests(run: Run, value: Json) -> tuple[str, str]:
 
 def expects_reply(run: Run) -> bool:
     """Whether what the run waits for is a reply in a model's stead."""
-    return run.state.status == "waiting" and stage_of(run).kind == "agent" and not is_calling(run.state.tree)
+    return run.state.status == "waiting" and stage_of(run).kind == "agent" and not is_calling_tools(run.state.tree)
 
 
 def as_event(run: Run, value: Json) -> tuple[Json, int]:
@@ -193,16 +193,16 @@ def is_built_in(event: dict[str, Json]) -> bool:
     return not path or path == (event.get("tools") or {}).get("path")
 
 
-def ways_out(run: Run) -> tuple[str, str]:
+def restart_commands(run: Run) -> tuple[str, str]:
     """Whole commands, whichever was called: the one that begins another such run, and the one that begins this anew."""
     if is_built_in(run.event):
         return "stateline run -p TEXT", f"stateline run --id {run.id} --force -p TEXT"
     return "stateline execute MACHINE --id NEW", f"stateline execute MACHINE --id {run.id} --force"
 
 
-def not_waiting(run: Run) -> UsageError:
+def not_waiting_error(run: Run) -> UsageError:
     """The error for input that nobody asked for."""
-    another, anew = ways_out(run)
+    another, anew = restart_commands(run)
     hints = {
         "error": f"mend the cause and `stateline exec resume {run.id} --retry`, or begin anew: `{anew}`",
         "complete": f"`{another}` starts another run, `{anew}` begins this one anew",

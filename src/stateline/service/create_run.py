@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json, sha256
-from stateline.engine.dependencies import MANUAL, Means
-from stateline.engine.loop import Beginning, Given, Origin, begin, start
+from stateline.engine.dependencies import MANUAL, Dependencies
+from stateline.engine.loop import Origin, RunStart, StartFacts, begin, start
 from stateline.engine.record import Run, keep_machine, load_run, machine_record, read_context, read_run, run_scope
 from stateline.errors import (
     IntegrityError,
@@ -42,17 +42,17 @@ _LISTED = 8
 """How many other unfinished runs a record names."""
 
 
-MeansOf = Callable[[Run], Means]
+DependenciesFor = Callable[[Run], Dependencies]
 """Gives what a call performs the effects of a run with, as that stands. A run that is about to begin has no snapshot
 yet and an empty event. Raises a ``StatelineError`` for a model that cannot be had."""
 
 
-def no_model(run: Run) -> Means:
+def no_model(run: Run) -> Dependencies:
     """The means of a caller that has no model."""
     return MANUAL
 
 
-class Machinery(msgspec.Struct, frozen=True):
+class MachineFile(msgspec.Struct, frozen=True):
     """A machine file as it lies there now: real path, exact bytes and their digest. ``recorded`` False: no file, but a
     machine that the caller wrote as JSON; runs of it are not looked for by ``path``, beside which its tools lie."""
 
@@ -83,7 +83,7 @@ class Machinery(msgspec.Struct, frozen=True):
         return evaluate(source, self.path)
 
 
-class Launch(msgspec.Struct, frozen=True, kw_only=True):
+class NewRunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How to begin a run. ``run`` None: under a new id. ``force`` begins anew what is there. ``parent`` demands the
     head to begin from, by revision. ``context`` is a context's name, ``given`` its snapshot, which saves looking for
     the head. ``exchanges`` is what the run's event is to say under that name (None for nothing)."""
@@ -95,12 +95,12 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     context: str | None = None
     given: Any = None  # store.Snapshot, which is no msgspec type
     exchanges: Json = None
-    means: MeansOf = no_model
+    dependencies: DependenciesFor = no_model
     parent: str | None = None
     wait: float = WAIT
 
 
-def read_machinery(path: str) -> Machinery:
+def read_machine_file(path: str) -> MachineFile:
     """Read a machine file. Raises ``NotFoundError`` or ``RequestError`` (not a file, too large)."""
     try:
         real = os.path.realpath(path)
@@ -121,69 +121,69 @@ def read_machinery(path: str) -> Machinery:
         data = file.read(canonical.TEXT_LIMIT + 1)
     if len(data) > canonical.TEXT_LIMIT:
         raise RequestError(f"{path!r} is larger than {canonical.TEXT_LIMIT} bytes", hint="is it a machine file?")
-    return Machinery(real, data, sha256(data))
+    return MachineFile(real, data, sha256(data))
 
 
-def parse_machine(store: Store, machinery: Machinery) -> Machine:
+def parse_machine(store: Store, machine_file: MachineFile) -> Machine:
     """The checked machine, with its tools. Raises ``InvalidMachineError`` with all its mistakes, those of the tools manifest
     included, ``RequestError`` if it holds a secret."""
     from stateline.machine.definition.check import Lookups, load
 
-    require_no_secret_in(machinery, store.redactor)
+    require_no_secret_in(machine_file, store.redactor)
     outside = Lookups(
-        evaluate=machinery.evaluate,
-        toolset=lambda path: read_toolset(machinery, path, store.redactor.find),
+        evaluate=machine_file.evaluate,
+        toolset=lambda path: read_toolset(machine_file, path, store.redactor.find),
     )
-    machine = load(machinery.data, machinery.path, outside)
+    machine = load(machine_file.data, machine_file.path, outside)
     # Escapes and folded lines can hide in the file what its meaning holds.
-    require_no_secret_in(machinery, store.redactor, machine)
+    require_no_secret_in(machine_file, store.redactor, machine)
     return machine
 
 
-def require_no_secret_in(machinery: Machinery, redactor: Redactor, machine: Machine | None = None) -> None:
+def require_no_secret_in(machine_file: MachineFile, redactor: Redactor, machine: Machine | None = None) -> None:
     """Raise ``RequestError`` for a secret in a machine file; with ``machine``, in what the file means."""
     # Of the spec only texts are asked about: the names of its fields are ours.
-    sighting = redactor.find(machinery.data) if machine is None else redactor.find(to_json(machine), keys=False)
+    sighting = redactor.find(machine_file.data) if machine is None else redactor.find(to_json(machine), keys=False)
     if sighting:
         raise RequestError(
-            f"{machinery.path} holds a secret ({sighting}); nothing was stored",
+            f"{machine_file.path} holds a secret ({sighting}); nothing was stored",
             hint="take it out and pass it by environment: name a variable in the stage's `env`",
         )
 
 
-def read_toolset(machinery: Machinery, path: str, find_secret: FindSecret) -> Toolset:
+def read_toolset(machine_file: MachineFile, path: str, find_secret: FindSecret) -> Toolset:
     """The checked tools of the manifest that the machine file names as ``path``. Raises as ``read_manifest``."""
     from stateline.tools.manifest import read_manifest
 
-    return read_manifest(os.path.join(machinery.directory, path), find_secret).toolset
+    return read_manifest(os.path.join(machine_file.directory, path), find_secret).toolset
 
 
-def tools_place(machine: Machine, machinery: Machinery) -> Json:
+def tools_record(machine: Machine, machine_file: MachineFile) -> Json:
     """What the event of a run says of its tools: real path and digest of the manifest; None without one."""
     if machine.tools is None or machine.toolset is None:
         return None
-    path = os.path.realpath(os.path.join(machinery.directory, machine.tools))
+    path = os.path.realpath(os.path.join(machine_file.directory, machine.tools))
     return {"path": path, "sha256": machine.toolset.sha256}
 
 
-def tools_now(run: Run, machinery: Machinery) -> str | None:
+def current_tools_digest(run: Run, machine_file: MachineFile) -> str | None:
     """The digest of the tools manifest of ``run`` as it lies there now, beside the unchanged machine; None for a run
     without one. Raises ``NotFoundError``, ``RequestError`` or ``StorageError`` if it cannot be read."""
     if run.machine.tools is None:
         return None
     from stateline.tools.manifest import manifest_digest
 
-    return manifest_digest(os.path.join(machinery.directory, run.machine.tools))
+    return manifest_digest(os.path.join(machine_file.directory, run.machine.tools))
 
 
-def machine_scope(store: Store, machinery: Machinery) -> Scope:
+def machine_scope(store: Store, machine_file: MachineFile) -> Scope:
     """Where the runs of that file are recorded."""
-    return store.scope(f"machine:{sha256(os.fsencode(machinery.path))}")
+    return store.scope(f"machine:{sha256(os.fsencode(machine_file.path))}")
 
 
-def find_last(store: Store, machinery: Machinery) -> Run | None:
+def find_unfinished(store: Store, machine_file: MachineFile) -> Run | None:
     """The last run of that file that is there, if it is unfinished; else None. Reads only."""
-    for record in machine_scope(store, machinery).walk():
+    for record in machine_scope(store, machine_file).walk():
         scope = run_scope(store, _recorded(record))
         head = scope.head()
         if head is not None:
@@ -192,9 +192,9 @@ def find_last(store: Store, machinery: Machinery) -> Run | None:
     return None
 
 
-def others(store: Store, machinery: Machinery, run: str | None) -> list[str]:
+def other_unfinished(store: Store, machine_file: MachineFile, run: str | None) -> list[str]:
     """Unfinished runs of that file besides ``run``, as far as the newest record names them. Reads only."""
-    head = machine_scope(store, machinery).head()
+    head = machine_scope(store, machine_file).head()
     if head is None:
         return []
     live = head.event.get("live")
@@ -226,26 +226,28 @@ def _is_unfinished(store: Store, run: str) -> bool:
     )
 
 
-def launch(store: Store, how: Launch, machinery: Machinery) -> tuple[Run, bool]:
+def create_run(store: Store, how: NewRunOptions, machine_file: MachineFile) -> tuple[Run, bool]:
     """(run, whether it began here). Without ``force``, a run that another process began meanwhile is returned as it is.
 
     Raises ``InvalidMachineError``, ``NotFoundError`` for a context that does not exist, ``InvalidValueError`` for an input that the
     machine's schema forbids, ``ConflictError`` for a head that is not the one demanded; nothing is stored then.
     """
-    machine = parse_machine(store, machinery)
-    require_no_secret(store, how, machinery)
-    first = beginning(store, how, machine, machinery)  # what is wrong with the input is said before anything is stored
+    machine = parse_machine(store, machine_file)
+    require_no_secret(store, how, machine_file)
+    first = plan_start(
+        store, how, machine, machine_file
+    )  # what is wrong with the input is said before anything is stored
     require_beginning(store, how)
-    if not machinery.recorded:
-        return begin_chain(store, how, machinery, first)
-    with machine_scope(store, machinery).locked(how.wait):
-        return begin_chain(store, how, machinery, first)
+    if not machine_file.recorded:
+        return start_chain(store, how, machine_file, first)
+    with machine_scope(store, machine_file).locked(how.wait):
+        return start_chain(store, how, machine_file, first)
 
 
-def begin_chain(store: Store, how: Launch, machinery: Machinery, first: Beginning) -> tuple[Run, bool]:
-    """As :func:`launch`, for a beginning that is decided. Of a machine that is recorded, the lock of its scope must be
+def start_chain(store: Store, how: NewRunOptions, machine_file: MachineFile, first: RunStart) -> tuple[Run, bool]:
+    """As :func:`create_run`, for a beginning that is decided. Of a machine that is recorded, the lock of its scope must be
     held; it does not keep those out who begin the run from another file, or from a prompt."""
-    found = None if how.force else _meanwhile(store, how, machinery)
+    found = None if how.force else _meanwhile(store, how, machine_file)
     if found is not None:
         return found, False
     while True:
@@ -257,32 +259,32 @@ def begin_chain(store: Store, how: Launch, machinery: Machinery, first: Beginnin
             if head is not None and not how.force:
                 return read_run(store, scope, head), False
             require_head(scope, head, how.parent)
-            return _begin_on(scope, head, machinery, first), True
+            return _begin_on(scope, head, machine_file, first), True
 
 
-def _begin_on(scope: Scope, head: Snapshot | None, machinery: Machinery, first: Beginning) -> Run:
+def _begin_on(scope: Scope, head: Snapshot | None, machine_file: MachineFile, first: RunStart) -> Run:
     """Begin the run on the chain that ends in ``head``. The lock must be held."""
     store = scope.store
     if head is not None:
         require_known_version(head)
-    record = keep_machine(store, machinery.data, machinery.format, first.machine)
-    if machinery.recorded:
-        remember(store, machinery, scope.key.partition(":")[2])
+    record = keep_machine(store, machine_file.data, machine_file.format, first.machine)
+    if machine_file.recorded:
+        record_run(store, machine_file, scope.key.partition(":")[2])
     return start(scope, head, record, first)
 
 
-def remember(store: Store, machinery: Machinery, run: str) -> None:
+def record_run(store: Store, machine_file: MachineFile, run: str) -> None:
     """Record that the run goes by this machine file, so that the file's last run is found."""
-    live = others(store, machinery, run)[-_LISTED:]
-    event: dict[str, Json] = {"type": "run_started", "run": run, "path": machinery.path, "live": live}
-    machine_scope(store, machinery).save({"machine": machinery.sha256}, event=event, masked=True)
+    live = other_unfinished(store, machine_file, run)[-_LISTED:]
+    event: dict[str, Json] = {"type": "run_started", "run": run, "path": machine_file.path, "live": live}
+    machine_scope(store, machine_file).save({"machine": machine_file.sha256}, event=event, masked=True)
 
 
-def require_no_secret(store: Store, how: Launch, machinery: Machinery) -> None:
+def require_no_secret(store: Store, how: NewRunOptions, machine_file: MachineFile) -> None:
     """Raise ``RequestError`` for names that hold a secret: they are stored as they are, or the run would be lost."""
     names = {
         "the run's id": how.run or "",
-        "the machine file's path": machinery.path,
+        "the machine file's path": machine_file.path,
         "a label's name": "\n".join(how.labels),
     }
     for what, text in names.items():
@@ -293,7 +295,7 @@ def require_no_secret(store: Store, how: Launch, machinery: Machinery) -> None:
             )
 
 
-def require_no_others_answer(store: Store, run: str | None, said: Json | msgspec.UnsetType) -> None:
+def require_no_foreign_answer(store: Store, run: str | None, said: Json | msgspec.UnsetType) -> None:
     """Raise ``InvalidAnswerError`` for an answer that names another run's request: it is no input for a run that begins as
     ``run`` (None: under a new id). Reads only."""
     answered = answered_run(store, said)
@@ -305,26 +307,26 @@ def require_no_others_answer(store: Store, run: str | None, said: Json | msgspec
         )
 
 
-def require_beginning(store: Store, how: Launch) -> None:
+def require_beginning(store: Store, how: NewRunOptions) -> None:
     """Raise ``ConflictError`` unless the run begins from the head that the call demands. Reads only."""
     if how.parent is not None:
         scope = run_scope(store, how.run or "new")
         require_head(scope, None if how.run is None else scope.head(), how.parent)
 
 
-def _meanwhile(store: Store, how: Launch, machinery: Machinery) -> Run | None:
+def _meanwhile(store: Store, how: NewRunOptions, machine_file: MachineFile) -> Run | None:
     if how.run is None:
-        return find_last(store, machinery) if machinery.recorded else None
+        return find_unfinished(store, machine_file) if machine_file.recorded else None
     return None if run_scope(store, how.run).head() is None else load_run(store, how.run)
 
 
-def beginning(store: Store, how: Launch, machine: Machine, machinery: Machinery) -> Beginning:
+def plan_start(store: Store, how: NewRunOptions, machine: Machine, machine_file: MachineFile) -> RunStart:
     """How the run begins. Raises ``NotFoundError`` for a context that does not exist, as ``engine.loop.begin``, and as
     ``how.means``; ``RequestError`` where its first stage asks a model that cannot be called."""
     name = how.context or machine.context
     given = Started(input=how.input, labels=how.labels)
-    origin = Origin(machine_path=machinery.path, tools=tools_place(machine, machinery), exchanges=how.exchanges)
-    head, known = how.given, Given()
+    origin = Origin(machine_path=machine_file.path, tools=tools_record(machine, machine_file), exchanges=how.exchanges)
+    head, known = how.given, StartFacts()
     if name is not None:
         key = f"context:{naming.checked_id(name, 'context name')}"
         head = head or store.scope(key).head()
@@ -334,40 +336,42 @@ def beginning(store: Store, how: Launch, machine: Machine, machinery: Machinery)
                 hint=f"derive it first: stateline run --state-scope {name} --system TEXT --set KEY=VALUE",
             )
         context = read_context(store, head)
-        known = Given(context=context)
+        known = StartFacts(context=context)
         given = replace(given, context={"scope": key, "sha256": context.sha256})
         origin = replace(origin, context={"path": head.path, "sha256": head.sha256})
     first = begin(store, machine, given, origin, known)
     if any(stage.kind == "agent" for stage in machine.stages.values()):
-        first = _with_means(store, how, machinery, first, known)
+        first = _with_means(store, how, machine_file, first, known)
         if first.decision.state.tree.phase == "ready" and machine.stages[machine.start].kind == "agent":
-            _require_callable(first.means)
+            _require_callable(first.dependencies)
     return first
 
 
-def _require_callable(means: Means) -> None:
+def _require_callable(dependencies: Dependencies) -> None:
     """Raise what keeps the model from being called, if there is one: a run that could not make its first step would
     only have to be begun again."""
-    if means.ready is not None:
-        means.ready()
+    if dependencies.ready is not None:
+        dependencies.ready()
 
 
-def _with_means(store: Store, how: Launch, machinery: Machinery, first: Beginning, given: Given) -> Beginning:
+def _with_means(
+    store: Store, how: NewRunOptions, machine_file: MachineFile, first: RunStart, given: StartFacts
+) -> RunStart:
     """``first``, or what it is with the model that the call has."""
-    means = how.means(about_to_begin(store, how, machinery, first))
-    if not means.manual:
+    dependencies = how.dependencies(run_before_start(store, how, machine_file, first))
+    if not dependencies.manual:
         masks = first.redactions
         first = begin(store, first.machine, first.event, first.origin, replace(given, manual=False))
         first = replace(first, redactions=masks)
-    return replace(first, means=means)
+    return replace(first, dependencies=dependencies)
 
 
-def about_to_begin(store: Store, how: Launch, machinery: Machinery, first: Beginning) -> Run:
+def run_before_start(store: Store, how: NewRunOptions, machine_file: MachineFile, first: RunStart) -> Run:
     """The run as it would begin; nothing is stored."""
     return Run(
         scope=run_scope(store, how.run or "new"),
         snapshot=None,
-        record=machine_record(machinery.data, machinery.format, first.machine),
+        record=machine_record(machine_file.data, machine_file.format, first.machine),
         machine=first.machine,
         state=first.decision.state,
         began_with=lambda: first.context,

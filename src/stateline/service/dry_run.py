@@ -58,7 +58,7 @@ def dry_run(
     try:
         result = verb(overlay)
     except DryRunStop as stop:
-        exit = expected_exit(stop.run, one_turn=one_turn, manual=stop.means.manual)
+        exit = expected_exit(stop.run, one_turn=one_turn, manual=stop.dependencies.manual)
         warnings = [*store.warnings, *stop.warnings]
         plan = Plan(action="advance", run=stop.run.id, effects=effects, exit=exit, warnings=warnings)
     except StatelineError as error:

@@ -10,17 +10,17 @@ from msgspec.structs import replace
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
-from stateline.engine.dependencies import MANUAL, Means
+from stateline.engine.dependencies import MANUAL, Dependencies
 from stateline.engine.effects import DryRunStop
-from stateline.engine.loop import Watch, asked, may_ask, turn
+from stateline.engine.loop import Watch, asked, may_call_model, turn
 from stateline.engine.record import Run, facts_of, keep_machine, load_run, read_run, run_scope
 from stateline.engine.step import (
     EventContext,
     apply,
-    doubts,
     give_up,
-    is_in_doubt,
-    is_model_awaited,
+    is_effect_lost,
+    is_waiting_for_reply,
+    lost_effect_events,
     replace_machine,
     take,
 )
@@ -36,33 +36,33 @@ from stateline.service.answers import (
     as_event,
     fingerprint,
     is_built_in,
-    not_waiting,
+    not_waiting_error,
     parse_answer,
-    parse_reply_of,
+    parse_model_reply,
     parse_text,
+    restart_commands,
     unwrap,
-    ways_out,
 )
 from stateline.service.create_run import (
-    Launch,
-    Machinery,
-    MeansOf,
-    find_last,
-    launch,
+    DependenciesFor,
+    MachineFile,
+    NewRunOptions,
+    create_run,
+    current_tools_digest,
+    find_unfinished,
     no_model,
-    others,
+    other_unfinished,
     parse_machine,
-    read_machinery,
-    remember,
-    require_no_others_answer,
-    tools_now,
-    tools_place,
+    read_machine_file,
+    record_run,
+    require_no_foreign_answer,
+    tools_record,
 )
 from stateline.service.outcome import Outcome, outcome
 from stateline.service.preconditions import require_names
 from stateline.store.store import WAIT, Store
 
-GO_ON: Json = {"action": "continue"}
+CONTINUE: Json = {"action": "continue"}
 """The answer where nothing is asked but to go on."""
 
 
@@ -85,7 +85,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     ``input`` is UNSET without ``--input``; ``stdin`` reads standard input to its end, None when it must not be read;
     ``input_format`` is that of standard input: ``text`` is never read as JSON. ``parent`` demands a head by revision;
-    ``wait`` [s] bounds the wait for a lock; ``watch`` is told of each attempt. ``means`` is asked before each turn,
+    ``wait`` [s] bounds the wait for a lock; ``watch`` is told of each attempt. ``dependencies`` is asked before each turn,
     each answer and each retry, and at first, so that what the run does not allow is refused; ``exchanges`` gives what
     the event of a run that begins says under that name (None: nothing); ``closing`` gives warnings once the run stands
     where the call leaves it.
@@ -98,7 +98,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     parent: str | None = None
     wait: float = WAIT
     watch: Watch = _silent
-    means: MeansOf = no_model
+    dependencies: DependenciesFor = no_model
     exchanges: Callable[[], Json] = _no_exchanges
     closing: Callable[[Run], list[str]] = _nothing_to_add
 
@@ -125,34 +125,34 @@ def execute(store: Store, options: Options) -> Outcome:
     Raises a ``StatelineError`` for what keeps it from being done, ``Interrupted`` for a signal; a run that failed is
     an outcome, not an error.
     """
-    machinery = read_machinery(options.machine)
+    machine_file = read_machine_file(options.machine)
     with Signals() as signals:
-        run = find(store, options, machinery)
+        run = find(store, options, machine_file)
         signals.run = run.id if run is not None else None
         began = False
         call = options.call
         if run is None or options.force:
-            run, began = launch(store, how_to_launch(options), machinery)
+            run, began = create_run(store, new_run_options(options), machine_file)
             signals.run = run.id
             if not began:
-                _require_mine(run, machinery, call)
+                _require_same_machine(run, machine_file, call)
             # What stands on standard input was meant for no question of that run.
             call = replace(call, stdin=None)
-        warnings = warnings_of(store, machinery, options, run.id, None if began else run)
+        warnings = warnings_of(store, machine_file, options, run.id, None if began else run)
         if began:
             call = replace(call, input=msgspec.UNSET, parent=None)
-        elif (changed := change_of(run, machinery)) is not None:
+        elif (changed := machine_change(run, machine_file)) is not None:
             if not options.accept_change:
                 raise changed
             if run.state.status != "complete":
-                _require_wanted(run, call.input)
-                run = _accept(store, run, machinery, call)
+                _require_input_expected(run, call.input)
+                run = _accept(store, run, machine_file, call)
                 call = replace(call, parent=None)
-        elif run.state.status != "complete" and run.event["machine"]["path"] != machinery.path:
-            _require_wanted(run, call.input)
-            run = _move(store, run, machinery, call)
+        elif run.state.status != "complete" and run.event["machine"]["path"] != machine_file.path:
+            _require_input_expected(run, call.input)
+            run = _move(store, run, machine_file, call)
             call = replace(call, parent=None)
-        return proceed(run, call, warnings)
+        return continue_run(run, call, warnings)
 
 
 def resume(store: Store, run: str, call: Call, *, retry: bool = False) -> Outcome:
@@ -163,10 +163,10 @@ def resume(store: Store, run: str, call: Call, *, retry: bool = False) -> Outcom
         found = load_run(store, run)
         signals.run = run
         if not retry:
-            return proceed(found, call, [])
+            return continue_run(found, call, [])
         require_no_input(call)
         with found.scope.locked(call.wait), shield():
-            now = _demanded(current(found), call.parent)
+            now = _require_parent(current(found), call.parent)
             if now.sha256 != found.sha256:
                 # The operator has seen another failure than the one that would be cleared.
                 raise ConflictError(
@@ -180,7 +180,7 @@ def resume(store: Store, run: str, call: Call, *, retry: bool = False) -> Outcom
         if call.one_turn and found.event["transitions"]:
             # A kept output was routed again: that was the turn.
             return outcome(found, one_turn=True, warnings=call.closing(found))
-        return proceed(found, call, [])
+        return continue_run(found, call, [])
 
 
 def require_no_input(call: Call) -> None:
@@ -191,35 +191,35 @@ def require_no_input(call: Call) -> None:
 
 def _retried(run: Run, call: Call) -> Run:
     # What performs the effects of a failed run is not looked for, so that it can be reported without. This one goes on.
-    means = call.means(replace(run, state=replace(run.state, status="running")))
-    _require_ready(run, call, means)
-    return asked(apply(give_up(run), Retried(), means), means)
+    dependencies = call.dependencies(replace(run, state=replace(run.state, status="running")))
+    _require_ready(run, call, dependencies)
+    return asked(apply(give_up(run), Retried(), dependencies), dependencies)
 
 
-def _require_ready(run: Run, call: Call, means: Means) -> None:
+def _require_ready(run: Run, call: Call, dependencies: Dependencies) -> None:
     """Raise what keeps the model from being called, if a retry comes to that, before the retry is saved."""
     state = run.state
-    for event in doubts(run):
+    for event in lost_effect_events(run):
         state = advance(run.machine, state, event, facts_of(run)).state
-    retried = advance(run.machine, state, Retried(), facts_of(run, manual=means.manual))
+    retried = advance(run.machine, state, Retried(), facts_of(run, manual=dependencies.manual))
     tree = retried.state.tree
     at_model = tree.phase == "ready" and run.machine.stages[tree.stage].kind == "agent"
-    if means.ready is not None and at_model and not (call.one_turn and retried.transitions):
-        means.ready()
+    if dependencies.ready is not None and at_model and not (call.one_turn and retried.transitions):
+        dependencies.ready()
 
 
-def find(store: Store, options: Options, machinery: Machinery) -> Run | None:
+def find(store: Store, options: Options, machine_file: MachineFile) -> Run | None:
     """The run that ``execute`` means, or None if it will start one. Reads only."""
     # An answer that names its request means that request's run, and never becomes a new run's input.
     if options.run is None and not options.force:
-        return find_last(store, machinery) or answered_run(store, options.call.input)
+        return find_unfinished(store, machine_file) or answered_run(store, options.call.input)
     there = options.run is not None and run_scope(store, options.run).head() is not None
     if options.force or not there:
-        require_no_others_answer(store, options.run, options.call.input)
+        require_no_foreign_answer(store, options.run, options.call.input)
     return load_run(store, options.run) if options.run is not None and there else None
 
 
-def _require_mine(run: Run, machinery: Machinery, call: Call) -> None:
+def _require_same_machine(run: Run, machine_file: MachineFile, call: Call) -> None:
     """Raise ``ConflictError`` unless ``run``, which another process began meanwhile, is the one that this call would
     have begun."""
     hint = f"`stateline exec status {run.id}` shows where it stands; --id NEW starts another run"
@@ -227,7 +227,7 @@ def _require_mine(run: Run, machinery: Machinery, call: Call) -> None:
         raise ConflictError(
             f"another process began the run {run.id} meanwhile; the input of this call was not used", hint=hint
         )
-    if (run.machine_sha, run.event["machine"]["path"]) != (machinery.sha256, machinery.path):
+    if (run.machine_sha, run.event["machine"]["path"]) != (machine_file.sha256, machine_file.path):
         raise ConflictError(
             f"another process began the run {run.id} meanwhile, from another machine; nothing was changed", hint=hint
         )
@@ -250,25 +250,31 @@ def current(run: Run) -> Run:
     return now
 
 
-def change_of(run: Run, machinery: Machinery) -> MachineChangedError | None:
+def machine_change(run: Run, machine_file: MachineFile) -> MachineChangedError | None:
     """The error for a machine file that is not the one the run goes by, wherever either lies, or None. Of a complete
     run too: what another machine gave is not to be taken for what this one gives."""
-    if run.machine_sha == machinery.sha256:
-        return _tools_change_of(run, machinery)
-    path, here = str(run.event["machine"]["path"]), machinery.path
-    said = f"the machine file changed since the run {run.id} began: it was {run.machine_sha}, it is {machinery.sha256}"
+    if run.machine_sha == machine_file.sha256:
+        return _tools_change(run, machine_file)
+    path, here = str(run.event["machine"]["path"]), machine_file.path
+    said = (
+        f"the machine file changed since the run {run.id} began: it was {run.machine_sha}, it is {machine_file.sha256}"
+    )
     if is_built_in(run.event):
-        said = f"the run {run.id} was begun by a prompt: its machine is {run.machine_sha}, {here} is {machinery.sha256}"
+        said = (
+            f"the run {run.id} was begun by a prompt: its machine is {run.machine_sha}, {here} is {machine_file.sha256}"
+        )
     elif path != here:
-        said = f"the run {run.id} began from another file: {path} was {run.machine_sha}, {here} is {machinery.sha256}"
-    return MachineChangedError(f"{said}; nothing was changed", hint=_ways_with(run))
+        said = (
+            f"the run {run.id} began from another file: {path} was {run.machine_sha}, {here} is {machine_file.sha256}"
+        )
+    return MachineChangedError(f"{said}; nothing was changed", hint=_change_hint(run))
 
 
-def _tools_change_of(run: Run, machinery: Machinery) -> MachineChangedError | None:
+def _tools_change(run: Run, machine_file: MachineFile) -> MachineChangedError | None:
     """The same for the tools manifest of an unchanged machine file: its tools are a part of the machine."""
     kept = (run.event.get("tools") or {}).get("sha256")
     try:
-        now = tools_now(run, machinery)
+        now = current_tools_digest(run, machine_file)
     except StatelineError:
         if run.state.status != "complete":  # it needs its tools no more
             raise
@@ -277,11 +283,11 @@ def _tools_change_of(run: Run, machinery: Machinery) -> MachineChangedError | No
         return None
     return MachineChangedError(
         f"the tools manifest changed since the run {run.id} began: it was {kept}, it is {now}; nothing was changed",
-        hint=_ways_with(run),
+        hint=_change_hint(run),
     )
 
 
-def _ways_with(run: Run) -> str:
+def _change_hint(run: Run) -> str:
     """What can be done where the machine is another."""
     more = "--force begins it anew with this one, --id NEW starts another run"
     if run.state.status == "complete":
@@ -289,35 +295,40 @@ def _ways_with(run: Run) -> str:
     return f"--accept-change goes on with the new one, {more}"
 
 
-def how_to_launch(options: Options) -> Launch:
+def new_run_options(options: Options) -> NewRunOptions:
     """What the options say about a new run."""
     call = options.call
-    return Launch(
+    return NewRunOptions(
         run=options.run,
         force=options.force,
         input=None if call.input is msgspec.UNSET else call.input,
         labels=options.labels,
         context=options.context,
-        means=call.means,
+        dependencies=call.dependencies,
         exchanges=call.exchanges(),
         parent=call.parent,
         wait=call.wait,
     )
 
 
-def warnings_of(store: Store, machinery: Machinery, options: Options, name: str | None, run: Run | None) -> list[str]:
+def warnings_of(
+    store: Store, machine_file: MachineFile, options: Options, name: str | None, run: Run | None
+) -> list[str]:
     """What the caller of ``execute`` should know: live runs of the machine besides the one called ``name``, and
     options that ``run`` does not heed because it began without them (None: it begins with this call). Reads only."""
     warnings = []
-    live = others(store, machinery, name)
+    live = other_unfinished(store, machine_file, name)
     if live:
         warnings.append(f"other unfinished runs of this machine: {', '.join(live)} (choose one with --id)")
     if run is None:
         return warnings
-    if change_of(run, machinery) is not None:
-        what, change = "machine file", (run.machine_sha, machinery.sha256)
+    if machine_change(run, machine_file) is not None:
+        what, change = "machine file", (run.machine_sha, machine_file.sha256)
         if change[0] == change[1]:
-            what, change = "tools manifest", (str(run.event["tools"]["sha256"]), str(tools_now(run, machinery)))
+            what, change = (
+                "tools manifest",
+                (str(run.event["tools"]["sha256"]), str(current_tools_digest(run, machine_file))),
+            )
         told = f"the {what}'s change is accepted ({change[0][:8]} -> {change[1][:8]})"
         if run.state.status == "complete":
             told += f", and nothing was run: the run {run.id} is complete, and was before"
@@ -331,68 +342,70 @@ def warnings_of(store: Store, machinery: Machinery, options: Options, name: str 
     return warnings
 
 
-def _require_wanted(run: Run, said: Json | msgspec.UnsetType) -> None:
+def _require_input_expected(run: Run, said: Json | msgspec.UnsetType) -> None:
     """Raise for an input that the run cannot take, before a changed or moved machine is recorded."""
-    if said is msgspec.UNSET or is_in_doubt(run):  # then it is the lost effect's result
+    if said is msgspec.UNSET or is_effect_lost(run):  # then it is the lost effect's result
         return
     if not unwrap(run, said).again and run.state.status != "waiting":
-        raise not_waiting(run)
+        raise not_waiting_error(run)
 
 
-def _accept(store: Store, run: Run, machinery: Machinery, call: Call) -> Run:
-    machine = parse_machine(store, machinery)
+def _accept(store: Store, run: Run, machine_file: MachineFile, call: Call) -> Run:
+    machine = parse_machine(store, machine_file)
     with run.scope.locked(call.wait), shield():
-        now = _demanded(current(run), call.parent)
-        if now.state.status == "complete" or change_of(now, machinery) is None:
+        now = _require_parent(current(run), call.parent)
+        if now.state.status == "complete" or machine_change(now, machine_file) is None:
             return now
         advance(machine, now.state, Replaced())  # a machine that cannot be accepted is not stored either
-        record = keep_machine(store, machinery.data, machinery.format, machine)
-        moved = now.event["machine"]["path"] != machinery.path
-        now = replace_machine(now, machine, record, _places(now, machine, machinery))
+        record = keep_machine(store, machine_file.data, machine_file.format, machine)
+        moved = now.event["machine"]["path"] != machine_file.path
+        now = replace_machine(now, machine, record, _places(now, machine, machine_file))
     if moved:
-        remember(store, machinery, run.id)
+        record_run(store, machine_file, run.id)
     return now
 
 
-def _move(store: Store, run: Run, machinery: Machinery, call: Call) -> Run:
+def _move(store: Store, run: Run, machine_file: MachineFile, call: Call) -> Run:
     """The same machine in another place: programs are beside the file that this call names, and it finds the run."""
     with run.scope.locked(call.wait), shield():
-        now = _demanded(current(run), call.parent)
-        if now.event["machine"]["path"] == machinery.path or now.state.status == "complete":
+        now = _require_parent(current(run), call.parent)
+        if now.event["machine"]["path"] == machine_file.path or now.state.status == "complete":
             return now
-        now = replace_machine(now, now.machine, now.record, _places(now, now.machine, machinery))
-    remember(store, machinery, run.id)
+        now = replace_machine(now, now.machine, now.record, _places(now, now.machine, machine_file))
+    record_run(store, machine_file, run.id)
     return now
 
 
-def _places(run: Run, machine: Machine, machinery: Machinery) -> dict[str, Json]:
+def _places(run: Run, machine: Machine, machine_file: MachineFile) -> dict[str, Json]:
     """Where machine and tools lie, as the event has it."""
     places: dict[str, Json] = {
-        "machine": {"path": machinery.path, "name": machine.name, "sha256": machinery.sha256},
+        "machine": {"path": machine_file.path, "name": machine.name, "sha256": machine_file.sha256},
     }
-    tools = tools_place(machine, machinery)
+    tools = tools_record(machine, machine_file)
     return places if tools is None else places | {"tools": tools}
 
 
-def proceed(run: Run, call: Call, warnings: list[str]) -> Outcome:
+def continue_run(run: Run, call: Call, warnings: list[str]) -> Outcome:
     """Answer, if the run waits and there is an answer; then turns, until one is done or the run stops.
 
     To be called inside ``Signals``. Raises as :func:`execute`.
     """
-    _demanded(run, call.parent)
-    call.means(run)
+    _require_parent(run, call.parent)
+    call.dependencies(run)
     said = answer_of(run, call)
-    if said is not msgspec.UNSET and not (said == GO_ON and run.state.status == "running" and not is_in_doubt(run)):
+    if said is not msgspec.UNSET and not (
+        said == CONTINUE and run.state.status == "running" and not is_effect_lost(run)
+    ):
         run = _take(run, said, call)
         # Whoever piped one answer has no second one; and the head that was demanded has been met.
         call = replace(call, stdin=None, parent=None)
         if call.one_turn and run.state.tree.phase != "calling":
-            return _stands(run, call, warnings)
+            return _outcome(run, call, warnings)
         # The tools that an answer calls belong to its turn.
     try:
         run = _turns(run, call)
     except PlaybackMissError as miss:
-        another, anew = ways_out(run)
+        another, anew = restart_commands(run)
         way = f"`{anew}` begins it anew, `{another}` another run"
         way = f"{miss.hint}. {way}" if miss.diverged else f"{miss.hint}. The run {run.id} waits to go on; {way}"
         told = dict.fromkeys([*warnings, *call.closing(run), *miss.warnings])
@@ -400,13 +413,13 @@ def proceed(run: Run, call: Call, warnings: list[str]) -> Outcome:
     except DryRunStop as stop:
         stop.warnings = [*warnings, *call.closing(stop.run)]
         raise
-    return _stands(run, call, warnings)
+    return _outcome(run, call, warnings)
 
 
-def _stands(run: Run, call: Call, warnings: list[str]) -> Outcome:
+def _outcome(run: Run, call: Call, warnings: list[str]) -> Outcome:
     warnings = [*warnings, *call.closing(run)]
-    means = call.means(run) if is_model_awaited(run) else MANUAL
-    return outcome(run, one_turn=call.one_turn, warnings=warnings, means=means)
+    dependencies = call.dependencies(run) if is_waiting_for_reply(run) else MANUAL
+    return outcome(run, one_turn=call.one_turn, warnings=warnings, dependencies=dependencies)
 
 
 def answer_of(run: Run, call: Call) -> Json | msgspec.UnsetType:
@@ -416,34 +429,34 @@ def answer_of(run: Run, call: Call) -> Json | msgspec.UnsetType:
         return call.input
     if call.stdin is None or run.state.tree.phase != "waiting":
         return msgspec.UNSET
-    if is_model_awaited(run) and may_ask(run, call.means(run)):
+    if is_waiting_for_reply(run) and may_call_model(run, call.dependencies(run)):
         return msgspec.UNSET
     with interruptible():
         data = call.stdin()
     if call.input_format == "text":
         return parse_text(data)
-    return parse_reply_of(data) if is_model_awaited(run) else parse_answer(data)
+    return parse_model_reply(data) if is_waiting_for_reply(run) else parse_answer(data)
 
 
 def _take(run: Run, said: Json, call: Call) -> Run:
     """The run with the answer taken, unless it is the one that was given before."""
-    if is_in_doubt(run):
+    if is_effect_lost(run):
         run = _lost(run, call)
         call = replace(call, parent=None)
     answer = unwrap(run, said)
     if not answer.again and run.state.status != "waiting":
-        raise not_waiting(run)
+        raise not_waiting_error(run)
     if answer.again:
         return run
     with run.scope.locked(call.wait), shield():
         now = current(run)
         if now.event.get("waiting") == run.event.get("waiting"):
-            now = _demanded(now, call.parent)
-            means = call.means(now)
+            now = _require_parent(now, call.parent)
+            dependencies = call.dependencies(now)
             value, masked = as_event(now, answer.value)
             told = {"answered": fingerprint(now, answer.value)}
-            happened = EventContext(event=Answered(value=value), means=means, told=told, masked=masked)
-            return asked(take(now, happened), means)
+            happened = EventContext(event=Answered(value=value), dependencies=dependencies, told=told, masked=masked)
+            return asked(take(now, happened), dependencies)
         if answer.named and unwrap(now, said).again:
             return now
         raise ConflictError(
@@ -455,17 +468,17 @@ def _take(run: Run, said: Json, call: Call) -> Run:
 def _lost(run: Run, call: Call) -> Run:
     """A run whose effect was started: with the lock ours, whoever performed it is gone, and nobody has called since."""
     with run.scope.locked(call.wait), shield():
-        now = _demanded(current(run), call.parent)
+        now = _require_parent(current(run), call.parent)
         return give_up(now)
 
 
 def _turns(run: Run, call: Call) -> Run:
-    while goes_on(run, call):
+    while can_continue(run, call):
         with run.scope.locked(call.wait):
-            run = _demanded(current(run), call.parent)
-            if not goes_on(run, call):
+            run = _require_parent(current(run), call.parent)
+            if not can_continue(run, call):
                 break
-            run = turn(run, call.watch, call.means(run))
+            run = turn(run, call.watch, call.dependencies(run))
         call = replace(call, parent=None)
         # Standard input may hold an answer to the request that was open when the call began, never to one that the
         # call itself reaches: nobody can have seen that question.
@@ -474,12 +487,12 @@ def _turns(run: Run, call: Call) -> Run:
     return run
 
 
-def goes_on(run: Run, call: Call) -> bool:
+def can_continue(run: Run, call: Call) -> bool:
     """Whether there is something for this call to perform. Raises as ``call.means``."""
-    return run.state.status == "running" or (is_model_awaited(run) and may_ask(run, call.means(run)))
+    return run.state.status == "running" or (is_waiting_for_reply(run) and may_call_model(run, call.dependencies(run)))
 
 
-def _demanded(run: Run, parent: str | None) -> Run:
+def _require_parent(run: Run, parent: str | None) -> Run:
     """``run``, if its head is the one that ``--parent`` demands. Raises ``ConflictError`` otherwise."""
     require_head(run.scope, run.snapshot, parent)
     return run

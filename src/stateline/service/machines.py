@@ -14,7 +14,7 @@ from stateline.machine.decider.run import RunState
 from stateline.machine.problems import Problem
 from stateline.machine.spec import Machine, to_json
 from stateline.redaction.redactor import Redactor
-from stateline.service.create_run import Machinery, read_machinery, read_toolset, require_no_secret_in
+from stateline.service.create_run import MachineFile, read_machine_file, read_toolset, require_no_secret_in
 from stateline.store.store import Store
 
 
@@ -34,26 +34,26 @@ def check_machine(path: str) -> Checked:
     from stateline.machine.definition.check import Lookups, check
     from stateline.process.command import program_problem
 
-    machinery, redactor = read_machinery(path), Redactor.from_environment(os.environ)
-    directory = machinery.directory
+    machine_file, redactor = read_machine_file(path), Redactor.from_environment(os.environ)
+    directory = machine_file.directory
     outside = Lookups(
         exists=lambda argv: program_problem(argv, directory),
-        evaluate=machinery.evaluate,
-        toolset=lambda tools: read_toolset(machinery, tools, redactor.find),
+        evaluate=machine_file.evaluate,
+        toolset=lambda tools: read_toolset(machine_file, tools, redactor.find),
         model=_choose,
     )
-    machine, problems = check(machinery.data, machinery.path, outside)
-    secret = _secret_in(machinery, machine, redactor)
+    machine, problems = check(machine_file.data, machine_file.path, outside)
+    secret = _secret_in(machine_file, machine, redactor)
     rows = [msgspec.to_builtins(problem) for problem in (*secret, *problems)]
     return Checked(machine is not None and not secret, rows)
 
 
-def _secret_in(machinery: Machinery, machine: Machine | None, redactor: Redactor) -> list[Problem]:
+def _secret_in(machine_file: MachineFile, machine: Machine | None, redactor: Redactor) -> list[Problem]:
     """The problem that the file holds a secret, if it does, in the words in which a run is refused for it."""
     try:
-        require_no_secret_in(machinery, redactor)
+        require_no_secret_in(machine_file, redactor)
         if machine is not None:
-            require_no_secret_in(machinery, redactor, machine)
+            require_no_secret_in(machine_file, redactor, machine)
     except RequestError as error:
         return [Problem(severity="error", code="secret", where="1:1", message=error.message, hint=error.hint)]
     return []
@@ -70,7 +70,7 @@ def machine_of(store: Store, path: str | None, run: str | None) -> tuple[Machine
     """The machine in the file at ``path``, or the one that ``run`` goes by, with that run's state. Reads only.
 
     A Python machine at ``path`` is run; the one that a run keeps never is. Raises ``UsageError`` unless exactly one of
-    the two is given, ``InvalidMachineError``, and as ``read_machinery`` and ``load_run`` do.
+    the two is given, ``InvalidMachineError``, and as ``read_machine_file`` and ``load_run`` do.
     """
     if (path is None) == (run is None):
         raise UsageError("name a machine file or a run, one of the two", hint="MACHINE, or --run RUN")
@@ -79,8 +79,8 @@ def machine_of(store: Store, path: str | None, run: str | None) -> tuple[Machine
         return found.machine, found.state
     from stateline.machine.definition.check import Lookups, load
 
-    machinery = read_machinery(path or "")
-    return load(machinery.data, machinery.path, Lookups(evaluate=machinery.evaluate)), None
+    machine_file = read_machine_file(path or "")
+    return load(machine_file.data, machine_file.path, Lookups(evaluate=machine_file.evaluate)), None
 
 
 def show_machine(store: Store, path: str | None, run: str | None) -> dict[str, Json]:

@@ -8,10 +8,10 @@ import msgspec
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
-from stateline.engine.dependencies import MANUAL, Means
-from stateline.engine.event_codec import is_calling
+from stateline.engine.dependencies import MANUAL, Dependencies
+from stateline.engine.event_codec import is_calling_tools
 from stateline.engine.record import Run, facts_of
-from stateline.engine.step import is_model_awaited, stage_of
+from stateline.engine.step import is_waiting_for_reply, stage_of
 from stateline.machine.decider.evaluate_outputs import names
 from stateline.machine.spec import Stage
 from stateline.service.answers import is_built_in
@@ -51,8 +51,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return document
 
 
-def outcome(run: Run, *, one_turn: bool, warnings: list[str], means: Means = MANUAL) -> Outcome:
-    """How ``run`` stands; a model's request as these ``means`` would make it. Exit codes: 0 advanced or done, 1 failed,
+def outcome(run: Run, *, one_turn: bool, warnings: list[str], dependencies: Dependencies = MANUAL) -> Outcome:
+    """How ``run`` stands; a model's request as these ``dependencies`` would make it. Exit codes: 0 advanced or done, 1 failed,
     2 complete by ``one_turn``, 3 waiting."""
     state = run.state
     status: Status = "advanced" if state.status == "running" else state.status
@@ -73,7 +73,7 @@ def outcome(run: Run, *, one_turn: bool, warnings: list[str], means: Means = MAN
         outputs=state.outputs,
         source=run.event["stage"],
         reason=_reason(run),
-        waiting=waiting(run, means) if status == "waiting" else None,
+        waiting=waiting(run, dependencies) if status == "waiting" else None,
         warnings=[*run.scope.store.warnings, *warnings],
         error=msgspec.to_builtins(failure) if failure else None,
         exit_code={"advanced": 0, "complete": 2 if one_turn else 0, "waiting": 3, "error": 1}[status],
@@ -105,25 +105,25 @@ def _reason(run: Run) -> str:
     if tree.phase == "unknown":
         return "unknown_outcome"
     transitions = run.event["transitions"]
-    if not transitions and is_model_awaited(run):
+    if not transitions and is_waiting_for_reply(run):
         return "llm_request"
-    if not transitions and run.state.status == "running" and run.event["type"] in _OF_TOOLS and tree.conversation:
+    if not transitions and run.state.status == "running" and run.event["type"] in _TOOL_EVENTS and tree.conversation:
         return "tools"
     return str(transitions[-1]["reason"]) if transitions else str(run.event["type"])
 
 
-_OF_TOOLS = ("replied", "answered", "calls_intended", "call_ended")
+_TOOL_EVENTS = ("replied", "answered", "calls_intended", "call_ended")
 """Events after which a conversation goes on: tools were asked for, or have ended."""
 
 
-def waiting(run: Run, means: Means = MANUAL) -> dict[str, Json]:
+def waiting(run: Run, dependencies: Dependencies = MANUAL) -> dict[str, Json]:
     """What an unfinished run waits for: a human's answer, a reply in a model's stead, or word of a lost effect."""
     stage = stage_of(run)
     request = (run.event.get("waiting") or {}).get("requestId")
     if run.state.tree.phase == "unknown":
         return _unknown(run, stage, request)
-    if is_model_awaited(run):
-        return _request(run, request, means)
+    if is_waiting_for_reply(run):
+        return _request(run, request, dependencies)
     return {
         "type": "human",
         "requestId": request,
@@ -134,11 +134,11 @@ def waiting(run: Run, means: Means = MANUAL) -> dict[str, Json]:
     }
 
 
-def _request(run: Run, request: Json, means: Means) -> dict[str, Json]:
+def _request(run: Run, request: Json, dependencies: Dependencies) -> dict[str, Json]:
     """What a model would be asked; whoever calls next may answer in its stead."""
     from stateline.engine.agent import request_of
 
-    asked = request_of(run, means)
+    asked = request_of(run, dependencies)
     return {
         "type": "llm_request",
         "requestId": request,
@@ -154,7 +154,7 @@ def _unknown(run: Run, stage: Stage, request: Json) -> dict[str, Json]:
     """An effect of which nobody knows whether it was done."""
     document = {"type": "interrupt", "kind": "unknown_outcome", "requestId": request, "stage": stage.name}
     what, again = f"stage {stage.name!r}", "it"
-    if is_calling(run.state.tree):
+    if is_calling_tools(run.state.tree):
         doubt = run.state.interrupts[0] if run.state.interrupts else {}
         document |= {name: doubt[name] for name in ("call", "tool") if name in doubt}
         lost = sum(call["status"] == "started" for call in run.state.tree.pending)

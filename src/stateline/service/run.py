@@ -15,22 +15,22 @@ from stateline.contexts.context import ContextRequest
 from stateline.contexts.plan import ContextOptions, context_scope
 from stateline.contexts.prepare import Prepared, prepare
 from stateline.contexts.stored import was_refined
-from stateline.engine.loop import Beginning
+from stateline.engine.loop import RunStart
 from stateline.engine.record import Run, load_run, read_context, run_scope
 from stateline.errors import ConflictError, NotFoundError, RequestError, UsageError
 from stateline.machine.spec import Agent, Bounds, Machine, Stage, Toolset
 from stateline.process.signals import Signals
-from stateline.service.answers import ways_out
+from stateline.service.answers import restart_commands
 from stateline.service.create_run import (
-    Launch,
-    Machinery,
-    begin_chain,
-    beginning,
-    require_no_others_answer,
+    MachineFile,
+    NewRunOptions,
+    plan_start,
+    require_no_foreign_answer,
     require_no_secret,
+    start_chain,
 )
-from stateline.service.execute import Call, proceed
-from stateline.service.models import ModelOptions, Models
+from stateline.service.execute import Call, continue_run
+from stateline.service.model_setup import ModelOptions, Models
 from stateline.service.outcome import Outcome
 from stateline.service.preconditions import require_names
 from stateline.store.store import Store
@@ -65,10 +65,10 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
         require_names(self.run, self.context)
 
 
-class Asked(msgspec.Struct, frozen=True):
+class PromptMachine(msgspec.Struct, frozen=True):
     """What a run is begun with: its machine, as bytes and checked, and how many masks are in the prompt."""
 
-    machinery: Machinery
+    machine_file: MachineFile
     machine: Machine
     masks: int
 
@@ -81,19 +81,19 @@ def run(store: Store, options: RunOptions) -> Outcome:
     """
     with Signals() as signals:
         models = Models(store, options.models)
-        found = existing(store, options)
+        found = find_existing(store, options)
         if found is not None and not options.force:
             signals.run = found.id
             require_same(store, found, options)
             models.overlay(options.context_request, found.context())
-            return proceed(found, with_models(options.call, models), unheeded(found, options.context_request))
-        asked = asked_of(store, options)
-        require_no_secret(store, Launch(run=options.run), asked.machinery)
+            return continue_run(found, with_models(options.call, models), unused_flags(found, options.context_request))
+        asked = machine_of_prompt(store, options)
+        require_no_secret(store, NewRunOptions(run=options.run), asked.machine_file)
         models.begin()
         prepared = prepare(store, context_options(store, options, models, asked.machine.toolset))
         models.settle(prepared.effective, read_context(store, prepared.head).facts)
-        how = how_to_launch(options, models, prepared)
-        begun, began = begin_chain(store, how, asked.machinery, decided(store, how, asked))
+        how = new_run_options(options, models, prepared)
+        begun, began = start_chain(store, how, asked.machine_file, decided(store, how, asked))
         if not began:
             raise ConflictError(
                 f"another process began the run {begun.id} meanwhile; the prompt of this call was not used",
@@ -102,7 +102,7 @@ def run(store: Store, options: RunOptions) -> Outcome:
         signals.run = begun.id
         # What the call said is said, and what stands on standard input was meant for no question of this run.
         call = replace(options.call, input=msgspec.UNSET, stdin=None, parent=None)
-        return proceed(begun, with_models(call, models), prepared.warnings)
+        return continue_run(begun, with_models(call, models), prepared.warnings)
 
 
 def prepare_context(store: Store, options: RunOptions) -> Prepared:
@@ -112,7 +112,7 @@ def prepare_context(store: Store, options: RunOptions) -> Prepared:
     return prepare(store, context_options(store, options, models, toolset_of(store, options.tools)))
 
 
-def existing(store: Store, options: RunOptions) -> Run | None:
+def find_existing(store: Store, options: RunOptions) -> Run | None:
     """The run that ``--id`` names, if it is there. Reads only. Raises ``NotFoundError`` for one that is not there and cannot
     begin without a prompt, ``UsageError`` for one that shall begin anew without one."""
     if options.run is None:
@@ -147,7 +147,7 @@ def require_same(store: Store, found: Run, options: RunOptions) -> None:
         )
 
 
-def unheeded(found: Run, context_request: ContextRequest) -> list[str]:
+def unused_flags(found: Run, context_request: ContextRequest) -> list[str]:
     """A warning of flags for the model's call where the run ``found`` makes none: it has ended. Settings that refined
     its context with these very words were used."""
     settings = context_request.settings if context_request.refine is None else {}
@@ -158,14 +158,14 @@ def unheeded(found: Run, context_request: ContextRequest) -> list[str]:
     *before, last = names
     flags = f"{', '.join(before)} and {last} were" if before else f"{last} was"
     stands = "is complete" if found.state.status == "complete" else "has failed, and a retry keeps its settings"
-    anew = ways_out(found)[1]
+    anew = restart_commands(found)[1]
     return [f"{flags} not used: the run {found.id} {stands}; give them to a run that begins: `{anew}`"]
 
 
-def asked_of(store: Store, options: RunOptions) -> Asked:
+def machine_of_prompt(store: Store, options: RunOptions) -> PromptMachine:
     """The machine of one stage that the flags mean. Reads only. Raises ``RequestError``, ``InvalidAnswerError`` for an input
     that answers another run, and as ``read_manifest``."""
-    require_no_others_answer(store, options.run, options.call.input)
+    require_no_foreign_answer(store, options.run, options.call.input)
     if "\0" in (options.prompt or ""):
         raise RequestError("the prompt holds a NUL character; nothing was done", hint="take it out")
     prompt, masks = template(store, options.prompt or "")
@@ -186,7 +186,7 @@ def asked_of(store: Store, options: RunOptions) -> Asked:
         name=NAME, start=STAGE, order=[STAGE], stages={STAGE: stage}, tools=tools, toolset=toolset, bounds=bounds
     )
     data = canonical.encode(document)
-    return Asked(Machinery(path, data, sha256(data), recorded=False), machine, masks)
+    return PromptMachine(MachineFile(path, data, sha256(data), recorded=False), machine, masks)
 
 
 def template(store: Store, prompt: str) -> tuple[str, int]:
@@ -244,25 +244,25 @@ def _hash(toolset: Toolset | None) -> str:
 
 def with_models(call: Call, models: Models) -> Call:
     """``call`` with the means of ``models``."""
-    return replace(call, means=models.means, exchanges=models.begin, closing=models.closing)
+    return replace(call, dependencies=models.dependencies, exchanges=models.begin, closing=models.closing)
 
 
-def how_to_launch(options: RunOptions, models: Models, prepared: Prepared) -> Launch:
+def new_run_options(options: RunOptions, models: Models, prepared: Prepared) -> NewRunOptions:
     """How the run begins, with the very context that was prepared for it."""
     call = options.call
-    return Launch(
+    return NewRunOptions(
         run=options.run,
         force=options.force,
         input=None if call.input is msgspec.UNSET else call.input,
         context=prepared.scope.partition(":")[2],
         given=prepared.head,
         exchanges=models.exchanges(),
-        means=models.means,
+        dependencies=models.dependencies,
         wait=call.wait,
     )
 
 
-def decided(store: Store, how: Launch, asked: Asked) -> Beginning:
+def decided(store: Store, how: NewRunOptions, asked: PromptMachine) -> RunStart:
     """The beginning of the run. Reads only."""
-    first = beginning(store, how, asked.machine, asked.machinery)
+    first = plan_start(store, how, asked.machine, asked.machine_file)
     return replace(first, redactions=first.redactions + asked.masks)

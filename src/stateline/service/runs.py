@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stateline.verify.findings import Finding
 
 
-class Unread(msgspec.Struct, frozen=True):
+class UnreadableScope(msgspec.Struct, frozen=True):
     """A scope, by its hash, that cannot be read, and why. It may be a run's: its key stands in what cannot be read."""
 
     scope: str
@@ -47,20 +47,20 @@ class Removal(msgspec.Struct, frozen=True):
         return {"removed": [*self.removed], "kept": {**self.kept}, "warnings": [*self.warnings]}
 
 
-def heads_of_runs(store: Store) -> tuple[list[Snapshot], list[Unread]]:
+def run_heads(store: Store) -> tuple[list[Snapshot], list[UnreadableScope]]:
     """(the head of every run, newest first; each scope that cannot be read)."""
-    unread: list[Unread] = []
+    unread: list[UnreadableScope] = []
     heads = sorted(_heads(store, unread), key=lambda head: head.envelope.created_at, reverse=True)
     return heads, unread
 
 
-def _heads(store: Store, unread: list[Unread]) -> Iterator[Snapshot]:
+def _heads(store: Store, unread: list[UnreadableScope]) -> Iterator[Snapshot]:
     """The head of every run, in no order; fills ``unread``. One at a time: there may be 100,000."""
     for scope in store.backend.scopes():
         try:
             head = store.read_head(scope)
         except StatelineError as error:
-            unread.append(Unread(scope, error))
+            unread.append(UnreadableScope(scope, error))
             continue
         if head is not None and head.envelope.kind == "run" and head.envelope.scope.startswith("run:"):
             yield head
@@ -82,30 +82,30 @@ def row(store: Store, head: Snapshot) -> dict[str, Json]:
     }
 
 
-def listing(store: Store) -> tuple[list[dict[str, Json]], list[Unread]]:
+def list_runs(store: Store) -> tuple[list[dict[str, Json]], list[UnreadableScope]]:
     """(rows of ``exec list``, the run that was used last first; each scope that cannot be read)."""
-    unread: list[Unread] = []
+    unread: list[UnreadableScope] = []
     rows: list[dict[str, Json]] = []
     for head in _heads(store, unread):
         scope = naming.scope_hash(head.envelope.scope)
         try:
             rows.append(row(store, head))
         except StatelineError as error:
-            unread.append(Unread(scope, error))
+            unread.append(UnreadableScope(scope, error))
         except (KeyError, TypeError):
             message = f"the snapshot {head.path} does not hold a run's state"
-            unread.append(Unread(scope, IntegrityError(message, finding="malformed")))
+            unread.append(UnreadableScope(scope, IntegrityError(message, finding="malformed")))
     return sorted(rows, key=lambda found: str(found["updated_at"]), reverse=True), unread
 
 
-def chosen(store: Store, run: str | None) -> Run:
+def find_run(store: Store, run: str | None) -> Run:
     """The run by that id, or the one used last. Raises ``NotFoundError``; ``IntegrityError`` when no run can be read.
 
     A run that cannot be read may be the one that was used last, so that becomes a warning of the store.
     """
     if run is not None:
         return load_run(store, naming.checked_id(run, "run id"))
-    unread: list[Unread] = []
+    unread: list[UnreadableScope] = []
     newest = max(_heads(store, unread), key=lambda head: head.envelope.created_at, default=None)
     store.warnings.extend(found.error.message for found in unread)
     if newest is None and unread:
@@ -117,7 +117,7 @@ def chosen(store: Store, run: str | None) -> Run:
 
 def status(store: Store, run: str | None) -> dict[str, Json]:
     """The row of one run, with its mode, bounds (limit and what is left), counters and interrupts."""
-    found = chosen(store, run)
+    found = find_run(store, run)
     counters = _counters(found)
     bounds = {
         name: {"limit": limit, "left": max(0, limit - counters[name]) if limit else None}
@@ -149,7 +149,7 @@ def _counters(run: Run) -> dict[str, Any]:
 
 def show(store: Store, run: str | None) -> dict[str, Json]:
     """One run whole, as it stands: the document of ``execute``, with input, state, visits, edges and context."""
-    found = chosen(store, run)
+    found = find_run(store, run)
     state = found.state
     return {
         **outcome(found, one_turn=False, warnings=[]).document(),
@@ -165,10 +165,10 @@ def show(store: Store, run: str | None) -> dict[str, Json]:
 
 
 def history(store: Store, run: str | None) -> list[dict[str, Json]]:
-    """The turns of a run, oldest first. Raises as :func:`chosen`, and ``IntegrityError`` for damage on the way."""
+    """The turns of a run, oldest first. Raises as :func:`find_run`, and ``IntegrityError`` for damage on the way."""
     from stateline.service.turns import turns
 
-    return turns(store, chosen(store, run))
+    return turns(store, find_run(store, run))
 
 
 def remove(store: Store, runs: list[str], *, wait: float = WAIT) -> Removal:
@@ -192,7 +192,7 @@ def clean(store: Store, *, unfinished: bool, older_than: float, wait: float = 0.
     A run that is being used, or that another scope originates from, is kept and said; so is a scope that cannot be
     read, and the exit code is then that of the damage.
     """
-    heads, unread = heads_of_runs(store)
+    heads, unread = run_heads(store)
     origins = _origins(store) if heads else {}
     now = datetime.datetime.fromisoformat(store.now(None))
     removed: list[str] = []

@@ -74,7 +74,7 @@ def _log(store: Store, files: Path) -> Told:
 
 
 def _runs(store: Store, files: Path) -> Told:
-    _, unread = runs.listing(store)
+    _, unread = runs.list_runs(store)
     runs.status(store, RUN)
     runs.show(store, RUN)
     runs.history(store, RUN)

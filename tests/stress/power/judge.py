@@ -71,7 +71,7 @@ class Promises:
         self.hurried: set[str] = set()
         self.effects: list[Note] = []
         for said in told:
-            self._hear(said.note)
+            self._call_model(said.note)
         self.coming: Note | None = coming.note if coming else None
         if self.coming:
             self._hurry(self.coming)
@@ -83,7 +83,7 @@ class Promises:
         if note.durability == FAST:
             self.hurried |= {note.scope, note.name} - {""}
 
-    def _hear(self, note: Note) -> None:
+    def _call_model(self, note: Note) -> None:
         self._hurry(note)
         promise = self.scopes.setdefault(note.scope, Promise([], []))
         self.mended = self.mended or note.what == "head"

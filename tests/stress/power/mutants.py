@@ -301,11 +301,11 @@ def _repair_forgets() -> AbstractContextManager[Any]:
 def _effect_first() -> AbstractContextManager[Any]:
     """An effect that must not be repeated starts before its intent is saved."""
 
-    def attempt(run: Any, watch: Any, means: Any, **_: Any) -> Any:
+    def attempt(run: Any, watch: Any, dependencies: Any, **_: Any) -> Any:
         outcome = loop._perform(run)
         if not run.machine.stages[run.state.tree.stage].repeatable:
-            run = step.apply(run, Intended(), means)
-        return step.apply(run, outcome.event, means)
+            run = step.apply(run, Intended(), dependencies)
+        return step.apply(run, outcome.event, dependencies)
 
     return mock.patch.object(loop, "_attempt", attempt)
 
@@ -314,11 +314,11 @@ def _tool_first() -> AbstractContextManager[Any]:
     """A tool that must not be called twice starts before its intent is saved."""
     apply = calls.apply
 
-    def late(run: Any, event: Any, means: Any) -> Any:
+    def late(run: Any, event: Any, dependencies: Any) -> Any:
         for call in run.state.tree.pending:
             if call["id"] in event.ids:
                 calls._tool_run(run, call)
-        return apply(run, event, means)
+        return apply(run, event, dependencies)
 
     return mock.patch.object(calls, "apply", late)
 

@@ -99,10 +99,10 @@ class Model:
         listed = [ToolCall(**call) for call in calls]
         return Reply(content=content, tool_calls=listed, finish="tool_calls" if listed else "stop")
 
-    def means(self, run: Any) -> Any:
-        from stateline.engine.dependencies import Means
+    def dependencies(self, run: Any) -> Any:
+        from stateline.engine.dependencies import Dependencies
 
-        return Means(model=self, name="scripted/one")
+        return Dependencies(model=self, name="scripted/one")
 
 
 def talk(words: list[str]) -> int:
@@ -114,7 +114,7 @@ def talk(words: list[str]) -> int:
     model = Model()
     given: dict[str, Any] = {"input": json.loads(words[words.index("--input") + 1])} if "--input" in words else {}
     wait = float(words[words.index("--wait") + 1]) if "--wait" in words else 60.0
-    call = Call(one_turn="-i" in words, means=model.means, wait=wait, **given)
+    call = Call(one_turn="-i" in words, dependencies=model.dependencies, wait=wait, **given)
     try:
         store = Store.open(os.environ["STATELINE_STATE_DIR"])
         _prepare(store, model, wait, refined="--once" not in words)

@@ -68,7 +68,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return failed
 
 
-def failure_of(error: ModelFailed) -> Failure:
+def failure_in(error: ModelFailed) -> Failure:
     """``error`` as a file holds it."""
     spent = error.spent
     return Failure(

@@ -25,7 +25,7 @@ from stateline.model.recordings.exchange import (
     Mask,
     as_it_is,
     digest_of,
-    failure_of,
+    failure_in,
     file_name,
     kept_request,
     parse_exchange,
@@ -261,7 +261,7 @@ class Recorder:
     def _rendered(self, document: dict[str, Json], came: Reply | ModelFailed, judge: Judge) -> bytes:
         """The bytes of the file for what came, with the judge's word of what is kept of it."""
         if isinstance(came, ModelFailed):
-            error = msgspec.to_builtins(failure_of(came))
+            error = msgspec.to_builtins(failure_in(came))
             return render({**document, "error": {name: self._mask(value) for name, value in error.items()}})
         said = {name: self._mask(value) for name, value in reply_of(came).items()}
         data = render({**document, "reply": said})
@@ -307,7 +307,7 @@ def _came(model: Model, request: Request, told: Told | None) -> Reply | ModelFai
 
 def _unkept(document: dict[str, Json], came: Reply | ModelFailed) -> Exchange:
     """What came, as an exchange that is in no directory."""
-    reply, error = (None, failure_of(came)) if isinstance(came, ModelFailed) else (came, None)
+    reply, error = (None, failure_in(came)) if isinstance(came, ModelFailed) else (came, None)
     named = {name: document[name] for name in ("purpose", "digest", "request")}
     return Exchange(number=0, **named, reply=reply, error=error)
 

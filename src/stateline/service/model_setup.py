@@ -15,9 +15,9 @@ import msgspec
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
-from stateline.engine.dependencies import Means
+from stateline.engine.dependencies import Dependencies
 from stateline.errors import IntegrityError, RequestError, StatelineError, UsageError
-from stateline.service.answers import ways_out
+from stateline.service.answers import restart_commands
 from stateline.service.ranges import Numbers
 from stateline.store.store import Snapshot, Store
 
@@ -69,7 +69,7 @@ class Exchanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stale: list[tuple[int, int]] = []
 
 
-class _Tally:
+class _NumberRanges:
     """The numbers in a list that grows, as ranges: each is looked at once."""
 
     def __init__(self, numbers: list[int]) -> None:
@@ -83,7 +83,7 @@ class _Tally:
 
 
 class Models:
-    """The models of one call. The engine asks for ``means`` and ``closing``."""
+    """The models of one call. The engine asks for ``dependencies`` and ``closing``."""
 
     def __init__(self, store: Store, options: ModelOptions, environ: Mapping[str, str] | None = None) -> None:
         """Touches nothing. Raises ``UsageError`` for flags that exclude each other or name a secret."""
@@ -96,11 +96,11 @@ class Models:
                 "the directory of --record or --playback has a secret in its path; nothing was done",
                 hint="give a directory of another name",
             )
-        self._overlaid = Means()
+        self._with_overrides = Dependencies()
         self._exchanges: Exchanges | None = None
         self._voice: Playback | Recorder | None = None
-        self._used = self._stale = _Tally([])
-        self._late = _Late(self._environ)
+        self._used = self._stale = _NumberRanges([])
+        self._late = _LazyModels(self._environ)
         self._looked_through = ""
         self._begun = False
         self._nobody = False
@@ -156,7 +156,7 @@ class Models:
         """From here on these prompts and settings hold, whole; ``context`` has those that are stored."""
         self._prepared = True
         prompts, settings = context["prompts"], context["settings"]
-        self._overlaid = Means(
+        self._with_overrides = Dependencies(
             system=effective.system if effective.system != prompts["system"] else None,
             developer=effective.developer if effective.developer != prompts["developer"] else None,
             settings={
@@ -175,7 +175,7 @@ class Models:
         mask = self._store.redactor.redact
         developer: list[str] = mask(context_request.developer)[0]
         before = ((context or {}).get("prompts") or {}).get("developer") or []
-        self._overlaid = Means(
+        self._with_overrides = Dependencies(
             system=mask(context_request.system)[0],
             developer=[*before, *(text for text in developer if text not in before)] if developer else None,
             settings=mask(context_request.settings)[0],
@@ -198,7 +198,7 @@ class Models:
         """``record`` or ``playback``; "" for neither."""
         return "" if self._exchanges is None else self._exchanges.mode
 
-    def means(self, run: Run) -> Means:
+    def dependencies(self, run: Run) -> Dependencies:
         """By which means the effects of ``run`` are performed as it stands now.
 
         Raises ``RequestError`` for a recording or playback that is not the run's own, and for a name that is no
@@ -210,16 +210,16 @@ class Models:
             self.begin()
         wanted = _wanted_by(run)
         if wanted is None:
-            return Means()
+            return Dependencies()
         named = self._named(wanted, lambda: self._made_for(run))
         model = self._model(named)
         self._nobody = self._nobody or model is None
         self._compare(run, Named() if model is None else named)
         exchanges = None if self._exchanges is None else self.exchanges
         if model is None:
-            return msgspec.structs.replace(self._overlaid, exchanges=exchanges)
+            return msgspec.structs.replace(self._with_overrides, exchanges=exchanges)
         return msgspec.structs.replace(
-            self._overlaid,
+            self._with_overrides,
             model=model,
             name=named.name,
             ready=self.ready(named),
@@ -231,9 +231,9 @@ class Models:
     def closing(self, run: Run) -> list[str]:
         """What is to be said of recordings when a call ends: what did not fit, and what a complete run left over."""
         voice = self._voice
-        unheeded = [*self.unheeded(self._nobody), *self._drifts, *self._told]
+        unused_flags = [*self.unused_flags(self._nobody), *self._drifts, *self._told]
         if voice is None:
-            return unheeded
+            return unused_flags
         from stateline.model.recordings.playback import Playback
 
         warnings: list[str] = []
@@ -243,9 +243,9 @@ class Models:
                 warnings += voice.closing(("turn",))
             except StatelineError as error:  # the run is complete, whatever lies there
                 warnings.append(error.message)
-        return [*unheeded, *voice.warnings, *warnings]
+        return [*unused_flags, *voice.warnings, *warnings]
 
-    def unheeded(self, nobody: bool) -> list[str]:
+    def unused_flags(self, nobody: bool) -> list[str]:
         """Flags that do nothing where ``nobody`` is there to be asked."""
         if not nobody:
             return []
@@ -335,8 +335,8 @@ class Models:
         """Record or play back as the run does. Raises ``RequestError`` if the flags say otherwise."""
         kept = _kept(run)
         _require_same(run, kept, self._wanted)
-        goes_on = run.state.status in ("running", "waiting")
-        if goes_on and (kept is None or self.exchanges() != run.event["exchanges"]):
+        can_continue = run.state.status in ("running", "waiting")
+        if can_continue and (kept is None or self.exchanges() != run.event["exchanges"]):
             self._use(kept)
 
     def _use(self, wanted: Exchanges | None) -> None:
@@ -350,7 +350,7 @@ class Models:
 
             mode = wanted.playback or "hybrid"
             self._voice = Playback(wanted.dir, mode, used, stale=Numbers.read(wanted.stale), mask=mask)
-            self._used, self._stale = _Tally(self._voice.used), _Tally(self._voice.stale)
+            self._used, self._stale = _NumberRanges(self._voice.used), _NumberRanges(self._voice.stale)
         else:
             from stateline.model.recordings.recording import Recorder
 
@@ -358,7 +358,7 @@ class Models:
         self._voice.warnings[:0] = before
 
 
-class _Late:
+class _LazyModels:
     """Opens a model when it is first asked, by the name in the request."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -447,7 +447,7 @@ def _require_same(run: Run, kept: Exchanges | None, wanted: Exchanges | None) ->
     same = kept is not None and (kept.mode, kept.dir) == (wanted.mode, wanted.dir)
     same = same and wanted.playback in ("", kept.playback if kept is not None else "")
     if not same:
-        another, anew = ways_out(run)
+        another, anew = restart_commands(run)
         raise RequestError(
             f"the run {run.id} {_told(kept)}, and this call says otherwise; nothing was changed",
             hint="leave --record and --playback out to go on with it; "
