@@ -1,8 +1,8 @@
 """All errors that Stateline raises on purpose, sorted by who must act on them.
 
 A class has an ``exit_code`` for the command line, a stable machine-readable ``code``, and the builtin exception that
-fits as a second base. An instance has a ``message`` (what happened, and what was not changed) and a ``hint`` (what to do
-next). The tree:
+fits as a second base. An instance has a ``message`` (what happened, and what was not changed) and a ``hint`` (what to
+do next). The tree:
 
     StatelineError
     |-- UsageError               64  ValueError    malformed command line, id or input
@@ -25,8 +25,8 @@ next). The tree:
     |-- IntegrityError            5                missing, altered or truncated data; nothing was changed
     `-- UnsafePathError           6                permissions or ownership that a writer must not trust
 
-``StorageError`` is not an ``OSError`` and ``UnsafePathError`` not a ``PermissionError``: the store handles OSErrors of the
-system at many places where these two pass through, and would take them for a refusal of the disk.
+``StorageError`` is not an ``OSError`` and ``UnsafePathError`` not a ``PermissionError``: the store handles OSErrors of
+the system at many places where these two pass through, and would take them for a refusal of the disk.
 """
 
 from __future__ import annotations
@@ -129,9 +129,9 @@ class InvalidAnswerError(RequestError, ValueError):
 class PlaybackMissError(RequestError, LookupError):
     """No recording answers a request; nothing was played and nothing was sent.
 
-    ``expected`` is the number of the exchange that was next, ``nearest`` that of the exchange which the message compares
-    with the request; either may be None. ``warnings`` are about exchanges played before. ``diverged``: some of those
-    answered other requests than their own, so continuing does not help.
+    ``expected`` is the number of the exchange that was next, ``nearest`` that of the exchange which the message
+    compares with the request; either may be None. ``warnings`` are about exchanges played before. ``diverged``: some of
+    those answered other requests than their own, so continuing does not help.
     """
 
     code = "playback_miss"

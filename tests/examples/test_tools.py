@@ -15,7 +15,7 @@ import pytest
 
 from stateline.machine.expressions.json_schema import violations
 from stateline.tools.check import check_manifest
-from stateline.tools.manifest import ReadManifest, read_manifest
+from stateline.tools.manifest import Manifest, read_manifest
 from stateline.tools.runner import ToolRun, run_tool
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the programs ar
 
 
 @pytest.fixture
-def manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReadManifest:
+def manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manifest:
     """The example, in a copy that may be written in."""
     monkeypatch.delenv("NOTES_DIR", raising=False)
     shutil.copytree(CHECKOUT / "examples" / "tools", tmp_path / "tools")
@@ -33,7 +33,7 @@ def manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReadManifest:
 
 
 @pytest.fixture
-def call(manifest: ReadManifest) -> Callable[..., Any]:
+def call(manifest: Manifest) -> Callable[..., Any]:
     """Calls a tool of the example with arguments that its schema allows."""
 
     def call(name: str, key: str = "r1:1:1:ab", **arguments: Any) -> Any:
@@ -65,11 +65,11 @@ def test_the_same_call_again_is_one_note_and_another_call_is_refused(call: Calla
 
 
 @pytest.mark.parametrize("title", ["../x", "a/b", "", "a b", "-x", "x" * 61])
-def test_no_title_is_a_path(manifest: ReadManifest, title: str) -> None:
+def test_no_title_is_a_path(manifest: Manifest, title: str) -> None:
     assert violations(manifest.toolset.tools["add_note"].schema, {"title": title, "text": "x"})
 
 
-def test_every_command_of_the_document_prints_what_it_shows(manifest: ReadManifest) -> None:
+def test_every_command_of_the_document_prints_what_it_shows(manifest: Manifest) -> None:
     for block in re.findall(r"^```console\n(.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE):
         for shown in block.split("$ ")[1:]:
             command, _, output = shown.partition("\n")

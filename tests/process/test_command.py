@@ -20,11 +20,11 @@ from process.waiting import wait_for
 
 from stateline.machine.decider.run import Failed, Succeeded
 from stateline.process import child
-from stateline.process.command import TaskCall, TaskOutcome, program_problem, resolve_program, run_task, shown
-from stateline.process.pipes import KEPT, TAIL, PolledPipes, ThreadedPipes, Written
+from stateline.process.command import TaskCall, TaskOutcome, run_task
+from stateline.process.executables import program_problem, resolve_program
+from stateline.process.pipes import TAIL_KEPT, TAIL_SHOWN, CapturedOutput
+from stateline.process.sanitize import sanitize
 from stateline.redaction.redactor import Redactor
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the commands are POSIX shell")
 
 MIB = 1 << 20
 
@@ -231,13 +231,13 @@ def test_of_a_long_stderr_the_end_is_kept_in_bounded_memory(task: Callable[..., 
     failed = failure(outcome)
     assert failed.message.startswith("...\\x00")
     assert failed.message.endswith("the end")
-    assert len(failed.message) <= 4 * TAIL + 3
+    assert len(failed.message) <= 4 * TAIL_SHOWN + 3
     assert peak < MIB
 
 
 def test_a_tail_begins_with_a_whole_character(task: Callable[..., TaskOutcome], place: Path) -> None:
     (place / "talk").write_text("€" * 2000)
-    assert failure(task("sh", "-c", "cat talk >&2; exit 1")).message == "..." + "€" * (TAIL // 3)
+    assert failure(task("sh", "-c", "cat talk >&2; exit 1")).message == "..." + "€" * (TAIL_SHOWN // 3)
 
 
 def test_stderr_that_is_not_text_or_moves_the_cursor_is_written_out(
@@ -321,8 +321,8 @@ def test_a_secret_at_the_beginning_of_the_tail_is_masked_before_the_cut(
 ) -> None:
     message = secretive(secret, err=before + secret + "y" * after)
     assert leaks(secret, message) == []
-    cut = bool(before) or after + len("[REDACTED]") > TAIL
-    assert message == "..." * cut + (before + "[REDACTED]" + "y" * after)[-TAIL:]
+    cut = bool(before) or after + len("[REDACTED]") > TAIL_SHOWN
+    assert message == "..." * cut + (before + "[REDACTED]" + "y" * after)[-TAIL_SHOWN:]
 
 
 def test_a_secret_that_begins_before_what_is_kept_of_stderr_is_never_shown(secretive: Callable[..., str]) -> None:
@@ -335,9 +335,9 @@ def test_a_secret_that_begins_before_what_is_kept_of_stderr_is_never_shown(secre
 
 @pytest.mark.parametrize("letter", ["y", "€", "\U0001f600"])
 def test_the_tail_of_a_long_stderr_is_as_long_in_any_script(secretive: Callable[..., str], letter: str) -> None:
-    shape = "y" * 300_000 + letter * (3 * KEPT // 4 // len(letter.encode()))
+    shape = "y" * 300_000 + letter * (3 * TAIL_KEPT // 4 // len(letter.encode()))
     message = secretive(TOKEN, err=shape)
-    assert message == "..." + letter * (TAIL // len(letter.encode()))
+    assert message == "..." + letter * (TAIL_SHOWN // len(letter.encode()))
 
 
 def test_a_secret_whose_line_ends_a_task_has_changed_is_masked_at_the_cut(secretive: Callable[..., str]) -> None:
@@ -587,7 +587,7 @@ def test_the_first_program_on_the_path_wins_and_what_is_none_is_passed_over(tmp_
         (["./file/missing"], 'there is no program "./file/missing" beside the machine file'),
         (["no-such-program"], 'there is no program "no-such-program" on PATH'),
         (["./folder"], '"./folder" is a directory, not a program'),
-        (["./file"], '"./file" is not executable; chmod +x makes it so'),
+        (["./file"], '"./file" is not executable; run chmod +x on it'),
         (["a\0b"], '"a\\x00b" cannot be passed to a program: it holds NUL or half a character'),
         (["echo", "\0"], '"\\x00" cannot be passed to a program: it holds NUL or half a character'),
         (["echo", "\ud800"], '"\\ud800" cannot be passed to a program: it holds NUL or half a character'),
@@ -646,37 +646,20 @@ def test_a_message_does_not_depend_on_where_the_machine_file_lies(
 # --- parts ---
 
 
-@pytest.mark.parametrize("pipes", [PolledPipes, ThreadedPipes])
-def test_both_ways_of_moving_bytes_give_the_same_outcomes(
-    task: Callable[..., TaskOutcome], life: Life, monkeypatch: pytest.MonkeyPatch, pipes: type[PolledPipes]
-) -> None:
-    monkeypatch.setattr(child, "_pipes", pipes)
-    text = "y" * MIB
-    event = task("cat", document=json.dumps(text).encode()).event
-    assert isinstance(event, Succeeded)
-    assert event.output == text
-    assert task("/bin/echo", "1", document=b"x" * MIB).event == Succeeded(output=1)
-    assert failure(task("sh", "-c", "echo bad >&2; exit 1")).message == "bad"
-    assert failure(task("cat", "/dev/zero")).kind == "output"
-    assert failure(task("sh", "-c", life.begin + "sleep 100 & sleep 100", timeout=2.0)).kind == "timeout"
-    assert life.has_begun()
-    assert life.is_over()
-
-
 def test_what_was_written_is_kept_within_its_bounds() -> None:
-    written = Written(5)
+    output = CapturedOutput(5)
     for piece in (b"abc", b"de", b"f"):
-        written.take_output(piece)
-        written.take_error(piece * KEPT)
-    assert written.overflowed
-    assert written.output == b"abcde"
-    assert written.kept == b"f" * KEPT
-    assert written.kept_cut
+        output.add_stdout(piece)
+        output.add_stderr(piece * TAIL_KEPT)
+    assert output.overflowed
+    assert output.stdout == b"abcde"
+    assert output.stderr_tail == b"f" * TAIL_KEPT
+    assert output.stderr_cut
 
 
 def test_shown_text_is_valid_and_harmless() -> None:
     hostile = "".join(map(chr, range(0x300))) + "\u202e\u2028\u2066\ufeff\ud800\udc80€\U0001f600"
-    text = shown(hostile)
+    text = sanitize(hostile)
     assert text.encode("utf-8")
     assert text.isprintable() or set(filter(lambda c: not c.isprintable(), text)) <= {"\xa0", "\xad"}
-    assert shown("a\r\nb\tc\r", lines=True) == "a\nb\tc\\x0d"
+    assert sanitize("a\r\nb\tc\r", lines=True) == "a\nb\tc\\x0d"

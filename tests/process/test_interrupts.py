@@ -15,8 +15,6 @@ import pytest
 
 from stateline.process.signals import Interrupted
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to send to another process")
-
 BEGIN = """
 import os, signal, sys, threading, time
 from stateline.process.signals import Interrupted, Signals, interruptible, shield
@@ -78,19 +76,6 @@ def test_a_shield_remembers_a_signal_and_raises_it_when_it_is_left() -> None:
         except Interrupted as interrupted:
             print(interrupted.signum)
     """) == (0, ["saved", "15"])
-
-
-def test_the_method_and_the_function_raise_the_same_shield() -> None:
-    assert run("""
-        try:
-            with Signals() as signals:
-                with signals.shield():
-                    strike()
-                    print("saved")
-                print("never")
-        except Interrupted:
-            print("raised")
-    """) == (0, ["saved", "raised"])
 
 
 def test_only_the_outermost_shield_raises() -> None:

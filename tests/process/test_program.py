@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,41 +13,38 @@ from process.life import Life
 from process.waiting import PATIENCE, child_has_ended, number_in, wait_for
 
 from stateline.process import child
-from stateline.process.command import program_problem
-from stateline.process.pipes import PolledPipes, ThreadedPipes
-from stateline.process.program import Ended, Failure, Program, run_program
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the commands are POSIX shell")
+from stateline.process.executables import program_problem
+from stateline.process.program import Program, ProgramFailure, ProgramResult, run_program
 
 
 @pytest.fixture
-def run(place: Path) -> Callable[..., Ended]:
-    def run(*argv: str, stop: threading.Event | None = None, **more: Any) -> Ended:
-        program = Program(argv=list(argv), directory=str(place), beside="the recipe", document=b"", **more)
+def run(place: Path) -> Callable[..., ProgramResult]:
+    def run(*argv: str, stop: threading.Event | None = None, **more: Any) -> ProgramResult:
+        program = Program(argv=list(argv), directory=str(place), source="the recipe", document=b"", **more)
         return run_program(program, stop)
 
     return run
 
 
-def failure(ended: Ended) -> Failure:
-    assert isinstance(ended.outcome, Failure)
+def failure(ended: ProgramResult) -> ProgramFailure:
+    assert isinstance(ended.outcome, ProgramFailure)
     return ended.outcome
 
 
 class Elsewhere(threading.Thread):
     """Runs a program in a thread of its own, where no signal strikes. ``ended`` is there when it is over."""
 
-    def __init__(self, run: Callable[..., Ended], *argv: str, **more: Any) -> None:
+    def __init__(self, run: Callable[..., ProgramResult], *argv: str, **more: Any) -> None:
         super().__init__(daemon=True)
         self.stop = threading.Event()
-        self.ended: Ended | None = None
+        self.ended: ProgramResult | None = None
         self._run = lambda: run(*argv, stop=self.stop, **more)
         self.start()
 
     def run(self) -> None:
         self.ended = self._run()
 
-    def finish(self) -> Ended:
+    def finish(self) -> ProgramResult:
         self.join(PATIENCE)
         assert self.ended is not None
         return self.ended
@@ -57,35 +53,41 @@ class Elsewhere(threading.Thread):
 # --- its words ---
 
 
-def test_the_output_is_what_was_written_to_the_last_byte(run: Callable[..., Ended]) -> None:
+def test_the_output_is_what_was_written_to_the_last_byte(run: Callable[..., ProgramResult]) -> None:
     assert run("printf", "\\n a \\377\\000 \\n").outcome == b"\n a \xff\x00 \n"
 
 
-def test_messages_name_the_file_that_names_the_program(run: Callable[..., Ended], place: Path) -> None:
+def test_messages_name_the_file_that_names_the_program(run: Callable[..., ProgramResult], place: Path) -> None:
     assert failure(run("./missing")).message == 'there is no program "./missing" beside the recipe'
     assert program_problem(["./missing"], str(place), "the recipe") == failure(run("./missing")).message
     place.rmdir()
-    assert failure(run("true")) == Failure(kind="spawn", message="the recipe's directory is gone", hint="put it back")
+    assert failure(run("true")) == ProgramFailure(
+        kind="spawn", message="the directory of the recipe is gone", hint="restore the directory"
+    )
 
 
 @pytest.mark.parametrize(
     ("script", "kind"),
     [("exit 3", "exit"), ("kill -9 $$", "exit"), ("sleep 100", "timeout"), ("cat /dev/zero", "output")],
 )
-def test_no_failure_speaks_of_tasks_or_machines(run: Callable[..., Ended], script: str, kind: str) -> None:
+def test_no_failure_speaks_of_tasks_or_machines(run: Callable[..., ProgramResult], script: str, kind: str) -> None:
     failed = failure(run("sh", "-c", script, timeout=0.3 if kind == "timeout" else 60.0, output_limit=1000))
     assert failed.kind == kind
     assert not any(word in failed.message + failed.hint for word in ("task", "stage", "machine", "tool"))
 
 
-def test_a_failure_tells_the_ends_of_both_streams_apart(run: Callable[..., Ended]) -> None:
+def test_a_failure_tells_the_ends_of_both_streams_apart(run: Callable[..., ProgramResult]) -> None:
     failed = failure(run("sh", "-c", "echo out; echo err >&2; exit 3"))
-    assert failed == Failure(kind="exit", message="ended with exit code 3", stderr="err", stdout="out")
+    assert failed == ProgramFailure(kind="exit", message="ended with exit code 3", stderr="err", stdout="out")
     failed = failure(run("sh", "-c", "echo out; echo err >&2; sleep 100", timeout=2.0))
-    assert failed == Failure(kind="timeout", message="took longer than 2 s and was ended", stderr="err", stdout="out")
+    assert failed == ProgramFailure(
+        kind="timeout", message="took longer than 2 s and was ended", stderr="err", stdout="out"
+    )
 
 
-def test_variables_are_laid_over_what_is_passed(run: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_are_laid_over_what_is_passed(
+    run: Callable[..., ProgramResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WANTED", "outer")
     monkeypatch.setenv("OTHER", "outer")
     script = 'echo "$WANTED $MADE ${OTHER-unset}"'
@@ -96,19 +98,17 @@ def test_variables_are_laid_over_what_is_passed(run: Callable[..., Ended], monke
 # --- its end from another thread ---
 
 
-@pytest.mark.parametrize("pipes", [PolledPipes, ThreadedPipes])
-def test_a_program_in_another_thread_is_ended_with_all_it_started_when_it_is_to_stop(
-    run: Callable[..., Ended], life: Life, monkeypatch: pytest.MonkeyPatch, pipes: type[PolledPipes]
+def test_a_program_in_another_thread_is_ended_with_its_descendants_when_it_is_stopped(
+    run: Callable[..., ProgramResult], life: Life
 ) -> None:
-    monkeypatch.setattr(child, "_pipes", pipes)
     thread = Elsewhere(run, "sh", "-c", life.begin + "sleep 100 & sleep 100")
     wait_for(life.has_begun)
     thread.stop.set()
-    assert failure(thread.finish()) == Failure(kind="stopped", message="was asked to stop and was ended")
+    assert failure(thread.finish()) == ProgramFailure(kind="stopped", message="was asked to stop and was ended")
     assert life.is_over()
 
 
-def test_a_program_that_closed_its_pipes_is_stopped_as_well(run: Callable[..., Ended], life: Life) -> None:
+def test_a_program_that_closed_its_pipes_is_stopped_as_well(run: Callable[..., ProgramResult], life: Life) -> None:
     thread = Elsewhere(run, "sh", "-c", life.begin + "exec >&- 2>&-; sleep 100")
     wait_for(life.has_begun)
     thread.stop.set()
@@ -116,7 +116,7 @@ def test_a_program_that_closed_its_pipes_is_stopped_as_well(run: Callable[..., E
     assert life.is_over()
 
 
-def test_a_program_that_talks_without_end_is_stopped_as_well(run: Callable[..., Ended], life: Life) -> None:
+def test_a_program_that_talks_without_end_is_stopped_as_well(run: Callable[..., ProgramResult], life: Life) -> None:
     thread = Elsewhere(run, "sh", "-c", life.begin + "yes >&2")
     wait_for(life.has_begun)
     thread.stop.set()
@@ -125,7 +125,7 @@ def test_a_program_that_talks_without_end_is_stopped_as_well(run: Callable[..., 
 
 
 def test_a_program_that_ignores_sigterm_is_killed_when_it_is_to_stop(
-    run: Callable[..., Ended], life: Life, monkeypatch: pytest.MonkeyPatch
+    run: Callable[..., ProgramResult], life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child, "GRACE", 0.3)
     thread = Elsewhere(run, "sh", "-c", "trap '' TERM; " + life.begin + "sleep 100 & sleep 100; sleep 100")
@@ -135,7 +135,7 @@ def test_a_program_that_ignores_sigterm_is_killed_when_it_is_to_stop(
     assert life.is_over()
 
 
-def test_a_stopped_program_has_time_to_clean_up(run: Callable[..., Ended], place: Path, life: Life) -> None:
+def test_a_stopped_program_has_time_to_clean_up(run: Callable[..., ProgramResult], place: Path, life: Life) -> None:
     script = "trap 'sleep 0.1; echo done > cleaned; exit 0' TERM; " + life.begin + "sleep 100 & wait"
     thread = Elsewhere(run, "sh", "-c", script)
     wait_for(life.has_begun)
@@ -144,15 +144,17 @@ def test_a_stopped_program_has_time_to_clean_up(run: Callable[..., Ended], place
     assert (place / "cleaned").read_text() == "done\n"
 
 
-def test_what_is_to_stop_before_it_begins_is_never_started(run: Callable[..., Ended], place: Path) -> None:
+def test_what_is_to_stop_before_it_begins_is_never_started(run: Callable[..., ProgramResult], place: Path) -> None:
     stop = threading.Event()
     stop.set()
-    assert failure(run("sh", "-c", "echo > begun", stop=stop)) == Failure(kind="stopped", message="was not started")
+    assert failure(run("sh", "-c", "echo > begun", stop=stop)) == ProgramFailure(
+        kind="stopped", message="was not started"
+    )
     assert not (place / "begun").exists()
 
 
 def test_a_program_that_has_exited_is_not_stopped_any_more(
-    run: Callable[..., Ended], place: Path, monkeypatch: pytest.MonkeyPatch
+    run: Callable[..., ProgramResult], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child, "LINGER", 30.0)
     os.mkfifo(place / "go")
@@ -163,7 +165,7 @@ def test_a_program_that_has_exited_is_not_stopped_any_more(
     assert thread.finish().outcome == b"[1,\n2]\n"
 
 
-def test_nobody_else_is_stopped(run: Callable[..., Ended], place: Path, life: Life) -> None:
+def test_nobody_else_is_stopped(run: Callable[..., ProgramResult], place: Path, life: Life) -> None:
     other = Elsewhere(run, "sh", "-c", "until [ -e go ]; do sleep 0.01; done; echo 1")
     thread = Elsewhere(run, "sh", "-c", life.begin + "sleep 100")
     wait_for(life.has_begun)
@@ -174,7 +176,7 @@ def test_nobody_else_is_stopped(run: Callable[..., Ended], place: Path, life: Li
 
 
 def test_neither_descriptors_nor_children_are_left_of_what_was_stopped(
-    run: Callable[..., Ended], place: Path, life: Life
+    run: Callable[..., ProgramResult], place: Path, life: Life
 ) -> None:
     before = sorted(os.listdir("/dev/fd"))
     for _ in range(3):

@@ -25,8 +25,8 @@ from stateline.errors import (
 )
 from stateline.machine.spec import Tool, Toolset
 from stateline.redaction.redactor import Redactor
-from stateline.tools.check import KEYS, TIMEOUT, check_manifest, toolset_hash
-from stateline.tools.manifest import ReadManifest, manifest_digest, read_manifest
+from stateline.tools.check import DEFAULT_TIMEOUT, KEYS, check_manifest, toolset_hash
+from stateline.tools.manifest import Manifest, manifest_digest, read_manifest
 
 SCHEMA = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 LEAST = {"name": "search", "description": "Search the notes.", "schema": SCHEMA, "argv": ["./search", "-i"]}
@@ -56,7 +56,7 @@ def nothing_is_secret(text: bytes | str) -> bool:
     return False
 
 
-def read(path: Path | str, *secrets: str) -> ReadManifest:
+def read(path: Path | str, *secrets: str) -> Manifest:
     return read_manifest(str(path), Redactor([("X", secret) for secret in secrets]).find)
 
 
@@ -94,7 +94,7 @@ def test_a_tool_is_read_with_all_its_fields() -> None:
 def test_a_tool_that_says_no_more_has_thirty_seconds_no_variables_and_is_not_repeatable() -> None:
     tool = check_manifest(manifest(LEAST)).tools["search"]
     assert (tool.timeout, tool.env, tool.repeatable) == (30.0, [], False)
-    assert TIMEOUT == 30.0
+    assert DEFAULT_TIMEOUT == 30.0
 
 
 def test_a_timeout_of_zero_is_none() -> None:
@@ -320,7 +320,7 @@ def test_any_bytes_are_tools_or_a_typed_error(data: bytes) -> None:
         assert str(found).isprintable()
         return
     # What is taken means what the standard library reads in it, and can be kept.
-    meant = [{"timeout": TIMEOUT, "env": [], "repeatable": False, **tool} for tool in json.loads(data)["tools"]]
+    meant = [{"timeout": DEFAULT_TIMEOUT, "env": [], "repeatable": False, **tool} for tool in json.loads(data)["tools"]]
     assert [{key: getattr(tool, key) for key in KEYS} for tool in found.tools.values()] == meant
     assert len(toolset_hash(found)) == 64
 
@@ -474,7 +474,7 @@ def test_a_program_that_is_not_there_is_an_error_when_the_manifest_is_read(place
     assert [(problem.where.partition(" ")[2], problem.message) for problem in caught.value.problems] == [
         ("tools[1].argv", 'there is no program "./missing" beside the manifest'),
         ("tools[2].argv", '"./folder" is a directory, not a program'),
-        ("tools[3].argv", '"./plain" is not executable; chmod +x makes it so'),
+        ("tools[3].argv", '"./plain" is not executable; run chmod +x on it'),
         ("tools[4].argv", 'there is no program "no-such-program" on PATH'),
     ]
 

@@ -23,11 +23,9 @@ from stateline.bundle import canonical
 from stateline.errors import InvalidValueError
 from stateline.machine.spec import Tool
 from stateline.process import child
-from stateline.process.pipes import TAIL
+from stateline.process.pipes import TAIL_SHOWN
 from stateline.redaction.redactor import Redactor
-from stateline.tools.runner import RESULT_DEPTH, ToolEnd, ToolRun, run_tool
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the tools are POSIX shell")
+from stateline.tools.runner import RESULT_DEPTH, ToolResult, ToolRun, run_tool
 
 MIB = 1 << 20
 SECRET = "tok-4f9aQ2/Zr~8s0LwV7bXk1"
@@ -50,7 +48,7 @@ def tool(place: Path) -> Callable[..., Any]:
     return call
 
 
-def kept(end: ToolEnd) -> Any:
+def kept(end: ToolResult) -> Any:
     """The result, which a run must be able to keep where it belongs."""
     assert not end.stopped
     assert end.seconds >= 0
@@ -184,7 +182,7 @@ def test_json_that_nests_too_deep_for_a_message_of_a_run_is_text(tool: Callable[
 
 def test_output_that_is_no_text_is_an_error_that_says_where(tool: Callable[..., Any], place: Path) -> None:
     (place / "out").write_bytes(b"ok \xff\xfe")
-    assert error(tool("cat", "out")) == ("output", "printed what is no text: byte 3 is not UTF-8")
+    assert error(tool("cat", "out")) == ("output", "printed bytes that are not text: byte 3 is not UTF-8")
 
 
 def test_what_goes_to_stderr_is_no_result(tool: Callable[..., Any]) -> None:
@@ -288,7 +286,7 @@ def test_a_message_is_bounded_however_much_was_written(tool: Callable[..., Any])
     script = f"head -c {2 * MIB} /dev/zero; head -c {2 * MIB} /dev/zero >&2; exit 1"
     kind, message = error(tool("sh", "-c", script))
     assert kind == "exit"
-    assert len(message) <= 2 * 4 * TAIL + 100
+    assert len(message) <= 2 * 4 * TAIL_SHOWN + 100
 
 
 @pytest.mark.parametrize(
@@ -296,7 +294,7 @@ def test_a_message_is_bounded_however_much_was_written(tool: Callable[..., Any])
     [
         (["./missing"], 'there is no program "./missing" beside the manifest'),
         (["no-such-program"], 'there is no program "no-such-program" on PATH'),
-        (["./plain"], '"./plain" is not executable; chmod +x makes it so'),
+        (["./plain"], '"./plain" is not executable; run chmod +x on it'),
         (["./lost"], 'the interpreter of "./lost" is missing'),
     ],
 )
@@ -311,7 +309,7 @@ def test_a_tool_that_cannot_be_started_is_an_error_for_the_model(
 
 def test_a_directory_that_is_gone_is_an_error_for_the_model(tool: Callable[..., Any], place: Path) -> None:
     place.rmdir()
-    assert error(tool("true")) == ("spawn", "the manifest's directory is gone")
+    assert error(tool("true")) == ("spawn", "the directory of the manifest is gone")
 
 
 @pytest.mark.parametrize("stream", [1, 2])
@@ -325,7 +323,7 @@ def test_a_secret_in_what_a_failed_tool_wrote_is_masked_before_it_is_cut(
     script = f"cat said >&{stream}; exit 1"
     _, message = error(tool("sh", "-c", script, mask=lambda text: str(redactor.redact(text)[0])))
     assert not any(SECRET[at : at + 4] in message for at in range(len(SECRET) - 3))
-    assert ("[REDACTED]" in message) == (after + len("[REDACTED]") <= TAIL)
+    assert ("[REDACTED]" in message) == (after + len("[REDACTED]") <= TAIL_SHOWN)
 
 
 @pytest.mark.parametrize("stream", [1, 2])
@@ -350,7 +348,7 @@ class Crew:
 
     def __init__(self, calls: list[ToolRun]) -> None:
         self.stop = threading.Event()
-        self.ends: dict[int, ToolEnd] = {}
+        self.ends: dict[int, ToolResult] = {}
         self._threads = [
             threading.Thread(target=self._work, args=(number, call), daemon=True) for number, call in enumerate(calls)
         ]
@@ -360,7 +358,7 @@ class Crew:
     def _work(self, number: int, call: ToolRun) -> None:
         self.ends[number] = run_tool(call, self.stop)
 
-    def finish(self) -> list[ToolEnd]:
+    def finish(self) -> list[ToolResult]:
         for thread in self._threads:
             thread.join(60)
         return [self.ends[number] for number in range(len(self._threads))]

@@ -15,7 +15,7 @@ import msgspec
 from stateline.bundle import canonical
 from stateline.machine.definition.formats.python_text import Evaluated
 from stateline.process import child
-from stateline.process.command import environment
+from stateline.process.executables import environment
 from stateline.process.signals import Signals, shield
 
 TIMEOUT = 30.0
@@ -46,14 +46,14 @@ def evaluate(source: str, path: str, timeout: float = TIMEOUT) -> Evaluated:
 
 
 def _meaning(ended: child.Exit, timeout: float) -> Evaluated:
-    if ended.how == "timeout":
+    if ended.reason == "timeout":
         message = f"running the file took longer than {timeout:g} s and was ended"
         return Evaluated(code="timeout", message=message, hint="do the work in tasks; the file only says what they are")
-    if ended.how == "overflow":
+    if ended.reason == "overflow":
         message = f"`machine` is larger than {canonical.TEXT_LIMIT} bytes"
         return Evaluated(code="too_large", message=message, hint="keep data in files that tasks read")
     try:
-        return msgspec.convert(json.loads(ended.written.output), Evaluated)
+        return msgspec.convert(json.loads(ended.output.stdout), Evaluated)
     # The file may have written past the loader, into the same pipe: what comes out of it is anything.
     except (ValueError, RecursionError, msgspec.ValidationError):
         message = f"running the file ended its process with code {ended.code} before `machine` was known"

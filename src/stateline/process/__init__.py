@@ -1,1 +1,1 @@
-"""Child processes and signals: a program is fed, drained, bounded and ended with all that it started."""
+"""Child processes and signals: start, feed, drain, bound and end a program together with its descendants."""

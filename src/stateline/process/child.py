@@ -1,15 +1,15 @@
-"""One child process: fed, drained, bounded, and ended together with everything it started.
+"""One child process: started, fed, drained, bounded, and ended together with its descendants.
 
 Measured for ``/bin/echo`` (2 cores, Python 3.11): ``subprocess`` costs 3 ms to import and a child 1 ms from start to
 reaping. ``os.posix_spawn`` would save the import but cannot change the directory, and ``Popen.communicate`` neither
 bounds memory nor ends a group. So ``Popen`` starts the child, and the rest is done here.
 
-Every wait has an end (``TICK``): a signal that arrives between Python's look at it and the system call would
+No wait is longer than ``TICK``: a signal that arrives between Python's check for signals and the system call would
 otherwise be noticed only when the child ends.
 
-If Stateline itself dies of SIGKILL, nobody ends the group. The child then finds its stdin at its end and gets SIGPIPE
-(EPIPE) when it writes to stdout or stderr; if it writes nothing it runs to its end. Its result is lost either way: that
-is what ``unknown_outcome`` is about, and why what is repeatable must bear a second run that overlaps the first.
+If Stateline itself dies of SIGKILL, nothing ends the group. The child then reads the end of its stdin and gets SIGPIPE
+(EPIPE) when it writes to stdout or stderr; a child that writes nothing runs to its end. Its result is lost either way.
+That is the reason for ``unknown_outcome``, and why repeatable work must bear a second run that overlaps the first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from stateline.process.groups import has_members, signal_group
-from stateline.process.pipes import PolledPipes, ThreadedPipes, Written
+from stateline.process.pipes import CapturedOutput, Pipes
 from stateline.process.signals import interruptible
 
 if TYPE_CHECKING:
@@ -30,33 +30,32 @@ if TYPE_CHECKING:
     from threading import Event
 
 TICK = 0.1
-"""The longest single wait [s]."""
+"""Longest single wait [s]."""
 
 LINGER = 1.0
-"""How long [s] what a child leaves behind may still write or work after the child itself has exited."""
+"""Time [s] that descendants may still write or work after the child itself has exited."""
 
 GRACE = 2.0
-"""From SIGTERM to SIGKILL, and from there to giving up [s]."""
+"""Time [s] from SIGTERM to SIGKILL, and from SIGKILL to giving up."""
 
-How = Literal["exited", "timeout", "overflow", "stopped"]
+ExitReason = Literal["exited", "timeout", "overflow", "stopped"]
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a child ended: ``exited`` by itself, or ended here for its ``timeout``, for its ``overflow`` of stdout, or
-    because it was to be ``stopped``.
+    """End of a child. ``reason``: it ``exited``, or was ended for its ``timeout``, for an ``overflow`` of stdout, or
+    because the caller ``stopped`` it.
 
-    ``code`` is negative for a signal, and None when it could not be learnt: ``alive`` then says whether that is
-    because not even SIGKILL helped. ``written`` holds stdout and the end of stderr.
+    ``code`` is negative for a signal, and None when it is unknown; ``alive`` then tells that even SIGKILL did not help.
     """
 
-    how: How
+    reason: ExitReason
     code: int | None
     alive: bool
-    written: Written
+    output: CapturedOutput
 
 
 class Leader:
-    """The child itself, the first process of its group. ``pid`` is the group's number as well."""
+    """The child itself: first process of its group. ``pid`` is also the number of the group."""
 
     def __init__(self, process: Popen[bytes]) -> None:
         self.process = process
@@ -66,25 +65,20 @@ class Leader:
         self.code: int | None = None
 
     def has_exited(self) -> bool:
-        """Whether it has ended. Leaves it unreaped where the system can (macOS cannot before Python 3.13): its number,
-        which is also the group's, is then not given to a stranger while the group is still to be ended."""
-        if sys.platform == "win32" or sys.platform == "darwin":
+        """Return true if it has ended. It stays unreaped where the system allows that (not on macOS before Python
+        3.13): its number, which is also the group's, cannot be reused then while the group is still to be ended."""
+        if sys.platform == "darwin":
             return self.reap()
-        else:
-            try:
-                return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-            except ChildProcessError:
-                return True
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
 
     def reap(self) -> bool:
-        """Take its exit code if it has ended, and say whether it has. ``Popen`` is not asked for it because it reports
-        success when the system threw the code away (an ignored SIGCHLD does that)."""
+        """Take its exit code if it has ended; return true if it has. ``Popen.poll`` would report success where the
+        system discarded the code (an ignored SIGCHLD)."""
         if self.reaped:
             return True
-        if sys.platform == "win32":
-            self.code = self.process.poll()
-            self.reaped = self.code is not None
-            return self.reaped
         try:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
         except ChildProcessError:
@@ -99,11 +93,11 @@ class Leader:
 
 
 def start(program: str, argv: list[str], directory: str, environment: dict[str, str]) -> Popen[bytes]:
-    """Start ``program`` without a shell, in a session of its own, with no descriptor but its three pipes (above all
-    not a lock's). It has no terminal: Ctrl-C reaches Stateline alone, which then ends the group.
+    """Start ``program`` without a shell, in a session of its own, and with no open descriptors but its three pipes
+    (above all not a lock's). It has no terminal: Ctrl-C reaches Stateline alone, which then ends the group.
 
-    Raises ``OSError`` or ``ValueError`` if it cannot be started; nothing is left over then. To be called inside
-    ``interrupts.shield``: an exception in the middle would lose the child.
+    Raises ``OSError`` or ``ValueError`` if it cannot be started; nothing is left over then. Call it inside
+    ``signals.shield``: an exception in the middle would lose the child.
     """
     import subprocess
 
@@ -116,52 +110,44 @@ def start(program: str, argv: list[str], directory: str, environment: dict[str, 
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        start_new_session=True,  # Windows has no such thing and ignores it
-        creationflags=0x200 if sys.platform == "win32" else 0,  # CREATE_NEW_PROCESS_GROUP
+        start_new_session=True,
     )
 
 
 def watch(
     process: Popen[bytes], document: bytes, *, timeout: float, output_limit: int, stop: Event | None = None
 ) -> Exit:
-    """Feed ``document`` to the child, drain what it writes, and return when it and its group have ended.
+    """Feed ``document`` to the child, drain its output, and return when it and its group have ended.
 
     ``timeout`` [s], 0 for none. The group is ended (SIGTERM, then SIGKILL after ``GRACE``) on timeout, on more than
-    ``output_limit`` [bytes] of stdout, and when an exception passes through; the wait can be interrupted although a
-    shield is up. Signals strike in the main thread only: in any other, a wait is ended by setting ``stop``, which is
-    noticed within ``TICK``. A child that has exited by then is not stopped any more.
+    ``output_limit`` [bytes] of stdout, and when an exception passes through; the wait can be interrupted inside a
+    shield. Signals reach only the main thread: in other threads, setting ``stop`` ends the wait within ``TICK``, unless
+    the child has exited by then.
 
-    When the child has exited but something it started holds stdout or stderr open or still works, that has ``LINGER``
-    to finish and is then ended as well: a child whose outcome is known does nothing more. Only what made a session of
-    its own (``setsid``) is left alone.
+    If the child has exited but its descendants still work or hold stdout or stderr open, they have ``LINGER`` to finish
+    and are then ended too. Only processes in a new session (``setsid``) are left alone.
     """
     deadline = time.monotonic() + timeout if timeout else float("inf")
     leader = Leader(process)
-    written = Written(output_limit)
-    pipes: PolledPipes | ThreadedPipes | None = None
+    output = CapturedOutput(output_limit)
+    pipes: Pipes | None = None
     try:
-        pipes = _pipes(process, document, written)
+        pipes = Pipes(process, document, output)
         with interruptible():
-            how = _run(leader, pipes, written, deadline, stop)
+            reason = _run(leader, pipes, output, deadline, stop)
     finally:
         _end_group(leader)
         if pipes is not None:
             pipes.close()
-    return Exit(how=how, code=leader.code, alive=not leader.reaped, written=written)
+    return Exit(reason=reason, code=leader.code, alive=not leader.reaped, output=output)
 
 
-def _pipes(process: Popen[bytes], document: bytes, written: Written) -> PolledPipes | ThreadedPipes:
-    return (ThreadedPipes if sys.platform == "win32" else PolledPipes)(process, document, written)
-
-
-def _run(
-    leader: Leader, pipes: PolledPipes | ThreadedPipes, written: Written, deadline: float, stop: Event | None
-) -> How:
-    """Turn the pipes until the child has exited and all it started has let go of them, or a bound is reached."""
+def _run(leader: Leader, pipes: Pipes, output: CapturedOutput, deadline: float, stop: Event | None) -> ExitReason:
+    """Serve the pipes until the child has exited and all writers have closed them, or a bound is reached."""
     pause = 0.0001
     exited = False
     while True:
-        if written.overflowed:
+        if output.overflowed:
             return "overflow"
         now = time.monotonic()
         if not exited and leader.has_exited():
@@ -174,19 +160,15 @@ def _run(
             return "exited" if exited else "timeout"
         if not exited and stop is not None and stop.is_set():
             return "stopped"
-        # With its pipes at their end a child is all but gone: look again soon, then ever less often.
+        # A child that has closed its pipes is about to exit: check again soon, then less and less often.
         if not pipes.open:
             pause = min(pause * 2, TICK)
-        pipes.turn(min(TICK if pipes.open else pause, deadline - now))
+        pipes.transfer(min(TICK if pipes.open else pause, deadline - now))
 
 
 def _end_group(leader: Leader) -> None:
-    """Leave nothing of the group. Bounded: after twice ``GRACE`` what even SIGKILL cannot end is given up."""
-    if sys.platform == "win32":
-        if not leader.reap():
-            leader.process.terminate()
-            _await_group(leader, time.monotonic() + GRACE)
-        return
+    """End all processes of the group. Bounded: after twice ``GRACE`` the processes that survive SIGKILL are given
+    up."""
     import signal
 
     ended = _group_is_gone(leader)
@@ -212,9 +194,9 @@ def _await_group(leader: Leader, deadline: float) -> bool:
 
 
 def _group_is_gone(leader: Leader) -> bool:
-    """Reap the leader if it has ended, and say whether the group has no member left that could be signalled. Once it
-    is gone nobody is asked again: the number may be a stranger's by then."""
+    """Reap the leader if it has ended; return true if no member is left that could be signalled. The answer is kept:
+    afterwards the number may belong to another group."""
     if leader.group_gone or not leader.reap():
         return leader.group_gone
-    leader.group_gone = sys.platform == "win32" or not has_members(leader.pid)
+    leader.group_gone = not has_members(leader.pid)
     return leader.group_gone

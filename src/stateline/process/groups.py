@@ -1,44 +1,39 @@
-"""Process groups, asked of the system: whether one has members left, and how it is told to end."""
+"""Process groups: signal all members, and find out if any are left."""
 
 from __future__ import annotations
 
 import os
-import sys
+import signal
 
 
 def signal_group(group: int, signum: int) -> None:
     """Send a signal to every member that may be signalled."""
-    if sys.platform != "win32":
-        try:
-            os.killpg(group, signum)
-        except (ProcessLookupError, PermissionError):
-            pass  # gone, or another user's (sudo): nothing that could be done here
+    try:
+        os.killpg(group, signum)
+    except (ProcessLookupError, PermissionError):
+        pass  # gone, or another user's (sudo)
 
 
 def has_members(group: int) -> bool:
-    """Whether the group has a member left that could be signalled. Its leader must have been reaped."""
-    if sys.platform != "win32":
-        import signal
-
-        try:
-            while os.waitpid(-group, os.WNOHANG)[0]:
-                pass  # orphans are ours to reap when Stateline is the first process of a container
-        except ChildProcessError:
-            pass
-        try:
-            os.killpg(group, 0)
-            if not _is_dead(group):
-                return True
-            os.killpg(group, signal.SIGKILL)  # whoever was born while we looked
-        except (ProcessLookupError, PermissionError):  # macOS refuses for a group of zombies
-            pass
+    """Return true if a member is left that could be signalled. The leader must have been reaped."""
+    try:
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass  # orphans are Stateline's to reap when it is the first process of a container
+    except ChildProcessError:
+        pass
+    try:
+        os.killpg(group, 0)
+        if not _has_only_zombies(group):
+            return True
+        os.killpg(group, signal.SIGKILL)  # children forked since the last check
+    except (ProcessLookupError, PermissionError):  # macOS refuses for a group of zombies
+        pass
     return False
 
 
-def _is_dead(group: int) -> bool:
-    """Whether the group holds nothing but zombies. In many containers the first process reaps orphans late or never,
-    and each program that left one behind would cost the whole of the time that left-overs have. Only Linux tells; False
-    elsewhere."""
+def _has_only_zombies(group: int) -> bool:
+    """Return true if all members are zombies. In many containers the first process reaps orphans late or never, and
+    each program that left one behind would cost all of ``child.LINGER``. Known on Linux only; False elsewhere."""
     try:
         names = os.listdir("/proc")
     except OSError:

@@ -1,78 +1,74 @@
-"""The three pipes of a child: stdin is fed while stdout and stderr are drained, so that neither side waits for ever.
-
-Two ways with one face (``open``, ``turn``, ``close``): polling, and threads where pipes cannot be polled (Windows).
-Polling is the first choice: threads cost 0.3 ms more for a child, and a thread that reads from a pipe some stranger
-holds open can neither be ended nor have its descriptor closed.
-"""
+"""The three pipes of a child: stdin is fed while stdout and stderr are drained, so that neither side waits for ever."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from subprocess import Popen
 
-TAIL = 4096
-"""How much of stderr is shown [bytes]: its end."""
+TAIL_SHOWN = 4096
+"""Size of the end of stderr that a message shows [bytes]."""
 
-KEPT = 128 * 1024
-"""How much of stderr is kept [bytes]: its end, and far more than is shown, so that a secret at the cut of ``TAIL`` can
-be found whole and masked before that cut is made."""
+TAIL_KEPT = 128 * 1024
+"""Size of the end of stderr that is kept [bytes]: far more than is shown, so that a secret at the cut of ``TAIL_SHOWN``
+is complete and can be masked before that cut is made."""
 
-_PIECE = 65536  # what a pipe holds; a larger buffer only costs its allocation
+_BUFFER = 65536  # capacity of a pipe; a larger buffer only costs its allocation
 
 
-class Written:
-    """What a child has written, in bounded memory: stdout up to ``limit`` [bytes], of stderr the last ``KEPT``."""
+class CapturedOutput:
+    """Output of a child in bounded memory: up to ``limit`` [bytes] of stdout, and the last ``TAIL_KEPT`` of stderr."""
 
     def __init__(self, limit: int) -> None:
-        self.size = 0
-        self.kept_cut = False
+        self.stderr_cut = False
         self._limit = limit
+        self._size = 0
         self._pieces: list[bytes] = []
-        self._error = bytearray()
+        self._stderr = bytearray()
 
-    def take_output(self, data: bytes) -> None:
-        self.size += len(data)
+    def add_stdout(self, data: bytes) -> None:
+        self._size += len(data)
         if not self.overflowed:
             self._pieces.append(data)
 
-    def take_error(self, data: bytes) -> None:
-        self._error += data
-        self.kept_cut = self.kept_cut or len(self._error) > KEPT
+    def add_stderr(self, data: bytes) -> None:
+        self._stderr += data
+        self.stderr_cut = self.stderr_cut or len(self._stderr) > TAIL_KEPT
         # Not at every call: a stderr of many small writes would be moved once for each of them.
-        if len(self._error) > KEPT + _PIECE:
-            del self._error[:-KEPT]
+        if len(self._stderr) > TAIL_KEPT + _BUFFER:
+            del self._stderr[:-TAIL_KEPT]
 
     @property
     def overflowed(self) -> bool:
-        """Whether stdout was larger than the limit; it is then drained but no longer kept."""
-        return self.size > self._limit
+        """True if stdout was larger than the limit; it is then drained but no longer kept."""
+        return self._size > self._limit
 
     @property
-    def output(self) -> bytes:
+    def stdout(self) -> bytes:
         return b"".join(self._pieces)
 
     @property
-    def kept(self) -> bytes:
-        """The end of stderr; all of it unless ``kept_cut``."""
-        return bytes(self._error[-KEPT:])
+    def stderr_tail(self) -> bytes:
+        """The end of stderr; all of it unless ``stderr_cut``."""
+        return bytes(self._stderr[-TAIL_KEPT:])
 
 
-class PolledPipes:
-    """Moves bytes in the calling thread."""
+class Pipes:
+    """Moves bytes in the calling thread by polling."""
 
-    def __init__(self, process: Popen[bytes], document: bytes, written: Written) -> None:
+    def __init__(self, process: Popen[bytes], document: bytes, output: CapturedOutput) -> None:
         import selectors
 
-        stdin, stdout, stderr = _streams(process)
+        stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
+        if stdin is None or stdout is None or stderr is None:
+            raise ValueError("the child was started without pipes")
         self._streams = (stdin, stdout, stderr)
         self._stdin = stdin
         self._rest = memoryview(document)
-        self._sinks = {stdout.fileno(): written.take_output, stderr.fileno(): written.take_error}
+        self._sinks = {stdout.fileno(): output.add_stdout, stderr.fileno(): output.add_stderr}
         # Not epoll or kqueue: these cost a descriptor, and three pipes are few.
         self._selector = getattr(selectors, "PollSelector", selectors.SelectSelector)()
         os.set_blocking(stdin.fileno(), False)
@@ -82,11 +78,11 @@ class PolledPipes:
 
     @property
     def open(self) -> bool:
-        """Whether somebody still holds the writing end of stdout or stderr."""
+        """True while some process holds the writing end of stdout or stderr."""
         return bool(self._sinks)
 
-    def turn(self, wait: float) -> None:
-        """Move what can be moved now; return at once after that, or after ``wait`` [s] if nothing can."""
+    def transfer(self, wait: float) -> None:
+        """Move the bytes that can be moved now, or return after ``wait`` [s] if there are none."""
         for key, _ in self._selector.select(wait):
             if key.fd in self._sinks:
                 self._read(key.fd, self._sinks[key.fd])
@@ -94,13 +90,13 @@ class PolledPipes:
                 self._write(key.fd)
 
     def close(self) -> None:
-        """Let go of all three pipes."""
+        """Close all three pipes."""
         self._selector.close()
         for stream in self._streams:
             stream.close()
 
     def _read(self, descriptor: int, sink: Callable[[bytes], None]) -> None:
-        data = os.read(descriptor, _PIECE)
+        data = os.read(descriptor, _BUFFER)
         sink(data)
         if not data:
             self._selector.unregister(descriptor)
@@ -108,7 +104,7 @@ class PolledPipes:
 
     def _write(self, descriptor: int) -> None:
         try:
-            self._rest = self._rest[os.write(descriptor, self._rest[:_PIECE]) :]
+            self._rest = self._rest[os.write(descriptor, self._rest[:_BUFFER]) :]
         except BlockingIOError:
             return
         except BrokenPipeError:  # a program need not read its document
@@ -116,60 +112,3 @@ class PolledPipes:
         if not self._rest:
             self._selector.unregister(descriptor)
             self._stdin.close()
-
-
-class ThreadedPipes:
-    """Moves bytes in three threads. A thread whose pipe is held open by a stranger outlives ``close``."""
-
-    def __init__(self, process: Popen[bytes], document: bytes, written: Written) -> None:
-        from threading import Thread
-
-        stdin, stdout, stderr = _streams(process)
-        self._readers = [
-            Thread(target=_drain, args=(stdout, written.take_output), daemon=True),
-            Thread(target=_drain, args=(stderr, written.take_error), daemon=True),
-        ]
-        self._writer = Thread(target=_feed, args=(stdin, document), daemon=True)
-        for thread in (*self._readers, self._writer):
-            thread.start()
-
-    @property
-    def open(self) -> bool:
-        """Whether somebody still holds the writing end of stdout or stderr."""
-        return any(thread.is_alive() for thread in self._readers)
-
-    def turn(self, wait: float) -> None:
-        """Wait for a pipe to reach its end, at most ``wait`` [s]."""
-        for thread in self._readers:
-            if thread.is_alive():
-                thread.join(wait)
-                return
-        time.sleep(wait)
-
-    def close(self) -> None:
-        """Wait a moment for the threads, which close the pipes at their ends."""
-        for thread in (*self._readers, self._writer):
-            thread.join(0.1)
-
-
-def _streams(process: Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
-    stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
-    if stdin is None or stdout is None or stderr is None:
-        raise ValueError("the child was started without pipes")
-    return stdin, stdout, stderr
-
-
-def _drain(stream: IO[bytes], sink: Callable[[bytes], None]) -> None:
-    with stream:
-        while data := stream.read(_PIECE):
-            sink(data)
-
-
-def _feed(stream: IO[bytes], document: bytes) -> None:
-    rest = memoryview(document)
-    try:
-        with stream:
-            while rest:
-                rest = rest[stream.write(rest[:_PIECE]) :]
-    except OSError:  # a program need not read its document; Windows says EINVAL for it
-        pass

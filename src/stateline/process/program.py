@@ -1,7 +1,7 @@
-"""One program, run to its end with one document on stdin: what tasks and tools have in common.
+"""One program, run to its end with one document on stdin: the part that tasks and tools share.
 
-What happens to the process is ``process.child``; here its end becomes output or a failure, in words that are the same
-whoever asked for the program. What the output must be, and what is to be done about a failure, is the caller's.
+``process.child`` runs the process; this module turns its end into output or a failure, in words that fit any caller.
+The caller decides what the output must be and what to do about a failure.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import msgspec
 from stateline.bundle import canonical
 from stateline.process import child
 from stateline.process.executables import environment, find_program, quoted
-from stateline.process.pipes import KEPT
-from stateline.process.sanitize import Mask, last_words, shown
+from stateline.process.pipes import TAIL_KEPT
+from stateline.process.sanitize import Mask, sanitize, tail
 from stateline.process.signals import shield
 
 if TYPE_CHECKING:
@@ -26,13 +26,14 @@ FailureKind = Literal["spawn", "timeout", "output", "exit", "stopped"]
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run. ``directory`` is that of the file which names it, ``beside`` what this file is called; ``env`` are
-    the names passed besides ``lookup.PASSED``, ``variables`` what is laid over them; ``document`` the bytes for stdin,
-    ``timeout`` [s] (0 none), ``output_limit`` [bytes]. ``mask`` takes the secrets out of what is said of a failure."""
+    """A program to run. ``source`` is the name, in messages, of the file that names the program, and ``directory`` that
+    file's directory. ``env`` names variables that are passed besides ``executables.PASSED``; ``variables`` override
+    them. ``document`` is the input on stdin, ``timeout`` [s] (0 none), ``output_limit`` [bytes]. ``mask`` masks the
+    secrets in messages of failures."""
 
     argv: list[str]
     directory: str
-    beside: str
+    source: str
     document: bytes
     env: list[str] = []
     variables: dict[str, str] = {}
@@ -41,9 +42,9 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     mask: Mask = str
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a program gave no output. ``stderr`` and ``stdout`` are the ends of what it wrote, harmless and bounded, or
-    "". ``hint`` is "" where the way out depends on whose program it is. ``stopped``: the caller asked for it."""
+class ProgramFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """Reason why a program gave no output. ``stderr`` and ``stdout`` are the sanitized, bounded ends of its output, or
+    "". ``hint`` is "" where it depends on the caller. ``stopped``: the caller asked for it."""
 
     kind: FailureKind
     message: str
@@ -52,54 +53,54 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     stdout: str = ""
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """The output as it was written, or why there is none; and the time [s] from the start of the program to the end of
-    its process group."""
+class ProgramResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Output of a program byte for byte, or a failure; and the time [s] from its start to the end of its group."""
 
-    outcome: bytes | Failure
+    outcome: bytes | ProgramFailure
     seconds: float
 
 
-def run_program(program: Program, stop: Event | None = None) -> Ended:
-    """Run one program to its end, in any thread. See ``child.watch`` for how it is ended, early if ``stop`` is set, and
-    what becomes of its descendants.
+def run_program(program: Program, stop: Event | None = None) -> ProgramResult:
+    """Run one program to its end, in any thread. Setting ``stop`` ends it early; see ``child.watch``.
 
-    The whole call is shielded from signals but for the wait itself. A caller that holds a shield of its own until the
-    outcome is saved therefore never loses a program that has finished; an ``Interrupted`` means that it was ended here
-    and that nobody knows how far it had come.
+    The whole call is shielded from signals except for the wait. So a caller that holds a shield until the outcome is
+    saved never loses a program that has finished. ``Interrupted`` means that the program was ended, and that its
+    progress is unknown.
     """
-    began = time.monotonic()
+    started = time.monotonic()
     with shield():
         outcome = _run(program, stop)
-        return Ended(outcome=outcome, seconds=time.monotonic() - began)
+        return ProgramResult(outcome=outcome, seconds=time.monotonic() - started)
 
 
-def _run(program: Program, stop: Event | None) -> bytes | Failure:
+def _run(program: Program, stop: Event | None) -> bytes | ProgramFailure:
     if stop is not None and stop.is_set():
-        return Failure(kind="stopped", message="was not started")
+        return ProgramFailure(kind="stopped", message="was not started")
     try:
-        file, problem = find_program(program.argv, program.directory, program.beside, program.mask)
+        file, problem = find_program(program.argv, program.directory, program.source, program.mask)
         if problem:
-            return Failure(kind="spawn", message=problem)
+            return ProgramFailure(kind="spawn", message=problem)
         variables = environment(program.env) | program.variables
-        started = child.start(file, program.argv, program.directory, variables)
+        process = child.start(file, program.argv, program.directory, variables)
     except (OSError, ValueError) as error:
-        return _not_started(program, error)
+        return _spawn_failure(program, error)
     ended = child.watch(
-        started, program.document, timeout=program.timeout, output_limit=program.output_limit, stop=stop
+        process, program.document, timeout=program.timeout, output_limit=program.output_limit, stop=stop
     )
-    return _meaning(program, ended)
+    return _outcome(program, ended)
 
 
-def _not_started(program: Program, error: OSError | ValueError) -> Failure:
-    """The program was there, and yet the system would not start it."""
+def _spawn_failure(program: Program, error: OSError | ValueError) -> ProgramFailure:
+    """Explain why the system did not start a program that exists."""
     import errno
 
     name = quoted(program.argv[0], program.mask)
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.ENOENT, errno.ENOTDIR):
         if not os.path.isdir(program.directory):
-            return Failure(kind="spawn", message=f"{program.beside}'s directory is gone", hint="put it back")
+            return ProgramFailure(
+                kind="spawn", message=f"the directory of {program.source} is gone", hint="restore the directory"
+            )
         message, hint = f"the interpreter of {name} is missing", "correct the first line of the script (#!...)"
     elif number == errno.ENOEXEC:
         message = f"{name} is neither a binary for this system nor a script that names its interpreter"
@@ -108,40 +109,40 @@ def _not_started(program: Program, error: OSError | ValueError) -> Failure:
         message, hint = f"the arguments of {name} are too long", "pass large data on stdin or in a file"
     else:
         reason = os.strerror(number) if number else program.mask(str(error))
-        message = f"{name} could not be started: {shown(reason)}"
+        message = f"{name} could not be started: {sanitize(reason)}"
         hint = "nothing was run; retry when the system allows it"
-    return Failure(kind="spawn", message=message, hint=hint)
+    return ProgramFailure(kind="spawn", message=message, hint=hint)
 
 
-def _meaning(program: Program, ended: child.Exit) -> bytes | Failure:
-    left = "; it could not be ended and may still be running" if ended.alive else " and was ended"
-    if ended.how == "overflow":
+def _outcome(program: Program, ended: child.Exit) -> bytes | ProgramFailure:
+    fate = "; it could not be ended and may still be running" if ended.alive else " and was ended"
+    if ended.reason == "overflow":
         hint = "write large data to a file and print its name"
-        return Failure(kind="output", message=f"printed more than {program.output_limit} bytes{left}", hint=hint)
-    if ended.how == "stopped":
-        return Failure(kind="stopped", message=f"was asked to stop{left}")
-    if ended.how == "timeout":
-        return _failure(program, ended, "timeout", f"took longer than {program.timeout:g} s{left}")
+        return ProgramFailure(kind="output", message=f"printed more than {program.output_limit} bytes{fate}", hint=hint)
+    if ended.reason == "stopped":
+        return ProgramFailure(kind="stopped", message=f"was asked to stop{fate}")
+    if ended.reason == "timeout":
+        return _failure(program, ended, "timeout", f"took longer than {program.timeout:g} s{fate}")
     if ended.code is None:
         hint = "start Stateline with SIGCHLD not ignored"
-        return Failure(kind="exit", message="ended, but the system threw its exit code away", hint=hint)
+        return ProgramFailure(kind="exit", message="ended, but the system discarded its exit code", hint=hint)
     if ended.code != 0:
-        return _failure(program, ended, "exit", _how_it_exited(ended.code))
-    return ended.written.output
+        return _failure(program, ended, "exit", _exit_message(ended.code))
+    return ended.output.stdout
 
 
-def _failure(program: Program, ended: child.Exit, kind: FailureKind, message: str) -> Failure:
-    written = ended.written
-    output = written.output
-    return Failure(
+def _failure(program: Program, ended: child.Exit, kind: FailureKind, message: str) -> ProgramFailure:
+    output = ended.output
+    stdout = output.stdout
+    return ProgramFailure(
         kind=kind,
         message=message,
-        stderr=last_words(written.kept, written.kept_cut, program.mask),
-        stdout=last_words(output[-KEPT:], len(output) > KEPT, program.mask),
+        stderr=tail(output.stderr_tail, output.stderr_cut, program.mask),
+        stdout=tail(stdout[-TAIL_KEPT:], len(stdout) > TAIL_KEPT, program.mask),
     )
 
 
-def _how_it_exited(code: int) -> str:
+def _exit_message(code: int) -> str:
     if code > 0:
         return f"ended with exit code {code}"
     import signal

@@ -1,7 +1,7 @@
-"""What a program wrote, cut down to what may be kept in a message: masked first, then cut, then made harmless.
+"""Output of programs as text for messages: masked first, then cut, then made safe for terminals.
 
-Messages become part of a run's state. Secrets are masked before anything else is done to a text: half a secret, or one
-that is written out as ``\\x0a``, is found by nobody later.
+Messages become part of a run's state. Secrets are masked before anything else happens to a text: half a secret, or one
+that is escaped as ``\\x0a``, would not be found later.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Callable
 from stateline.bundle import canonical
 from stateline.bundle.terminal import HARMFUL, HARMFUL_IN_LINES
 from stateline.errors import InvalidValueError
-from stateline.process.pipes import KEPT, TAIL
+from stateline.process.pipes import TAIL_KEPT, TAIL_SHOWN
 
 Mask = Callable[[str], str]
-"""Takes the secrets out of a text; must not make any part of it more than twice as long."""
+"""Masks the secrets in a text; must not make any part of it more than twice as long."""
 
 _EXCERPT = 80  # characters of bad output that are shown
-# Text of which only a part is at hand may begin or end inside a secret, and that piece of it cannot be found. So this
-# much [bytes] next to such a cut is never shown: the longest secret, in any of its spellings, that is masked for sure.
+# Text that was cut may begin or end inside a secret, and such a piece cannot be found. So this much [bytes] next to a
+# cut is never shown: the longest secret, in any of its spellings, that is masked for certain.
 _LONGEST_SECRET = 16 * 1024
 
 
-def shown(text: str, *, lines: bool = False) -> str:
-    r"""``text`` with all that could act on a terminal or forge a line written out (``\x1b``): control characters, and
-    those that turn or hide text. With ``lines``, line ends and tabs stay. The result is valid Unicode."""
+def sanitize(text: str, *, lines: bool = False) -> str:
+    r"""Escape (``\x1b``) all characters that could act on a terminal or forge a line: control characters, and those
+    that turn or hide text. With ``lines``, line ends and tabs stay. The result is valid Unicode."""
     if lines:
         text = text.replace("\r\n", "\n")
     harmful = HARMFUL_IN_LINES if lines else HARMFUL
@@ -32,64 +32,65 @@ def shown(text: str, *, lines: bool = False) -> str:
     return text.translate(table).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def last_words(kept: bytes, cut: bool, mask: Mask) -> str:
-    """The end of a stream, at most ``TAIL`` [bytes] before what is harmful is written out. ``kept`` is the end of it
-    that is at hand, ``cut`` whether anything came before. Bytes that are not text count as the three of the character
-    that stands for them."""
-    text = masked(kept.decode("utf-8", "replace"), mask)
+def tail(data: bytes, cut: bool, mask: Mask) -> str:
+    """Return the end of a stream: at most ``TAIL_SHOWN`` [bytes] before characters are escaped. ``data`` is the end
+    that was kept, ``cut`` tells if anything came before it. A byte that is not text counts as the three bytes of
+    U+FFFD."""
+    text = mask_text(data.decode("utf-8", "replace"), mask)
     if cut:
-        text = text[_unsafe(kept[:_LONGEST_SECRET]) :]
-    data = text.encode("utf-8", "replace")
-    if not cut and len(data) <= TAIL:
-        return shown(text, lines=True).strip()
-    whole = data[-TAIL:].lstrip(bytes(range(0x80, 0xC0)))  # the cut may have gone through a character
-    return "..." + shown(whole.decode("utf-8"), lines=True).rstrip()
+        text = text[_masked_length(data[:_LONGEST_SECRET]) :]
+    encoded = text.encode("utf-8", "replace")
+    if not cut and len(encoded) <= TAIL_SHOWN:
+        return sanitize(text, lines=True).strip()
+    whole = encoded[-TAIL_SHOWN:].lstrip(bytes(range(0x80, 0xC0)))  # the cut may have gone through a character
+    return "..." + sanitize(whole.decode("utf-8"), lines=True).rstrip()
 
 
 def excerpt(data: bytes, mask: Mask) -> str:
-    """How ``data`` begins, in one line; "" when too little of it is sure to be free of secrets."""
-    text = masked(data[:KEPT].decode("utf-8", "replace"), mask)
-    if len(data) > KEPT:
-        text = text[: max(0, len(text) - _unsafe(data[KEPT - _LONGEST_SECRET : KEPT]))]
-    return shown(text[:_EXCERPT])
+    """Return the beginning of ``data`` in one line; "" when too little of it is certain to be free of secrets."""
+    text = mask_text(data[:TAIL_KEPT].decode("utf-8", "replace"), mask)
+    if len(data) > TAIL_KEPT:
+        text = text[: max(0, len(text) - _masked_length(data[TAIL_KEPT - _LONGEST_SECRET : TAIL_KEPT]))]
+    return sanitize(text[:_EXCERPT])
 
 
-def refusal(refused: InvalidValueError, mask: Mask) -> str:
-    """The message of ``refused``, in one line, with secrets masked in the keys it names, which it has escaped."""
-    message = refused.message
-    if refused.where:
-        message = message.removesuffix(f" (at {refused.where})")
-        message += f" (at {_place(refused.where, mask)})"
-    return shown(masked(_repeated_key(message, mask), mask))
+def invalid_value_message(error: InvalidValueError, mask: Mask) -> str:
+    """Return the message of ``error`` in one line. Secrets in the keys that it names, which it has escaped, are
+    masked."""
+    message = error.message
+    if error.where:
+        message = message.removesuffix(f" (at {error.where})")
+        message += f" (at {_masked_pointer(error.where, mask)})"
+    return sanitize(mask_text(_mask_repeated_key(message, mask), mask))
 
 
-def masked(text: str, mask: Mask) -> str:
-    """``text`` without its secrets, those with other line ends included."""
+def mask_text(text: str, mask: Mask) -> str:
+    """Mask the secrets in ``text``, including those with other line ends."""
     text = mask(text)
-    # A program may have changed the line ends of what it was given. Where that hides no secret they stay as they are.
+    # A program may have changed the line ends of its input. Where no secret contains any they stay as they are.
     joined = text.replace("\r\n", "\n")
-    without = mask(joined)
-    return text if without == joined else without
+    masked = mask(joined)
+    return text if masked == joined else masked
 
 
-def _unsafe(data: bytes) -> int:
-    """How many characters of the masked text may come from ``data``: no mask is twice as long as what it hides. (To
-    mask without ``data`` would not do: that cut could go through a secret as well.)"""
+def _masked_length(data: bytes) -> int:
+    """Return an upper bound for the length [characters] of ``data`` after masking. (Masking the text without ``data``
+    would not do: that cut could go through a secret too.)"""
     return 2 * len(data.decode("utf-8", "replace"))
 
 
-def _place(where: str, mask: Mask) -> str:
-    """The JSON Pointer ``where`` with each key masked as it really is."""
-    return "/".join(canonical.escape(masked(canonical.unescape(key), mask)) for key in where.split("/"))
+def _masked_pointer(where: str, mask: Mask) -> str:
+    """Mask each key of the JSON Pointer ``where``, unescaped."""
+    return "/".join(canonical.escape(mask_text(canonical.unescape(key), mask)) for key in where.split("/"))
 
 
-def _repeated_key(message: str, mask: Mask) -> str:
-    """``message`` with the key in it, which stands there as ``repr`` writes it, masked as it really is."""
+def _mask_repeated_key(message: str, mask: Mask) -> str:
+    """Mask the key in a message about a repeated key, which holds the key's ``repr``."""
     import ast
     import re
 
     found = re.search(r"holds the key (.*) twice in one object", message, re.DOTALL)
     if found is None:
         return message
-    key = masked(str(ast.literal_eval(found[1])), mask)
+    key = mask_text(str(ast.literal_eval(found[1])), mask)
     return message[: found.start(1)] + repr(key) + message[found.end(1) :]

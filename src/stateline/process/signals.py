@@ -1,17 +1,16 @@
-"""SIGINT, SIGTERM and SIGHUP during a turn: at once where that is safe, a moment later where it is not.
+"""SIGINT, SIGTERM and SIGHUP during a turn: raised at once where that is safe, else a moment later.
 
-A turn is a chain of steps that must not be cut in two (a child is created and remembered, a result is saved) with
-long waits between them. So the engine works inside :func:`shield`, where a signal is only remembered, and opens the
-shield for its waits alone with :func:`interruptible`. Nothing that is finished can then be lost between its end and
-its save::
+A turn is a chain of steps that must not be cut in two (a child is created and registered, a result is saved) with
+long waits between them. So the engine works inside :func:`shield`, where signals are only recorded, and allows them
+during waits with :func:`interruptible`. Finished work is then never lost between its end and its save::
 
     with Signals():
         with shield():
             outcome = run_task(call)  # opens the shield while it waits for the task
             save(outcome)             # a signal that comes now is raised after this line
 
-SIGHUP belongs to the set because a task has a session of its own: the terminal that goes away takes Stateline with it
-and would leave the task running.
+SIGHUP belongs to the set because a task runs in another session: a terminal that closes ends Stateline and would leave
+the task running.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ _NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class Interrupted(BaseException):
-    """A signal asked the process to stop. Not an ``Exception``, so that no ``except Exception`` swallows it. ``run`` is
-    the run that was under way, if one was."""
+    """A signal asked the process to stop. Not an ``Exception``, so that no ``except Exception`` catches it. ``run`` is
+    the id of the run in progress, if any."""
 
     def __init__(self, signum: int, run: str | None = None) -> None:
         super().__init__(f"interrupted by signal {signum}")
@@ -34,19 +33,19 @@ class Interrupted(BaseException):
 
     @property
     def exit_code(self) -> int:
-        """What a shell reports for a process that died of this signal: 130 for SIGINT, 143 for SIGTERM."""
+        """Exit code that a shell reports for a process killed by this signal: 130 for SIGINT, 143 for SIGTERM."""
         return 128 + self.signum
 
 
 class Signals:
     """Context manager: inside it the signals raise :class:`Interrupted` in the main thread, once.
 
-    After the first :class:`Interrupted` further signals change nothing until the block is left, so that an impatient
-    second Ctrl-C does not cut the clean-up short. On leaving, the handlers found on entry are back. A signal that was
-    ignored on entry (``nohup``) stays ignored, and so does one whose handler is not Python's to restore. An ignored
-    SIGCHLD is made normal for the time of the block: the kernel would throw the tasks' exit codes away.
+    After the first :class:`Interrupted` further signals are ignored until the block ends, so that a second Ctrl-C does
+    not cut the clean-up short. On exit the previous handlers are restored. A signal that was ignored on entry
+    (``nohup``) stays ignored, and so does one whose handler Python cannot restore. An ignored SIGCHLD gets its default
+    action for the block: the kernel would discard the tasks' exit codes.
 
-    In any other thread than the main one, and inside another ``Signals``, it does nothing: the outer one serves.
+    In other threads than the main one, and inside another ``Signals``, it does nothing.
     """
 
     def __init__(self) -> None:
@@ -55,7 +54,7 @@ class Signals:
         self._raised = False
         self._thread = 0
         self.run: str | None = None
-        """The run that is under way, for whoever is told of the signal."""
+        """Id of the run in progress, for :class:`Interrupted`."""
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -64,7 +63,7 @@ class Signals:
                 self._install()
                 self._depth = 0
                 self._raise_pending()
-            except BaseException:  # nobody calls __exit__ for a block that was never entered
+            except BaseException:  # __exit__ is not called for a block that was not entered
                 self._uninstall()
                 raise
         return self
@@ -75,20 +74,16 @@ class Signals:
             self._depth = 0
             self._raise_pending()
 
-    def shield(self) -> _Shield:
-        """The same as the module's :func:`shield`."""
-        return shield()
-
-    def _takes(self, handler: Any) -> bool:
+    def _replaces(self, handler: Any) -> bool:
         import signal
 
         return handler is not None and handler is not signal.SIG_IGN
 
-    def _strike(self, signum: int) -> None:
+    def _deliver(self, signum: int) -> None:
         raise Interrupted(signum, self.run)
 
     def _install(self) -> None:
-        """Put the handlers in place, with the shield up."""
+        """Install the handlers, shielded."""
         global _installed
         import signal
 
@@ -96,12 +91,11 @@ class Signals:
         self._depth = 1
         _installed = self
         for name in _NAMES:
-            signum = getattr(signal, name, None)  # Windows has no SIGHUP
-            if signum is not None and self._takes(signal.getsignal(signum)):
+            signum = getattr(signal, name)
+            if self._replaces(signal.getsignal(signum)):
                 self._previous[signum] = signal.signal(signum, self._on_signal)
-        child = getattr(signal, "SIGCHLD", None)
-        if child is not None and signal.getsignal(child) is signal.SIG_IGN:
-            self._previous[child] = signal.signal(child, signal.SIG_DFL)
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+            self._previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def _uninstall(self) -> None:
         global _installed
@@ -117,44 +111,44 @@ class Signals:
         self._raise_pending()
 
     def _raise_pending(self) -> None:
-        """Raise the signal that was remembered, unless one has been raised already or a shield is up."""
+        """Raise the recorded signal, unless one was raised already or a shield is active."""
         if self._pending and not self._raised and not self._depth:
             self._raised = True
-            self._strike(self._pending)
+            self._deliver(self._pending)
 
-    def _open(self) -> None:
-        """Let signals through, and raise what was remembered; also what has been raised before, because whoever waits
-        again has swallowed it (an exception raised in ``__del__`` never arrives)."""
+    def _unshield(self) -> None:
+        """Allow signals, and raise the recorded one, even if it was raised before: a caller that waits again did not
+        get it (an exception raised in ``__del__`` never arrives)."""
         if self._pending:
             self._raised = True
-            self._strike(self._pending)
+            self._deliver(self._pending)
         self._depth = 0
         self._raise_pending()
 
-    def _guards_this_thread(self) -> bool:
-        """Whether signals can strike here: Python runs handlers in the main thread only."""
+    def _handles_this_thread(self) -> bool:
+        """Return true in the thread of the handlers: Python runs them in the main thread only."""
         return _thread.get_ident() == self._thread
 
 
-class _Postponed(Signals):
-    """What a shield uses when no ``Signals`` is in force, so that the KeyboardInterrupt of a plain Ctrl-C does not
-    lose a child or a result either: handlers written in Python are called later, as often as signals come."""
+class _Deferred(Signals):
+    """Handlers of a shield without a ``Signals`` around it, so that the KeyboardInterrupt of a plain Ctrl-C does not
+    lose a child or a result either: handlers written in Python are called later, once per signal."""
 
-    def _takes(self, handler: Any) -> bool:
+    def _replaces(self, handler: Any) -> bool:
         return callable(handler)
 
-    def _strike(self, signum: int) -> None:
+    def _deliver(self, signum: int) -> None:
         self._pending = 0
         self._raised = False
         self._previous[signum](signum, None)
 
 
 class _Shield:
-    """Sets the depth for a block and puts the old one back. It restores rather than counts, so that an exception
-    raised while another block is being entered cannot leave the count wrong."""
+    """Sets the depth of shields for a block and restores the old one. It does not count, so that an exception raised
+    while another block is being entered cannot leave the count wrong."""
 
-    def __init__(self, *, up: bool) -> None:
-        self._up = up
+    def __init__(self, *, active: bool) -> None:
+        self._active = active
         self._signals: Signals | None = None
         self._owned = False
         self._before = 0
@@ -162,15 +156,15 @@ class _Shield:
     def __enter__(self) -> None:
         signals = _installed
         if signals is None:
-            if self._up and _in_main_thread():
+            if self._active and _in_main_thread():
                 self._own()
-        elif signals._guards_this_thread():
+        elif signals._handles_this_thread():
             self._before = signals._depth
             self._signals = signals
-            if self._up:
+            if self._active:
                 signals._depth = self._before + 1
             else:
-                signals._open()
+                signals._unshield()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         signals = self._signals
@@ -182,7 +176,7 @@ class _Shield:
         signals._raise_pending()
 
     def _own(self) -> None:
-        self._signals = _Postponed()
+        self._signals = _Deferred()
         self._owned = True
         try:
             self._signals._install()
@@ -195,20 +189,20 @@ _installed: Signals | None = None
 
 
 def shield() -> _Shield:
-    """A block in which a signal is remembered; leaving the outermost one raises it, even over another exception.
+    """Return a block in which signals are recorded; leaving the outermost one raises the first, even over an exception.
 
-    Without ``Signals`` in force that holds for signals with a Python handler (SIGINT, as a rule), which is called then.
-    In another thread than the main one the block is an ordinary one: no signal strikes there.
+    Without an active ``Signals`` that holds for signals with a Python handler (usually SIGINT), which is then called.
+    In other threads than the main one the block does nothing: signals are not delivered there.
     """
-    return _Shield(up=True)
+    return _Shield(active=True)
 
 
 def interruptible() -> _Shield:
-    """A block in which signals are raised at once, although a shield is up around it. For waits only.
+    """Return a block, inside a shield, in which signals are raised at once. For waits only.
 
-    A signal remembered until now is raised on entry. One that comes after the block is remembered again.
+    A signal recorded before is raised on entry. One that comes after the block is recorded again.
     """
-    return _Shield(up=False)
+    return _Shield(active=False)
 
 
 def _in_main_thread() -> bool:

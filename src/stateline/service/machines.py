@@ -32,7 +32,7 @@ def check_machine(path: str) -> Checked:
     Raises ``NotFoundError`` or ``RequestError`` if the file cannot be read; mistakes in it are the result, not an error.
     """
     from stateline.machine.definition.check import Lookups, check
-    from stateline.process.command import program_problem
+    from stateline.process.executables import program_problem
 
     machine_file, redactor = read_machine_file(path), Redactor.from_environment(os.environ)
     directory = machine_file.directory

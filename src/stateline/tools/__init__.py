@@ -1,1 +1,1 @@
-"""Tools that a model may call: the manifest that declares them, and how one call is performed."""
+"""Tools of agents: the manifest that describes them, and the program that runs one call."""

@@ -1,4 +1,4 @@
-"""From a tools manifest's bytes to checked tools, or to everything that is wrong with them, in one go. Pure.
+"""Check a tools manifest: bytes to tools, or to the list of all mistakes. Pure.
 
 {"tools": [{"name": "search", "description": "Search the notes.", "schema": {"type": "object", "properties": {}},
             "argv": ["./bin/search"], "timeout": 30, "env": ["NOTES"], "repeatable": true}]}
@@ -21,15 +21,15 @@ from stateline.machine.problems import Path, Problem, quoted
 from stateline.machine.spec import Json, Tool, Toolset
 
 KEYS = ("name", "description", "schema", "argv", "timeout", "env", "repeatable")
-"""What may stand in a tool."""
-TIMEOUT = 30.0
-"""How long a call of a tool may take [s] that does not say so itself."""
+"""Members of a tool."""
+DEFAULT_TIMEOUT = 30.0
+"""Longest call [s] of a tool without a ``timeout``."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-"""Names that every provider takes."""
-MOST = 1000
-"""How many tools a manifest may hold; providers take far fewer."""
-SET_HERE = ("STATELINE_RUN", "STATELINE_IDEMPOTENCY_KEY")
-"""Variables that every call of a tool is given."""
+"""Names that all providers accept."""
+MAX_TOOLS = 1000
+"""Most tools in a manifest; providers accept far fewer."""
+RESERVED_VARIABLES = ("STATELINE_RUN", "STATELINE_IDEMPOTENCY_KEY")
+"""Environment variables that Stateline sets for each call."""
 
 _MANIFEST = "the tools manifest"
 _EXAMPLE = '"tools": [{"name": ..., "description": ..., "schema": {...}, "argv": [...]}]'
@@ -38,16 +38,16 @@ _SHOWN = 5
 
 
 def check_manifest(data: bytes, exists: ProgramCheck | None = None, name: str = _MANIFEST) -> Toolset:
-    """The tools in a manifest's bytes. ``exists`` is asked about each ``argv`` and says why its program is missing, or
-    None; without it, programs are not looked for. ``name`` is what the manifest is called in the message.
+    """Return the tools in a manifest's bytes. ``exists`` returns the reason why the program of an ``argv`` is missing,
+    or None; without it, programs are not checked. ``name`` is the manifest's name in messages.
 
-    Raises :class:`InvalidManifestError` with all mistakes in file order. Touches no file, never raises anything else.
+    Raises :class:`InvalidManifestError` with all mistakes in file order, and nothing else. Touches no file.
     """
-    return tools_in(parse_manifest(data), data, exists, name)
+    return toolset(parse_manifest(data), data, exists, name)
 
 
 def parse_manifest(data: bytes) -> Document:
-    """The raw tree of the manifest, with places; mistakes of JSON are in its findings. Never raises."""
+    """Return the raw tree of the manifest with positions; its findings hold the mistakes in the JSON. Never raises."""
     if len(data) > LIMIT:
         document = Document()
         document.findings.error((), "too_large", f"the file is larger than {LIMIT} bytes", "is it a tools manifest?")
@@ -55,14 +55,14 @@ def parse_manifest(data: bytes) -> Document:
     return read(data, "manifest.json")
 
 
-def tools_in(document: Document, data: bytes, exists: ProgramCheck | None, name: str) -> Toolset:
-    """The same as :func:`check_manifest` for bytes that :func:`parse_manifest` has read."""
+def toolset(document: Document, data: bytes, exists: ProgramCheck | None, name: str) -> Toolset:
+    """Check bytes that :func:`parse_manifest` has read. Like :func:`check_manifest` otherwise."""
     findings = document.findings
     tools = _read_tools(document, exists) if document.complete else {}
     if not findings.failed:
         return Toolset(sha256=canonical.sha256(data), tools=tools)
     problems = findings.problems()
-    first = "; ".join(map(_told, problems[:_SHOWN]))
+    first = "; ".join(map(_summary, problems[:_SHOWN]))
     more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
     count = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
     hint = "correct the manifest; nothing was run or stored"
@@ -70,10 +70,10 @@ def tools_in(document: Document, data: bytes, exists: ProgramCheck | None, name:
 
 
 def toolset_hash(toolset: Toolset | None) -> str:
-    """SHA-256 of the tools as canonical JSON, in hex; "" without a manifest.
+    """Return the SHA-256 of the tools as canonical JSON, in hex; "" without a manifest.
 
-    It changes when a tool does, and not with the spelling of the file: neither white space nor the order of keys or
-    tools matters. (A toolset that was kept in a store comes back with its tools sorted.)
+    It changes when a tool does. White space and the order of keys or tools do not matter. (A stored toolset is read
+    back with its tools sorted.)
     """
     if toolset is None:
         return ""
@@ -81,7 +81,7 @@ def toolset_hash(toolset: Toolset | None) -> str:
     return canonical.sha256(canonical.encode(tools, depth=canonical.FILE_DEPTH))
 
 
-def _told(problem: Problem) -> str:
+def _summary(problem: Problem) -> str:
     return f"{problem.where}: {problem.message}" + (f" ({problem.hint})" if problem.hint else "")
 
 
@@ -92,8 +92,8 @@ def _read_tools(document: Document, exists: ProgramCheck | None) -> dict[str, To
     tools: dict[str, Tool] = {}
     first: dict[str, Path] = {}
     listed = manifest.members.get("tools")
-    if isinstance(listed, list) and len(listed) > MOST:
-        message = f"{len(listed)} tools are more than any model can be told of: at most {MOST}"
+    if isinstance(listed, list) and len(listed) > MAX_TOOLS:
+        message = f"{len(listed)} tools are too many: at most {MAX_TOOLS}"
         manifest.error("tools", "too_many_tools", message, "is it a tools manifest?")
         return {}
     for fields in manifest.children("tools", "a tool"):
@@ -108,14 +108,14 @@ def _read_tools(document: Document, exists: ProgramCheck | None) -> dict[str, To
 
 
 def _tool(fields: ObjectReader, exists: ProgramCheck | None) -> Tool:
-    """The tool, with defaults wherever a mistake was noted."""
+    """Return the tool, with defaults in place of mistakes."""
     fields.reject_unknown_keys(KEYS)
     return Tool(
         name=_name(fields),
         description=_description(fields),
         schema=_schema(fields),
         argv=_argv(fields, exists),
-        timeout=fields.seconds("timeout") if "timeout" in fields else TIMEOUT,
+        timeout=fields.seconds("timeout") if "timeout" in fields else DEFAULT_TIMEOUT,
         env=_env(fields),
         repeatable=fields.boolean("repeatable"),
     )
@@ -138,12 +138,12 @@ def _schema(fields: ObjectReader) -> dict[str, Json]:
     if not fields.require("schema", _NO_ARGUMENTS):
         return {}
     schema = fields.schema("schema")
-    # Models are told of objects only: providers refuse a tool whose arguments are anything else.
+    # Providers refuse a tool whose arguments are not an object.
     if schema is not None and (not isinstance(schema, dict) or schema.get("type") != "object"):
         fields.error(
             "schema", "bad_schema", 'the arguments of a tool are of "type": "object"', f"write {_NO_ARGUMENTS}"
         )
-    # Arguments are masked before anybody sees them, a tool included.
+    # Arguments are masked before anything sees them, the tool included.
     report_masked_properties(fields.findings, (*fields.path, "schema"), schema, "; a tool gets secrets by `env`")
     return schema if isinstance(schema, dict) else {}
 
@@ -171,7 +171,7 @@ def _env(fields: ObjectReader) -> list[str]:
             hint = "write the name alone; the value comes from the environment" if "=" in name else ""
             message = f"{quoted(name)} is not the name of an environment variable"
             fields.findings.error(path, "bad_value", message, hint)
-        elif name in SET_HERE:
-            message = f"{name} is given to every tool, with a value of its own"
+        elif name in RESERVED_VARIABLES:
+            message = f"{name} is set by Stateline for every call of a tool"
             fields.findings.error(path, "bad_value", message, "leave it out")
     return names

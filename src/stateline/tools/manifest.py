@@ -1,4 +1,4 @@
-"""Reading a tools manifest from disk: all of it or a typed error. What cannot be read is never taken for no tools."""
+"""Read a tools manifest from disk: all of it, or a typed error; never a manifest without tools."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ from stateline.machine.problems import printable
 from stateline.machine.spec import Toolset
 from stateline.process.executables import MANIFEST, program_problem
 from stateline.redaction.redactor import SecretMatch
-from stateline.tools.check import check_manifest, parse_manifest, tools_in, toolset_hash
-
-__all__ = ["FindSecret", "ReadManifest", "check_manifest", "manifest_digest", "read_manifest", "toolset_hash"]
+from stateline.tools.check import parse_manifest, toolset
 
 FindSecret = Callable[[bytes | Json], SecretMatch | None]
-"""Where a file's bytes or a value hold a secret: ``Redactor.find``."""
+"""Finds the first secret in a file's bytes or a value: ``Redactor.find``."""
 
 
-class ReadManifest(msgspec.Struct, frozen=True):
-    """A manifest as it lies there now: real path, exact bytes, and the tools in it."""
+class Manifest(msgspec.Struct, frozen=True):
+    """A manifest that was read: real path, exact bytes, and tools."""
 
     path: str
     data: bytes
@@ -32,34 +30,35 @@ class ReadManifest(msgspec.Struct, frozen=True):
 
     @property
     def directory(self) -> str:
-        """Where its programs are looked up and run."""
+        """Directory in which its programs are looked up and run."""
         return os.path.dirname(self.path)
 
 
-def read_manifest(path: str, find_secret: FindSecret) -> ReadManifest:
+def read_manifest(path: str, find_secret: FindSecret) -> Manifest:
     """Read a manifest and check it, its programs included. Relative paths count from the current directory.
 
-    Raises ``NotFoundError``; ``StorageError`` if it cannot be read; ``RequestError`` for what is no regular file (a FIFO is
-    not waited for), is larger than 16 MiB, or holds a secret, in whatever spelling; ``InvalidManifestError`` with all
+    Raises ``NotFoundError``; ``StorageError`` if it cannot be read; ``RequestError`` if it is not a regular file (a
+    FIFO is not waited for), is larger than 16 MiB, or holds a secret in any spelling; ``InvalidManifestError`` with all
     its mistakes. Nothing was run or stored then.
     """
     real = _real(path)
     data = _read(path, real)
     document = parse_manifest(data)
-    # Escapes can hide in the file what its meaning holds, and a mistake may quote either: so secrets come first.
-    if sighting := find_secret(data) or find_secret(document.value) or find_secret(real):
+    # Escapes in the file can hide a secret of the value, and the message of a mistake may quote either: so this is
+    # first.
+    if secret := find_secret(data) or find_secret(document.value) or find_secret(real):
         raise RequestError(
-            f"the tools manifest or its path holds a secret ({sighting}); nothing was run or stored",
-            hint="take it out and pass it by environment: name a variable in the tool's `env`",
+            f"the tools manifest or its path holds a secret ({secret}); nothing was run or stored",
+            hint="remove it, and pass it in an environment variable that the tool's `env` names",
         )
     directory = os.path.dirname(real)
     name = f"the tools manifest {printable(path)}"
-    toolset = tools_in(document, data, lambda argv: program_problem(argv, directory, MANIFEST), name)
-    return ReadManifest(real, data, toolset)
+    tools = toolset(document, data, lambda argv: program_problem(argv, directory, MANIFEST), name)
+    return Manifest(real, data, tools)
 
 
 def manifest_digest(path: str) -> str:
-    """The SHA-256 of a manifest's exact bytes, as ``Toolset.sha256``; nothing is said of what they mean. Raises
+    """Return the SHA-256 of a manifest's exact bytes, as ``Toolset.sha256``, without checking them. Raises
     ``NotFoundError``, ``StorageError`` or ``RequestError`` if it cannot be read."""
     return canonical.sha256(_read(path, _real(path)))
 
@@ -77,9 +76,9 @@ def _real(path: str) -> str:
 
 
 def _read(path: str, real: str) -> bytes:
-    """The exact bytes of a regular file."""
+    """Return the exact bytes of a regular file."""
     try:
-        fd = os.open(real, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        fd = os.open(real, os.O_RDONLY | os.O_NONBLOCK)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise RequestError(f"{path!r} is not a regular file", hint="name a tools manifest (JSON)")

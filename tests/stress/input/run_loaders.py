@@ -44,7 +44,7 @@ from stateline.machine.definition.formats.python_text import Evaluated
 from stateline.machine.definition.formats.reader import read
 from stateline.machine.expressions import cel, json_schema
 from stateline.process import child, command, program
-from stateline.process.pipes import Written
+from stateline.process.pipes import CapturedOutput
 from stateline.redaction.redactor import Redactor
 from stateline.store.store import Snapshot, Store
 from stateline.tools import runner
@@ -159,9 +159,9 @@ def machine_file(name: str, data: bytes) -> None:
 
 def evaluated(data: bytes) -> None:
     """What the process of a Python machine prints is any bytes: its file made it."""
-    written = Written(canonical.TEXT_LIMIT)
-    written.take_output(data)
-    ended = child.Exit(how="exited", code=0, alive=False, written=written)
+    output = CapturedOutput(canonical.TEXT_LIMIT)
+    output.add_stdout(data)
+    ended = child.Exit(reason="exited", code=0, alive=False, output=output)
     result = evaluating._meaning(ended, 1.0)
     machine, said = check(b"machine = 1\n", "m.py", Lookups(evaluate=lambda source: result))
     require(
@@ -328,14 +328,14 @@ def _call() -> command.TaskCall:
     )
 
 
-def _outcomes(data: bytes) -> Iterator[bytes | program.Failure]:
+def _outcomes(data: bytes) -> Iterator[bytes | program.ProgramFailure]:
     """What becomes of a program that wrote ``data`` to both streams, for each way in which it may end."""
-    for how, code in (("exited", 0), ("exited", 3), ("exited", -9), ("timeout", None), ("overflow", None)):
-        written = Written(canonical.TEXT_LIMIT)
-        written.take_output(data)
-        written.take_error(data)
-        ended = child.Exit(how=how, code=code, alive=False, written=written)  # type: ignore[arg-type]
-        yield program._meaning(command._program(_call()), ended)
+    for reason, code in (("exited", 0), ("exited", 3), ("exited", -9), ("timeout", None), ("overflow", None)):
+        output = CapturedOutput(canonical.TEXT_LIMIT)
+        output.add_stdout(data)
+        output.add_stderr(data)
+        ended = child.Exit(reason=reason, code=code, alive=False, output=output)  # type: ignore[arg-type]
+        yield program._outcome(command.to_program(_call()), ended)
 
 
 def task_output(data: bytes) -> None:
@@ -343,7 +343,7 @@ def task_output(data: bytes) -> None:
     that can be printed and hold no secret."""
     call = _call()
     for outcome in _outcomes(data):
-        event = command._event(call, outcome)
+        event = command.to_event(call, outcome)
         if isinstance(event, Succeeded):
             canonical.encode(event.output, depth=canonical.OUTSIDE_DEPTH)
             continue
@@ -357,7 +357,7 @@ def task_output(data: bytes) -> None:
 def tool_output(data: bytes) -> None:
     """What a tool prints: a result that a message of a run can hold, or an error in words as those of a task."""
     for outcome in _outcomes(data):
-        result = runner.result_of(outcome)
+        result = runner.to_result(outcome)
         canonical.encode({"tree": {"conversation": [{"role": "tool", "content": result}]}})
         if isinstance(outcome, bytes):
             require(outcome.strip() != b"" or result is None, "white space is taken for a result")
