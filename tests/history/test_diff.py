@@ -15,7 +15,7 @@ from stateline.bundle import canonical
 from stateline.bundle.envelope import JSON_TYPE, LIST_TYPE, NODE_TYPE, Chunk, Ref
 from stateline.errors import IntegrityError, NewerVersionError
 from stateline.history.diff import Change, compare, patch, pointer, resolved
-from stateline.history.list_diff import steps
+from stateline.history.list_diff import list_edits
 from stateline.redaction.redactor import Redactor
 from stateline.store.memory import MemoryBackend
 from stateline.store.store import Artifact, Snapshot, Store
@@ -116,7 +116,7 @@ def test_a_patch_of_an_edited_list_is_right(old: list[Any], data: st.DataObject)
 @given(st.lists(st.integers(0, 5), max_size=12), st.lists(st.integers(0, 5), max_size=12))
 def test_steps_turn_one_list_into_the_other(old: list[int], new: list[int]) -> None:
     now = list(old)
-    for step in steps(old, new):
+    for step in list_edits(old, new):
         if step.op == "add":
             now.insert(step.index, step.number)
         elif step.op == "replace":

@@ -19,11 +19,11 @@ Revision = Annotated[
 
 def scopes(ctx: typer.Context) -> int:
     """List all scopes with their heads."""
-    from stateline.history.log import scopes as verb
+    from stateline.history.log import list_scopes
 
     said = settings(ctx)
     store = said.store()
-    result = verb(store)
+    result = list_scopes(store)
     warn(said, [*store.warnings, *(f"{found.path}: {found.message}" for found in result.findings)])
     rows = [row.document() for row in result.scopes]
     emit(said, result.document(), table(rows, ["scope", "seq", "head"]) if rows else ["no scopes"])
@@ -56,9 +56,9 @@ def show(
         try:
             document["state"] = resolved(store, snapshot.state)
         except IntegrityError as error:
-            from stateline.history.declared_losses import explained
+            from stateline.history.declared_losses import explain_loss
 
-            raise explained(store, snapshot, error) from None
+            raise explain_loss(store, snapshot, error) from None
     emit(said, document, pretty(document))
     return 0
 

@@ -42,10 +42,10 @@ def diff(ctx: typer.Context, old: Revision, new: Revision) -> int:
 
 def _recorded(store: Store, error: IntegrityError, *snapshots: Snapshot) -> IntegrityError:
     """The error, saying which repair knows of the loss if one does."""
-    from stateline.history.declared_losses import Recorded
+    from stateline.history.declared_losses import RepairHistory
 
     for snapshot in snapshots:
-        loss = Recorded(store.scope(snapshot.envelope.scope)).loss(snapshot, error)
+        loss = RepairHistory(store.scope(snapshot.envelope.scope)).explain(snapshot, error)
         if loss is not None:
             return loss
     return error

@@ -12,9 +12,9 @@ from stateline.cli.options import settings
 from stateline.cli.output import emit, stream, warn
 
 if TYPE_CHECKING:
-    from stateline.history.declared_losses import Recorded
+    from stateline.history.declared_losses import RepairHistory
     from stateline.history.diff import Change
-    from stateline.history.log import Unshown
+    from stateline.history.log import UnknownChanges
     from stateline.store.store import Snapshot, Store
 
 
@@ -42,19 +42,19 @@ def log(
 
 def _lines(store: Store, start: Snapshot, number: int | None, patched: bool) -> Iterator[str]:
     from stateline.cli.snapshot_summary import line
-    from stateline.history.log import losses_of, told
+    from stateline.history.log import entries, repair_history
 
-    recorded = losses_of(store, start)
+    repairs = repair_history(store, start)
     last: Snapshot | None = None
     count = 0
-    for snapshot, changes in told(store, start, number, patched=patched):
+    for snapshot, changes in entries(store, start, number, with_changes=patched):
         if changes is None:
             if last is not None and last.seq - snapshot.seq > 1:
                 yield _lost(snapshot.seq + 1, last.seq - 1)
             yield line(snapshot)
             last, count = snapshot, count + 1
         else:
-            for text in _patch_lines(store, snapshot, changes, recorded):
+            for text in _patch_lines(store, snapshot, changes, repairs):
                 yield f"    {text}"
             yield ""
     # Nobody asked for less, and it does not end with a first one: what is older is lost.
@@ -63,19 +63,19 @@ def _lines(store: Store, start: Snapshot, number: int | None, patched: bool) -> 
 
 
 def _patch_lines(
-    store: Store, snapshot: Snapshot, changes: list[Change] | Unshown, recorded: Recorded
+    store: Store, snapshot: Snapshot, changes: list[Change] | UnknownChanges, repairs: RepairHistory
 ) -> Iterator[str]:
     from stateline.cli.output import coloured, plain
     from stateline.cli.state_changes import lines
     from stateline.errors import IntegrityError
-    from stateline.history.log import Unshown, unshown
+    from stateline.history.log import UnknownChanges, unknown_changes
 
-    if not isinstance(changes, Unshown):
+    if not isinstance(changes, UnknownChanges):
         try:
             yield from lines(store, changes, snapshot)
             return
         except IntegrityError as error:
-            changes = unshown(recorded, snapshot, error)
+            changes = unknown_changes(repairs, snapshot, error)
     yield coloured(plain(f"cannot be shown: {changes.why}"), "red")
 
 
@@ -90,29 +90,31 @@ def _documents(store: Store, start: Snapshot, number: int | None, patched: bool)
     """The rows, each as the bytes of its document: a long chain takes no more memory than what is printed."""
     import msgspec
 
-    from stateline.history.log import LogRow, losses_of, told
+    from stateline.history.log import LogRow, entries, repair_history
 
-    recorded = losses_of(store, start)
+    repairs = repair_history(store, start)
     return [
         msgspec.Raw(
             msgspec.json.encode(
-                LogRow.of(snapshot).document() | ({} if changes is None else _patch(store, snapshot, changes, recorded))
+                LogRow.of(snapshot).document() | ({} if changes is None else _patch(store, snapshot, changes, repairs))
             )
         )
-        for snapshot, changes in told(store, start, number, patched=patched)
+        for snapshot, changes in entries(store, start, number, with_changes=patched)
         if patched == (changes is not None)
     ]
 
 
-def _patch(store: Store, snapshot: Snapshot, changes: list[Change] | Unshown, recorded: Recorded) -> dict[str, Any]:
+def _patch(
+    store: Store, snapshot: Snapshot, changes: list[Change] | UnknownChanges, repairs: RepairHistory
+) -> dict[str, Any]:
     """The member ``patch`` of a row; null, with ``unshown`` that says why, where what it needs is lost."""
     from stateline.errors import IntegrityError
     from stateline.history.diff import patch
-    from stateline.history.log import Unshown, unshown
+    from stateline.history.log import UnknownChanges, unknown_changes
 
-    if not isinstance(changes, Unshown):
+    if not isinstance(changes, UnknownChanges):
         try:
             return {"patch": patch(store, changes)}
         except IntegrityError as error:
-            changes = unshown(recorded, snapshot, error)
+            changes = unknown_changes(repairs, snapshot, error)
     return {"patch": None, "unshown": changes.why}

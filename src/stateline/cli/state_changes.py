@@ -14,7 +14,7 @@ from stateline.bundle.envelope import Ref
 from stateline.cli.output import coloured, counted, one_line, plain
 from stateline.cli.snapshot_summary import size
 from stateline.cli.text_diff import focused, unified
-from stateline.history.diff import END, Change, Path, is_artifact, is_long_list, opened
+from stateline.history.diff import END, Change, Path, is_artifact, is_long_list, read_object
 from stateline.store.store import Snapshot, Store
 
 WIDTH = 120
@@ -187,7 +187,7 @@ def _opened(store: Store, value: Any) -> Any:
     """What an object holds, if it is small enough to be shown; anything else as it is. One object is read at most."""
     if not isinstance(value, Ref) or is_artifact(value) or is_long_list(value) or value.size > _READ:
         return value
-    return opened(store, value)
+    return read_object(store, value)
 
 
 def _spoken(path: Path, value: Any) -> Any:

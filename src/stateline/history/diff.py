@@ -1,8 +1,7 @@
-"""What is different between two states, as steps that turn the one into the other.
+"""Differences between two states, as an ordered list of changes that turn one into the other.
 
-The comparison goes down both states side by side. Objects with the same digest are equal, so they are not read; of the
-others only what stands on the way to a difference is. The order of the steps counts, as in a patch (RFC 6902): the
-path of a step is where its value lies once the steps before it are done.
+Both states are walked side by side. Objects with the same digest are equal and are not read; of the others only those
+above a difference are. As in a patch (RFC 6902), the path of a change is valid once the changes before it are applied.
 """
 
 from __future__ import annotations
@@ -17,22 +16,24 @@ from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import JSON_TYPE, LIST_TYPE, NODE_TYPE, OWN_TYPES, Chunk, Ref, read_chunk, read_node
 from stateline.bundle.objects import with_refs
 from stateline.errors import IntegrityError
-from stateline.history.list_diff import Step, steps
+from stateline.history.list_diff import ListEdit, list_edits
 from stateline.store.store import Store
 
 Path = tuple[str | int, ...]
-"""Keys (str) and indices (int) from the state down to a place in it; empty for the state itself."""
+"""Keys (str) and indices (int) from the state down to a value; empty for the state itself."""
 
 END = -1
-"""As an index: after the last item of a long list, whose items before that nobody had to count."""
+"""Index after the last item of a long list, whose earlier items were not counted."""
 
 _encoder = msgspec.json.Encoder(order="sorted")
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One step. ``old`` is what lay at ``path`` (for a move: at ``source``) and ``new`` what lies there afterwards,
-    both as they are stored: with a :class:`Ref` where an object belongs. A ``replace`` of one artifact by another is
-    a change too, although both stand as null in a resolved state."""
+    """One change. ``old`` is the value at ``path`` before (for a move: at ``source``), ``new`` the one afterwards.
+
+    Values are as stored, with a :class:`Ref` in place of each object. A ``replace`` of one artifact by another is a
+    change too, although both are null in a resolved state.
+    """
 
     op: Literal["add", "remove", "replace", "move"]
     path: Path
@@ -41,21 +42,21 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     source: Path = ()
 
     @property
-    def of_bytes_only(self) -> bool:
-        """Whether the resolved state is the same before and after: only an artifact is another one."""
+    def artifact_only(self) -> bool:
+        """Whether only an artifact changed, so that the resolved state is the same before and after."""
         return self.op == "replace" and all(value is None or is_artifact(value) for value in (self.old, self.new))
 
 
 def is_artifact(value: Json) -> bool:
-    """Whether ``value`` stands for raw bytes, and not for a value."""
+    """Return whether ``value`` refers to raw bytes, and not to a JSON value."""
     return isinstance(value, Ref) and value.media_type != JSON_TYPE and not value.media_type.startswith(OWN_TYPES)
 
 
 def compare(store: Store, old: Json, new: Json) -> list[Change]:
-    """The steps from ``old`` to ``new``, which hold Refs as ``Snapshot.state`` does; none if both are equal.
+    """Return the changes from ``old`` to ``new``, which hold Refs as ``Snapshot.state`` does.
 
-    Raises ``IntegrityError`` for an object on the way that is missing or damaged, or that nests or expands without
-    bound, and ``NewerVersionError`` for one of a type that is not known.
+    Raises ``IntegrityError`` for an object that is missing or damaged, nests too deep or expands beyond the limit, and
+    ``NewerVersionError`` for one of an unknown type.
     """
     comparison = _Comparison(store)
     comparison.value((), old, new)
@@ -63,16 +64,16 @@ def compare(store: Store, old: Json, new: Json) -> list[Change]:
 
 
 def patch(store: Store, changes: Sequence[Change]) -> list[Json]:
-    """The steps as an RFC 6902 patch for the resolved state, in which artifacts are null. Raises as :func:`compare`.
+    """Return the changes as an RFC 6902 patch for the resolved state, in which artifacts are null.
 
-    Reads what is added, whole: a patch holds the values themselves.
+    Reads added values whole, since a patch holds them. Raises as :func:`compare`.
     """
-    told = [change for change in changes if not change.of_bytes_only]
-    if len(told) == 1:  # perhaps the state itself, which is as deep as a value may be
-        return [_operation(told[0], resolved(store, told[0].new))]
-    # All in one go, so that what they expand to is bounded together.
-    values = resolved(store, [change.new for change in told])
-    return [_operation(change, value) for change, value in zip(told, values, strict=True)]
+    kept = [change for change in changes if not change.artifact_only]
+    if len(kept) == 1:  # may be the state itself, which a list around it would nest too deep
+        return [_operation(kept[0], resolved(store, kept[0].new))]
+    # Resolve all at once, so that their expanded size is bounded together.
+    values = resolved(store, [change.new for change in kept])
+    return [_operation(change, value) for change, value in zip(kept, values, strict=True)]
 
 
 def _operation(change: Change, value: Json) -> dict[str, Json]:
@@ -85,17 +86,17 @@ def _operation(change: Change, value: Json) -> dict[str, Json]:
 
 
 def pointer(path: Path) -> str:
-    """``path`` as a JSON Pointer (RFC 6901)."""
+    """Return ``path`` as a JSON Pointer (RFC 6901)."""
     return "".join("/-" if token == END else f"/{canonical.escape(str(token))}" for token in path)
 
 
 def resolved(store: Store, value: Json) -> Json:
-    """``value`` with the content of every object in its place, and null for artifacts: they are bytes, not JSON."""
+    """Return ``value`` with objects filled in, and null for artifacts, which are bytes and not JSON."""
     return canonical.walk(store.resolve(value), lambda leaf: None if isinstance(leaf, Ref) else leaf)
 
 
-def opened(store: Store, ref: Ref) -> Json:
-    """What one object that is no long list holds, with Refs for the objects in it, which are not read.
+def read_object(store: Store, ref: Ref) -> Json:
+    """Return the content of an object other than a long list, with Refs for the objects in it, which are not read.
 
     Raises as :func:`compare`.
     """
@@ -103,16 +104,16 @@ def opened(store: Store, ref: Ref) -> Json:
         return canonical.decode(store.get(ref))
     if ref.media_type == NODE_TYPE:
         return with_refs(*read_node(store.get(ref), f"the object {ref.sha256}"))
-    return store.resolve(ref)  # which says that this type is not known
+    return store.resolve(ref)  # raises for an unknown type
 
 
 def is_long_list(value: Json) -> bool:
-    """Whether ``value`` stands for a list in chunks; its size is that of the last one only."""
+    """Return whether ``value`` refers to a list in chunks. The Ref's size is that of the last chunk only."""
     return isinstance(value, Ref) and value.media_type == LIST_TYPE
 
 
 class _Comparison:
-    """One comparison; ``changes`` is the result. Each object is read once at most."""
+    """One comparison; ``changes`` is the result. Each object is read at most once."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -122,7 +123,7 @@ class _Comparison:
         self._expanded = 0
 
     def value(self, path: Path, old: Json, new: Json) -> None:
-        """Add the steps that turn what lies at ``path`` from ``old`` into ``new``."""
+        """Add the changes that turn the value at ``path`` from ``old`` into ``new``."""
         if len(path) > canonical.DEPTH:
             raise IntegrityError(f"objects nest deeper than {canonical.DEPTH} levels", finding="malformed")
         if isinstance(old, Ref) or isinstance(new, Ref):
@@ -156,52 +157,55 @@ class _Comparison:
                 self.value(place, old[key], new[key])
 
     def _items(self, path: Path, old: list[Json], new: list[Json], first: Callable[[], int] | None) -> None:
-        """The steps of a list, or of the end of one: ``first`` then tells the index at which both begin."""
+        """Add the changes of a list, or of its end: ``first`` then returns the index at which both begin."""
         numbers: dict[bytes, int] = {}
-        before = [numbers.setdefault(_spelled(item), len(numbers)) for item in old]
-        after = [numbers.setdefault(_spelled(item), len(numbers)) for item in new]
-        found = steps(before, after)
-        if first is not None and found and found[0].op == "add" and found[0].index == len(old):
+        before = [numbers.setdefault(_item_key(item), len(numbers)) for item in old]
+        after = [numbers.setdefault(_item_key(item), len(numbers)) for item in new]
+        edits = list_edits(before, after)
+        if first is not None and edits and edits[0].op == "add" and edits[0].index == len(old):
             self.changes += [Change(op="add", path=(*path, END), new=item) for item in new[len(old) :]]
             return
         values = dict(zip(after, new, strict=True))
-        now = list(old)
-        offset = first() if first is not None and found else 0
-        for step in found:
-            self._step(path, offset, step, now, values)
+        current = list(old)
+        offset = first() if first is not None and edits else 0
+        for edit in edits:
+            self._apply_edit((path, offset), edit, current, values)
 
-    def _step(self, path: Path, offset: int, step: Step, now: list[Json], values: dict[int, Json]) -> None:
-        """Take one step of a list: on ``now``, which is the list as the steps before left it, and in the result."""
-        place = (*path, offset + step.index)
-        if step.op == "replace":
-            # No later step takes this item up again, so it may stay in ``now``.
-            self.value(place, now[step.index], values[step.number])
-        elif step.op == "add":
-            now.insert(step.index, values[step.number])
-            self.changes.append(Change(op="add", path=place, new=values[step.number]))
-        elif step.op == "remove":
-            self.changes.append(Change(op="remove", path=place, old=now.pop(step.index)))
+    def _apply_edit(
+        self, start: tuple[Path, int], edit: ListEdit, current: list[Json], values: dict[int, Json]
+    ) -> None:
+        """Apply one edit to ``current`` and add its changes. ``start`` is the list's path and the index of its part."""
+        path, offset = start
+        place = (*path, offset + edit.index)
+        if edit.op == "replace":
+            # No later edit takes this item up again, so it may stay in ``current``.
+            self.value(place, current[edit.index], values[edit.number])
+        elif edit.op == "add":
+            current.insert(edit.index, values[edit.number])
+            self.changes.append(Change(op="add", path=place, new=values[edit.number]))
+        elif edit.op == "remove":
+            self.changes.append(Change(op="remove", path=place, old=current.pop(edit.index)))
         else:
-            item = now.pop(step.source)
-            now.insert(step.index, item)
-            source = (*path, offset + step.source)
+            item = current.pop(edit.source)
+            current.insert(edit.index, item)
+            source = (*path, offset + edit.source)
             self.changes.append(Change(op="move", path=place, old=item, source=source))
 
     # -- objects ---------------------------------------------------------------------------------------------------
 
     def _content(self, value: Json) -> Json:
-        """What an object holds, one level of objects down; anything else as it is."""
+        """Return the content of an object, one level of objects down; other values unchanged."""
         if not isinstance(value, Ref):
             return value
         if is_long_list(value):
-            return self._from(value, None)
+            return self._items_after(value, None)
         if value not in self._opened:
-            self._opened[value] = opened(self.store, value)
+            self._opened[value] = read_object(self.store, value)
         self._expand(value)
         return self._opened[value]
 
     def _expand(self, ref: Ref) -> None:
-        # Shared digests could otherwise make a small store a comparison without end.
+        # Without a limit, shared digests could make the comparison of a small store endless.
         self._expanded += ref.size
         if self._expanded > 2 * canonical.OBJECT_LIMIT:
             raise IntegrityError(f"objects expand to more than {canonical.OBJECT_LIMIT} bytes", finding="malformed")
@@ -209,7 +213,7 @@ class _Comparison:
     # -- long lists: chunks, each of which names the one before ----------------------------------------------------
 
     def _long_list(self, path: Path, old: Ref, new: Ref) -> None:
-        """What both begin with are the same chunks: they are found from the end, and not read."""
+        """Find the last common chunk from both ends; common chunks need not be compared."""
         seen: tuple[dict[Ref, None], dict[Ref, None]] = ({}, {})
         at: list[Ref | None] = [old, new]
         shared: Ref | None = None
@@ -223,10 +227,10 @@ class _Comparison:
                     break
                 seen[side][ref] = None
                 at[side] = self._chunk(ref).before
-        self._items(path, self._from(old, shared), self._from(new, shared), lambda: self._count(shared))
+        self._items(path, self._items_after(old, shared), self._items_after(new, shared), lambda: self._count(shared))
 
-    def _from(self, last: Ref, shared: Ref | None) -> list[Json]:
-        """The items of a long list, those up to the chunk ``shared`` left out."""
+    def _items_after(self, last: Ref, shared: Ref | None) -> list[Json]:
+        """Return the items of a long list after those of the chunk ``shared``."""
         pieces = []
         ref: Ref | None = last
         while ref is not None and ref != shared:
@@ -251,16 +255,16 @@ class _Comparison:
 
 
 def _same(old: Json, new: Json) -> bool:
-    """Whether two values are equal as JSON of the canonical form says: 1, 1.0 and true differ, 0.0 and -0.0 too."""
+    """Return whether two values have the same canonical form: 1, 1.0 and true differ, and so do 0.0 and -0.0."""
     return type(old) is type(new) and old == new and (type(old) is not float or repr(old) == repr(new))
 
 
-def _spelled(item: Json) -> bytes:
-    """Bytes that are equal for equal items only. Objects are told by their digests, so none is read."""
+def _item_key(item: Json) -> bytes:
+    """Return bytes that are equal for equal items only. Objects are compared by digest and not read."""
     data = _encoder.encode(item)
-    # A Ref has this name in it; a value that is spelled like one must not be taken for it.
-    return b"~" + _encoder.encode(canonical.walk(item, _marked)) if b'"media_type":' in data else data
+    # A Ref encodes with this member; a plain value with the same members must not be taken for one.
+    return b"~" + _encoder.encode(canonical.walk(item, _tagged)) if b'"media_type":' in data else data
 
 
-def _marked(leaf: Json) -> Json:
+def _tagged(leaf: Json) -> Json:
     return {"object": leaf} if isinstance(leaf, Ref) else {"value": leaf}

@@ -1,4 +1,4 @@
-"""How one list becomes another, item by item. Pure: items are known by numbers, equal items by equal ones."""
+"""Edits that turn one list into another. Pure: items are represented by numbers, equal items by equal numbers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any, Literal
 import msgspec
 
 
-class Step(msgspec.Struct, frozen=True):
-    """One step: ``index`` is where it happens in the list as the steps before it left it; ``number`` is the new item
-    of an ``add`` or ``replace``, ``source`` where the item of a ``move`` is taken from."""
+class ListEdit(msgspec.Struct, frozen=True):
+    """One edit. ``index`` is a place in the list as the edits before left it.
+
+    ``number`` is the new item of an ``add`` or ``replace``, ``source`` the old index of a moved item.
+    """
 
     op: Literal["add", "remove", "replace", "move"]
     index: int
@@ -18,10 +20,10 @@ class Step(msgspec.Struct, frozen=True):
     source: int = -1
 
 
-def steps(old: Sequence[int], new: Sequence[int]) -> list[Step]:
-    """The steps from ``old`` to ``new``. Linear in what both begin and end with; an item more at the end is one step.
+def list_edits(old: Sequence[int], new: Sequence[int]) -> list[ListEdit]:
+    """Return the edits from ``old`` to ``new``. Linear in a common beginning and end.
 
-    What lies between is matched up, so that an item put in front does not change all that follow.
+    What lies between is aligned, so that an item inserted in front does not change all that follow.
     """
     shorter = min(len(old), len(new))
     start = 0
@@ -30,22 +32,22 @@ def steps(old: Sequence[int], new: Sequence[int]) -> list[Step]:
     end = 0
     while end < shorter - start and old[-1 - end] == new[-1 - end]:
         end += 1
-    return _between(old[start : len(old) - end], new[start : len(new) - end], start)
+    return _middle_edits(old[start : len(old) - end], new[start : len(new) - end], start)
 
 
-def _between(old: Sequence[int], new: Sequence[int], start: int) -> list[Step]:
+def _middle_edits(old: Sequence[int], new: Sequence[int], start: int) -> list[ListEdit]:
     if not old:
-        return [Step("add", start + index, number) for index, number in enumerate(new)]
+        return [ListEdit("add", start + index, number) for index, number in enumerate(new)]
     if not new:
-        return [Step("remove", start) for _ in old]
+        return [ListEdit("remove", start) for _ in old]
     if len(old) == len(new) == 1:
-        return [Step("replace", start, new[0])]
-    # Only here, because most lists change at one place only and the import doubles the time of a short call.
+        return [ListEdit("replace", start, new[0])]
+    # Imported here because it doubles the time of a short call, and most lists change in one place only.
     import jsonpatch
 
-    return [_step(operation, start) for operation in jsonpatch.make_patch(list(old), list(new))]
+    return [_edit(operation, start) for operation in jsonpatch.make_patch(list(old), list(new))]
 
 
-def _step(operation: dict[str, Any], start: int) -> Step:
+def _edit(operation: dict[str, Any], start: int) -> ListEdit:
     source = start + int(operation["from"][1:]) if "from" in operation else -1
-    return Step(operation["op"], start + int(operation["path"][1:]), operation.get("value", -1), source)
+    return ListEdit(operation["op"], start + int(operation["path"][1:]), operation.get("value", -1), source)

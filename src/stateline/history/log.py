@@ -1,4 +1,4 @@
-"""The past of one scope as a list, and the list of scopes."""
+"""Log of one scope, and the list of scopes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stateline.store.store import Snapshot, Store
 from stateline.verify.findings import Finding
 
 if TYPE_CHECKING:
-    from stateline.history.declared_losses import Recorded
+    from stateline.history.declared_losses import RepairHistory
     from stateline.history.diff import Change
 
 
@@ -31,7 +31,7 @@ class LogRow(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> LogRow:
-        """The row of a snapshot."""
+        """Return the row of a snapshot."""
         envelope = snapshot.envelope
         return cls(
             sha=snapshot.sha256,
@@ -44,84 +44,69 @@ class LogRow(msgspec.Struct, frozen=True):
         )
 
     def document(self) -> dict[str, Json]:
-        """As it stands in ``--format json``."""
+        """Return the row as in ``--format json``."""
         return msgspec.structs.asdict(self)
 
 
-def walk(store: Store, snapshot: Snapshot) -> Iterator[LogRow]:
-    """Rows from ``snapshot`` back to the first of its scope, one read each; the directory is never listed.
-
-    Raises ``IntegrityError`` where the chain is broken; the rows before it have been given then.
-    """
-    for item in store.scope(snapshot.envelope.scope).walk(snapshot):
-        yield LogRow.of(item)
-
-
-class Unshown(msgspec.Struct, frozen=True):
-    """Changes that nobody can tell any more, and why: a repair has recorded that what they need is lost."""
+class UnknownChanges(msgspec.Struct, frozen=True):
+    """Placeholder for changes that cannot be computed because a repair has declared lost what they need."""
 
     why: str
 
 
-def told(
-    store: Store, snapshot: Snapshot, limit: int | None, *, patched: bool
-) -> Iterator[tuple[Snapshot, list[Change] | Unshown | None]]:
-    """At most ``limit`` snapshots from ``snapshot`` back, each with None as soon as it is read; with ``patched`` then
-    once more with the steps from the one before it (of the first of a chain: from an empty state).
+def entries(
+    store: Store, snapshot: Snapshot, limit: int | None, *, with_changes: bool
+) -> Iterator[tuple[Snapshot, list[Change] | UnknownChanges | None]]:
+    """Yield at most ``limit`` snapshots from ``snapshot`` back, each with None as soon as it is read.
 
-    Nothing older than the last one is read, with ``patched`` one more. Raises ``IntegrityError`` where the chain is
-    broken, and as ``diff.compare`` for what no repair has recorded as lost.
+    With ``with_changes`` each is yielded once more, with the changes from the one before it (for the first of a chain:
+    from an empty state). Nothing older than the last one is read, with ``with_changes`` one more.
+
+    Raises ``IntegrityError`` where the chain is broken, and as ``diff.compare`` for losses that no repair has declared.
     """
     if limit is not None and limit <= 0:
         return
-    recorded = losses_of(store, snapshot) if patched else None
+    repairs = repair_history(store, snapshot) if with_changes else None
     child: Snapshot | None = None
     for number, item in enumerate(store.scope(snapshot.envelope.scope).walk(snapshot)):
-        if child is not None and patched:
-            yield child, _changes(store, item.state, child, recorded)
+        if child is not None and with_changes:
+            yield child, _changes(store, item.state, child, repairs)
         if number == limit:
             return
         yield item, None
-        if number + 1 == limit and not patched:
+        if number + 1 == limit and not with_changes:
             return
         child = item
-    if child is not None and patched:
-        yield child, _changes(store, {}, child, recorded)
+    if child is not None and with_changes:
+        yield child, _changes(store, {}, child, repairs)
 
 
-def losses_of(store: Store, snapshot: Snapshot) -> Recorded:
-    """What was recorded as lost in the scope of ``snapshot``, for :func:`unshown`. Nothing is read for it yet."""
-    from stateline.history.declared_losses import Recorded
+def repair_history(store: Store, snapshot: Snapshot) -> RepairHistory:
+    """Return the repairs of the scope of ``snapshot``, for :func:`unknown_changes`. Nothing is read yet."""
+    from stateline.history.declared_losses import RepairHistory
 
-    return Recorded(store.scope(snapshot.envelope.scope))
+    return RepairHistory(store.scope(snapshot.envelope.scope))
 
 
-def unshown(recorded: Recorded, snapshot: Snapshot, error: IntegrityError) -> Unshown:
-    """What stands for the changes up to ``snapshot``, whose telling raised ``error``. Raises that, unless a repair of
-    the scope has recorded it."""
-    loss = recorded.loss(snapshot, error)
+def unknown_changes(repairs: RepairHistory, snapshot: Snapshot, error: IntegrityError) -> UnknownChanges:
+    """Return the placeholder for the changes up to ``snapshot``; raise ``error`` unless a repair has declared the loss."""
+    loss = repairs.explain(snapshot, error)
     if loss is None:
         raise error
-    return Unshown(loss.message)
+    return UnknownChanges(loss.message)
 
 
-def _changes(store: Store, before: Json, snapshot: Snapshot, recorded: Recorded | None) -> list[Change] | Unshown:
+def _changes(
+    store: Store, before: Json, snapshot: Snapshot, repairs: RepairHistory | None
+) -> list[Change] | UnknownChanges:
     from stateline.history.diff import compare
 
     try:
         return compare(store, before, snapshot.state)
     except IntegrityError as error:
-        if recorded is None:
+        if repairs is None:
             raise
-        return unshown(recorded, snapshot, error)
-
-
-def rows(store: Store, snapshot: Snapshot, limit: int | None = None) -> list[LogRow]:
-    """At most ``limit`` rows from ``snapshot`` back, newest first. Nothing older than the last row is read.
-
-    Raises ``IntegrityError`` where the chain is broken before that.
-    """
-    return [LogRow.of(item) for item, _ in told(store, snapshot, limit, patched=False)]
+        return unknown_changes(repairs, snapshot, error)
 
 
 class ScopeRow(msgspec.Struct, frozen=True):
@@ -133,37 +118,37 @@ class ScopeRow(msgspec.Struct, frozen=True):
     seq: int
 
     def document(self) -> dict[str, Json]:
-        """As it stands in ``--format json``."""
+        """Return the row as in ``--format json``."""
         return msgspec.structs.asdict(self)
 
 
-class Scopes(msgspec.Struct, frozen=True):
-    """Scopes with a readable head, by key; ``findings`` names those whose head cannot be read, and why."""
+class ScopeList(msgspec.Struct, frozen=True):
+    """Scopes with a readable head, by key; ``findings`` are about those whose head cannot be read."""
 
     scopes: tuple[ScopeRow, ...]
     findings: tuple[Finding, ...]
 
     def document(self) -> dict[str, Json]:
-        """As it stands in ``--format json``."""
+        """Return the list as in ``--format json``."""
         return {
             "scopes": [row.document() for row in self.scopes],
             "findings": [finding.document() for finding in self.findings],
         }
 
 
-def scopes(store: Store) -> Scopes:
-    """All scopes that have a head. Two small reads for each, whatever the length of its chain.
+def list_scopes(store: Store) -> ScopeList:
+    """List all scopes that have a head, with two small reads for each.
 
     A scope that is damaged or of a newer version becomes a finding and does not hide the others.
     """
-    listed: list[ScopeRow] = []
+    rows: list[ScopeRow] = []
     findings: list[Finding] = []
     for scope in store.backend.scopes():
         try:
-            newest = store.read_head(scope)
+            head = store.read_head(scope)
         except (IntegrityError, NewerVersionError, UnsafePathError, StorageError) as error:
             findings.append(Finding.of(error, None, f"{scope}/{naming.POINTER}"))
             continue
-        if newest is not None:
-            listed.append(ScopeRow(newest.envelope.scope, scope, newest.sha256, newest.seq))
-    return Scopes(tuple(sorted(listed, key=lambda row: row.scope)), tuple(sorted(findings, key=lambda f: f.path)))
+        if head is not None:
+            rows.append(ScopeRow(head.envelope.scope, scope, head.sha256, head.seq))
+    return ScopeList(tuple(sorted(rows, key=lambda row: row.scope)), tuple(sorted(findings, key=lambda f: f.path)))

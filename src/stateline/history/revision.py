@@ -1,4 +1,4 @@
-"""How a user names a snapshot: ``KEY``, ``KEY~N``, ``KEY@SEQ``, ``KEY@NAME``, or the first digits of a sha."""
+"""Revisions: names that users give to snapshots. ``KEY``, ``KEY~N``, ``KEY@SEQ``, ``KEY@NAME``, or a sha's first digits."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from stateline.store.protocol import BlobMissingError
 from stateline.store.store import Snapshot, Store
 
 SHORTEST = 4
-"""Fewest digits of a sha that name a snapshot; fewer are a typing mistake more often than a name."""
+"""Fewest digits of a sha that name a snapshot; fewer are mostly typing mistakes."""
 _LISTED = 8
-"""How many candidates an ambiguous prefix lists."""
-_NEIGHBOURS = 256
-"""Most scopes whose keys are read for a did-you-mean."""
+"""Most candidates listed for an ambiguous prefix."""
+_SUGGESTIONS = 256
+"""Most scopes whose keys are read for a suggestion."""
 
 _back = re.compile(r"(.+)~([0-9]{1,18})", re.DOTALL)
 _at = re.compile(r"(.+)@([^@]*)", re.DOTALL)
@@ -33,11 +33,11 @@ _LIST = "`stateline scopes` lists the scopes there are"
 
 
 def find(store: Store, text: str) -> Snapshot:
-    """The snapshot that ``text`` names. Never writes; ``KEY~N`` and ``KEY@SEQ`` walk the chain and list nothing.
+    """Return the snapshot that ``text`` names. Never writes; ``KEY~N`` and ``KEY@SEQ`` walk the chain and list nothing.
 
-    A scope whose key is exactly ``text`` wins over every other reading, whatever the key holds. Raises ``NotFoundError``,
+    A scope whose key is exactly ``text`` wins over every other reading. Raises ``NotFoundError``,
     ``AmbiguousRevisionError``, ``RequestError`` for a prefix under ``SHORTEST`` digits, and ``IntegrityError`` when a
-    snapshot on the way is damaged.
+    snapshot between the head and the wanted one is damaged.
     """
     snapshot = _head(store, text)
     if snapshot is not None:
@@ -72,15 +72,15 @@ def _steps_back(store: Store, snapshot: Snapshot, steps: int) -> Snapshot:
     key, newest = snapshot.envelope.scope, snapshot.seq
     if steps > newest:
         raise NotFoundError(
-            f"{key} has {newest + 1} snapshots; there is none {steps} before its head",
+            f"{key} has {newest + 1} snapshots; none is {steps} before its head",
             hint=f"{key}~{newest} is the first, {key} the head",
         )
     wanted = newest - steps
     below = next((item for item in store.scope(key).walk(snapshot) if item.seq <= wanted), None)
     if below is None or below.seq != wanted:
         raise NotFoundError(
-            f"the snapshot {wanted} of {key} is lost, as a repair of it has recorded",
-            hint=f"`stateline log {key}` lists what there is",
+            f"the snapshot {wanted} of {key} is lost, as a repair has recorded",
+            hint=f"`stateline log {key}` lists the others",
         )
     return below
 
@@ -111,9 +111,9 @@ def _no_scope(store: Store, key: str) -> NotFoundError:
 
 
 def _keys(store: Store) -> Iterator[str]:
-    """Keys of some scopes. What is damaged is no help here and no reason to stop."""
+    """Yield the keys of some scopes, skipping damaged ones."""
     for number, scope in enumerate(store.backend.scopes()):
-        if number == _NEIGHBOURS:
+        if number == _SUGGESTIONS:
             return
         try:
             pointer = store.backend.read(scope)
@@ -155,18 +155,18 @@ def _by_sha(store: Store, text: str) -> Snapshot:
 def _not_a_revision(store: Store, text: str) -> NotFoundError:
     import difflib
 
-    # The kind in front is what people leave out.
+    # People often leave out the kind.
     names = {key.partition(":")[2]: key for key in _keys(store)}
     near = difflib.get_close_matches(text, [*names], n=1)
     shown = ascii(text[:80]) if not text.isprintable() or len(text) > 80 else text
     return NotFoundError(
-        f"{shown} names no snapshot: it is neither a scope's key (KIND:NAME) nor the first digits of a sha",
+        f"{shown} is neither a scope's key (KIND:NAME) nor the first digits of a sha",
         hint=f"did you mean {names[near[0]]}?" if near else _LIST,
     )
 
 
 def _labelled(store: Store, prefix: str) -> Iterator[tuple[str, str]]:
-    """(scope's hash, file name) of each snapshot whose label does not contradict the prefix."""
+    """Yield (scope's hash, file name) of each snapshot whose label does not contradict the prefix."""
     for scope in store.backend.scopes():
         try:
             names = [*store.backend.list(scope)]

@@ -17,7 +17,7 @@ from stateline.bundle.repair_record import MEMBER
 from stateline.engine.event_codec import RunEvent, read_event
 from stateline.engine.record import Run
 from stateline.errors import IntegrityError
-from stateline.history.diff import is_long_list, opened
+from stateline.history.diff import is_long_list, read_object
 from stateline.store.store import Snapshot, Store
 
 _TURNS = ("started", "succeeded", "failed", "replied", "answered")
@@ -146,7 +146,7 @@ def _part_of_tree(store: Store, snapshot: Snapshot, name: str) -> Json:
 
 
 def _opened(store: Store, value: Json) -> Json:
-    return opened(store, value) if isinstance(value, Ref) and not is_long_list(value) else value
+    return read_object(store, value) if isinstance(value, Ref) and not is_long_list(value) else value
 
 
 def _output(store: Store, snapshot: Snapshot, event: RunEvent) -> Json:

@@ -63,10 +63,10 @@ def _mend(store: Store, files: Path) -> Told:
 
 
 def _log(store: Store, files: Path) -> Told:
-    found = log.scopes(store)
+    found = log.list_scopes(store)
     for row in found.scopes:
         head = store.scope(row.scope).load()
-        log.rows(store, head)
+        [*log.entries(store, head, None, with_changes=False)]
         before = store.scope(row.scope).parent(head)
         if before is not None:
             compare(store, before.state, head.state)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from history.verified import BIG, KEY, NODE, codes, only
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sample_stores import BIG, KEY, NODE, codes, only
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import Link, Pointer, Ref

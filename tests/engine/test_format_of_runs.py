@@ -18,7 +18,6 @@ from stateline.contexts.plan import ContextOptions
 from stateline.contexts.prepare import prepare
 from stateline.engine import event_codec, loop, step
 from stateline.engine.record import Run, keep_machine
-from stateline.errors import NewerVersionError
 from stateline.machine import spec
 from stateline.machine.decider import run as shapes
 from stateline.machine.decider.run import (
@@ -437,16 +436,3 @@ def test_a_machine_record_has_the_members_of_the_page_and_no_other(memory: Store
     assert members("member of a machine record").keys() <= written
     assert {name for name in written if name.startswith("event.")} <= members("member of a machine record").keys()
     assert (oldest.event["run"], newest.event["run"], newest.event["live"]) == ("one", "two", [first.id])
-
-
-def test_nobody_writes_on_top_of_a_newer_minor_version_and_everybody_reads_it(
-    open_store: Callable[..., Store], publish: Callable[..., Any]
-) -> None:
-    store = open_store()
-    head = publish(store, "notes:x", head=True, version="1.3", event={"type": "dreamt"}, extra={"signed": "yes"})
-    with pytest.raises(NewerVersionError) as raised:
-        store.scope("notes:x").save({"n": 1})
-    assert raised.value.code == "newer_version"
-    assert raised.value.exit_code == 1
-    found = store.scope("notes:x").load()
-    assert (found.sha256, found.event["type"], found.envelope.extra) == (head.sha256, "dreamt", {"signed": "yes"})

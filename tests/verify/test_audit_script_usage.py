@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from stress.corruption import audit_script
 
-from stateline.history.log import scopes
+from stateline.history.log import list_scopes
 from stateline.store.store import Snapshot, Store
 
 pytestmark = pytest.mark.skipif(
@@ -64,7 +64,7 @@ def test_both_lines_of_the_page_note_each_head_after_its_scopes_hash(
     page = audit_script.PAGE.read_text(encoding="utf-8").replace("\\|", "|")
     [filtered] = re.findall(r"`stateline scopes --format json \| jq -r '([^']*)'`", page)
     [by_hand] = re.findall(r"`(jq -r '[^']*') STATE_DIR/\*/latest\.json`", page)
-    document = json.dumps(scopes(store).document())
+    document = json.dumps(list_scopes(store).document())
     one = subprocess.run(["jq", "-r", filtered], input=document, capture_output=True, text=True, check=True)
     line = f'{by_hand} "$1"/*/latest.json'
     two = subprocess.run(["sh", "-c", line, "sh", str(place)], capture_output=True, text=True, check=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from history.verified import codes, only
+from sample_stores import codes, only
 
 from stateline.bundle import naming
 from stateline.store.store import Snapshot, Store

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from history.verified import KEY, codes, only
+from sample_stores import KEY, codes, only
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import Pointer
+from stateline.errors import NewerVersionError
 from stateline.service.repair import apply_repair
 from stateline.store.store import Snapshot, Store
 from stateline.verify.findings import SHOWN, Report
@@ -146,3 +148,16 @@ def test_a_scope_with_extensions_goes_on_and_keeps_them(
     Store.open(place).scope(KEY).save({"n": 5})
     assert [path.read_bytes() for path in kept] == [b"kept", b"kept"]
     assert check().snapshots == len(chain) + 1
+
+
+def test_a_newer_minor_version_is_read_and_never_written_upon(
+    open_store: Callable[..., Store], publish: Callable[..., Any]
+) -> None:
+    store = open_store()
+    head = publish(store, "notes:x", head=True, version="1.3", event={"type": "dreamt"}, extra={"signed": "yes"})
+    with pytest.raises(NewerVersionError) as raised:
+        store.scope("notes:x").save({"n": 1})
+    assert raised.value.code == "newer_version"
+    assert raised.value.exit_code == 1
+    found = store.scope("notes:x").load()
+    assert (found.sha256, found.event["type"], found.envelope.extra) == (head.sha256, "dreamt", {"signed": "yes"})

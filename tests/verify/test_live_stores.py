@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from history.verified import KEY
+from sample_stores import KEY
 
 from stateline import Store
 from stateline.bundle.envelope import Pointer
-from stateline.history.log import rows, scopes
+from stateline.history.log import entries, list_scopes
 from stateline.history.revision import find
 from stateline.store.local.backend import LocalBackend
 from stateline.store.store import Snapshot
@@ -71,7 +71,7 @@ def test_four_processes_save_while_verify_looks_on(tmp_path: Path) -> None:
         while any(writer.poll() is None for writer in writers):
             report = verify(Store.open(place))
             assert {finding.severity for finding in report.findings} <= {"residue", "warning"}, report.findings
-            assert all(finding.severity != "damage" for finding in scopes(Store.open(place)).findings)
+            assert all(finding.severity != "damage" for finding in list_scopes(Store.open(place)).findings)
             looks += 1
         assert [writer.returncode for writer in writers] == [0] * WRITERS
     assert looks >= 5
@@ -80,7 +80,9 @@ def test_four_processes_save_while_verify_looks_on(tmp_path: Path) -> None:
     assert report.findings == ()
     assert report.scopes == WRITERS + 1
     assert report.snapshots == 2 * WRITERS * SAVES
-    assert [row.seq for row in rows(store, find(store, "notes:shared"))] == [*reversed(range(WRITERS * SAVES))]
+    assert [found.seq for found, _ in entries(store, find(store, "notes:shared"), None, with_changes=False)] == [
+        *reversed(range(WRITERS * SAVES))
+    ]
 
 
 def test_a_scope_that_comes_and_goes_is_never_damage(tmp_path: Path) -> None:
