@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from scripted_model import Scripted, calls, says
-from stress.invariants import resolved_bytes, state_bytes
+from stress.runs import resolved_bytes, state_bytes
 
 from stateline import Store
 from stateline.service.execute import Call, Options, execute

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from stress.invariants import ViolationError
+from stress.oracle import ViolationError
 from stress.processes import kills, saves
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")

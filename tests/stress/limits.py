@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stress.corruption.sample_store import call
-from stress.invariants import require
+from stress.oracle import require
 from stress.processes.metered import Command, observe
 
 from stateline.bundle import canonical, naming

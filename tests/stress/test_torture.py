@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from stress import report
-from stress.invariants import require
+from stress.oracle import require
 from stress.suites import SUITES, Amounts, Call, Suite
 
 CHECKOUT = Path(__file__).resolve().parents[2]

@@ -22,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from stress import report
-from stress.invariants import ViolationError
+from stress.oracle import ViolationError
 from stress.suites import SUITES, Amounts, Call
 
 from stateline.errors import StatelineError

@@ -14,7 +14,7 @@ from typing import Any
 from stress.corruption import corruptions, detection
 from stress.corruption.corruptions import Corruption
 from stress.corruption.sample_store import SampleStore, build, call
-from stress.invariants import require
+from stress.oracle import require
 
 from stateline import Redactor, Store
 from stateline.errors import NewerVersionError, StatelineError

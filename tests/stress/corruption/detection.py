@@ -12,7 +12,7 @@ from typing import Any
 from stress.corruption import corruptions, foreign_files
 from stress.corruption.corruptions import Corruption
 from stress.corruption.sample_store import SampleStore, build, call
-from stress.invariants import ViolationError
+from stress.oracle import ViolationError
 
 from stateline import Redactor, Store
 from stateline.store.local.backend import LocalBackend

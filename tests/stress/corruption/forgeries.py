@@ -15,7 +15,7 @@ from stress.corruption import audit_script, generated_stores
 from stress.corruption.corruptions import ANY, DAMAGE, Corruption
 from stress.corruption.detection import has_damage
 from stress.corruption.sample_store import SampleStore, clear, fill
-from stress.invariants import require
+from stress.oracle import require
 
 from stateline import Redactor, Store
 from stateline.bundle import canonical, naming

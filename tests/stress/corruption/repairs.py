@@ -14,7 +14,7 @@ from typing import Any
 from stress.corruption.audit_script import drawn
 from stress.corruption.corruptions import Corruption
 from stress.corruption.sample_store import CONTEXT, RUN, SampleStore, build, call
-from stress.invariants import require
+from stress.oracle import require
 
 from stateline.bundle.canonical import sha256
 from stateline.bundle.envelope import Pointer

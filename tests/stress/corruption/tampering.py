@@ -14,7 +14,7 @@ from stress.corruption import audit_script, corruptions, detection, generated_st
 from stress.corruption.corruptions import Corruption
 from stress.corruption.detection import Judge
 from stress.corruption.sample_store import SampleStore
-from stress.invariants import require
+from stress.oracle import require
 
 Say = Callable[[str], None]
 

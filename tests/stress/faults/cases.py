@@ -10,20 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-from stress.faults.error_invariants import (
-    Picture,
-    ViolationError,
+from stress.faults.injection import INTERRUPTS, Failing, Fault, Script
+from stress.invariants import (
     chain_of,
     head_of,
     keys_of,
-    mend,
-    require,
+    repair_again,
     require_next_save,
     require_only_residue,
     require_poisoned,
-    require_told,
+    require_reported,
 )
-from stress.faults.injection import INTERRUPTS, Failing, Fault, Script
+from stress.oracle import Picture, ViolationError, require
 from stress.scenarios import NOTES, SCENARIOS, Note, Place, Scenario
 
 from stateline import Store
@@ -172,7 +170,7 @@ class Case:
         except StatelineError as error:
             self.outcome = error.code
             try:
-                require_told(error, damaged=self.ground.damaged)
+                require_reported(error, damaged=self.ground.damaged)
             except ViolationError as harm:
                 self.wrong.append(str(harm))
         except (Interrupted, *INTERRUPTS.values()) as error:
@@ -235,7 +233,7 @@ class Case:
     def _look_at_files(self) -> None:
         """Nothing that was written once is altered or gone, but what the scenario takes away."""
         found = Picture.of(self.ground.path) if os.path.isdir(self.ground.path) else Picture({}, frozenset())
-        for path, sha in self.ground.before.lasting().items():
+        for path, sha in self.ground.before.immutable().items():
             if self.ground.removes and path not in found.files and not path.startswith(naming.OBJECTS):
                 continue
             if self.ground.damaged and path not in found.files:
@@ -250,8 +248,8 @@ class Case:
     def _look_at_the_rest(self) -> None:
         """The place is in order but for residue, and the next writer goes on."""
         if self.ground.damaged:
-            mend(self.ground.path)
-        require_only_residue(self.ground.path, mended=self.ground.damaged)
+            repair_again(self.ground.path)
+        require_only_residue(self.ground.path, repaired=self.ground.damaged)
         require_next_save(self.ground.path, self.ground.keys)
 
 

@@ -19,7 +19,7 @@ from stress.faults import strace_errors
 from stress.faults.cases import Ground, Verdict
 from stress.faults.injection import ERRORS, INTERRUPTS, Fault, faults
 from stress.faults.readers import READINGS, Library
-from stress.invariants import require
+from stress.oracle import require
 from stress.scenarios import SCENARIOS, SHARED
 
 if TYPE_CHECKING:

@@ -22,14 +22,14 @@ from random import Random
 from typing import Any
 
 import msgspec
-from stress.invariants import require
+from stress.oracle import Contents, require
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from stress.faults import killing
-from stress.faults.kill_invariants import Expectation, judge, look, save_next
 from stress.faults.killing import CHANGING, EFFECTS, Child, Death, Ended, Later, Point
+from stress.invariants import Expectation, save_next
 from stress.scenarios import SHARED, Scenario
 
 from stateline.errors import StatelineError
@@ -65,7 +65,7 @@ class Stage:
         self.prepared.mkdir(parents=True)
         scenario.prepare(Later(self.prepared, 0, lambda: None, lambda note: None))
         self.at = root / "now"
-        self.before = look(self.prepared / "s")
+        self.before = Contents.read(self.prepared / "s")
         self.told = 0
 
     def child(self, death: Death) -> Child:
@@ -106,27 +106,27 @@ class Stage:
 
     def _look_after(self, ended: Ended) -> None:
         state_dir = self.at / "s"
-        vanishing = self.scenario.name == "removal"
-        expected = Expectation.of(self.before, damaged=self.scenario.damaged, vanishing=vanishing)
-        expected.apply_losses(ended.notes)
-        tree = judge(state_dir, expected)
+        removes = self.scenario.name == "removal"
+        expected = Expectation(self.before, damaged=self.scenario.damaged, removes=removes)
+        expected.apply(*ended.notes)
+        tree = expected.judge(state_dir)
         self.tally.residue["temporary files"] += len(tree.temporary)
         # In half of the cases somebody else saves first, in the others the scenario is told again first. What is damaged
         # has to be repaired before anybody can save.
         self.told += 1
         saves_first = self.told % 2 == 0 and not expected.damaged
         if saves_first:
-            expected.apply_losses([save_next(state_dir)])
-            judge(state_dir, expected)
+            expected.apply(save_next(state_dir))
+            expected.judge(state_dir)
         self._tell_again(expected)
-        judge(state_dir, expected)
+        expected.judge(state_dir)
         if not saves_first:
-            expected.apply_losses([save_next(state_dir)])
-            judge(state_dir, expected)
+            expected.apply(save_next(state_dir))
+            expected.judge(state_dir)
 
     def _tell_again(self, expected: Expectation) -> None:
         """By a process that nobody kills. Its errors are the store's, and it loses nothing either."""
-        place = Later(self.at, 2, lambda: None, lambda note: expected.apply_losses([note]))
+        place = Later(self.at, 2, lambda: None, expected.apply)
         try:
             self.scenario.act(place)
         except StatelineError as error:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from dry_runs import plan_context, plan_execute
 from stress.faults.cases import WENT_ON, Verdict, descriptors
-from stress.faults.error_invariants import Picture, ViolationError, fresh, require, require_told
 from stress.faults.injection import CHANGING, INTERRUPTS, Failing, Fault, Script
+from stress.invariants import fresh_store, require_reported
+from stress.oracle import Picture, ViolationError, require
 from stress.scenarios import SCENARIOS, Place
 
 from stateline import Store
@@ -46,7 +47,7 @@ def _walk(store: Store, files: Path) -> Told:
 def _verify(store: Store, files: Path) -> Told:
     report = verify(store)
     told = [found.code for found in report.findings if found.severity not in ("residue", "warning")]
-    whole = verify(fresh(store.backend.describe()))
+    whole = verify(fresh_store(store.backend.describe()))
     if not told and (report.scopes, report.snapshots, report.objects) != (whole.scopes, whole.snapshots, whole.objects):
         return ["less was read, and all was called well"]
     return told
@@ -154,7 +155,7 @@ class Library:
             told = set(READINGS[name](self.store(script), self.files))
         except StatelineError as error:
             try:
-                require_told(error)
+                require_reported(error)
             except ViolationError as harm:
                 return error.code, [str(harm)]
             return error.code, []

@@ -22,16 +22,8 @@ from typing import Any
 
 import msgspec
 from stress.faults.cases import Verdict, copy
-from stress.faults.error_invariants import (
-    Picture,
-    ViolationError,
-    chain_of,
-    keys_of,
-    mend,
-    require,
-    require_next_save,
-    require_only_residue,
-)
+from stress.invariants import chain_of, keys_of, repair_again, require_next_save, require_only_residue
+from stress.oracle import Picture, ViolationError, require
 from stress.scenarios import SCENARIOS, SHARED, Place
 
 from stateline.bundle import naming
@@ -271,7 +263,7 @@ def _require_kept(state: str, target: Target, before: Picture, said: bytes) -> N
     found = Picture.of(state) if os.path.isdir(state) else Picture({}, frozenset())
     shas = set(found.files.values())
     removes = any(word in ("rm", "removal") for word in target.words)
-    for path, sha in before.lasting().items():
+    for path, sha in before.immutable().items():
         gone = path not in found.files
         if gone and (removes and not path.startswith(naming.OBJECTS)):
             continue
@@ -297,7 +289,7 @@ def _require_kept(state: str, target: Target, before: Picture, said: bytes) -> N
 
 def _head_before(before: Picture, scope: str) -> str:
     """Every snapshot that was there and is lasting was acknowledged; the chain must hold the newest of them."""
-    names = sorted(path for path in before.lasting() if path.startswith(f"{scope}/"))
+    names = sorted(path for path in before.immutable() if path.startswith(f"{scope}/"))
     return before.files[names[-1]] if names else ""
 
 
@@ -318,8 +310,8 @@ def _acknowledged(said: bytes) -> Iterator[tuple[str, str]]:
 def _require_usable(state: str, target: Target, keys: dict[str, str]) -> None:
     """Others go on, and find residue at most."""
     if target.scenario == "repair":
-        mend(state)
-    require_only_residue(state, mended=target.scenario == "repair")
+        repair_again(state)
+    require_only_residue(state, repaired=target.scenario == "repair")
     require_next_save(state, {**keys, naming.scope_hash("notes:scenario"): "notes:scenario"})
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from stress.faults.cases import copy
-from stress.faults.error_invariants import Picture, fresh
 from stress.faults.injection import Failing, Fault, Script
+from stress.invariants import fresh_store
+from stress.oracle import Picture
 
 from stateline import Store
 from stateline.bundle import naming
@@ -82,7 +83,7 @@ def test_a_save_that_cannot_close_its_directories_is_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "s"
-    scope = fresh(str(root)).scope(KEY)
+    scope = fresh_store(str(root)).scope(KEY)
     scope.save(0)
     close = os.close
 
@@ -95,7 +96,7 @@ def test_a_save_that_cannot_close_its_directories_is_acknowledged(
     with monkeypatch.context() as patched:
         patched.setattr(seam.os, "close", failing)
         saved = scope.save({"n": 1, "text": "x" * 5000})
-    assert fresh(str(root)).scope(KEY).load() == saved
+    assert fresh_store(str(root)).scope(KEY).load() == saved
 
 
 @pytest.mark.parametrize("step", ["create", "open_lock"])
@@ -136,11 +137,11 @@ def test_a_rename_that_was_done_and_reported_an_error_is_gone_on_from(tmp_path: 
             raise refused(errno.EIO)
 
     root = tmp_path / "s"
-    fresh(str(root)).scope(KEY).save(0)
+    fresh_store(str(root)).scope(KEY).save(0)
     saved = Store(LocalBackend(str(root), Lossy())).scope(KEY).save(1)
-    assert fresh(str(root)).scope(KEY).load() == saved
+    assert fresh_store(str(root)).scope(KEY).load() == saved
     assert litter(root) == []
-    assert fresh(str(root)).scope(KEY).save(2).seq == 2
+    assert fresh_store(str(root)).scope(KEY).save(2).seq == 2
 
 
 @pytest.mark.parametrize("moved", [True, False])
@@ -160,7 +161,7 @@ def test_a_rename_after_which_nobody_can_look_may_have_moved_the_head_and_says_s
             return super().read(directory, name, limit)
 
     root, fs = tmp_path / "s", Blind()
-    fresh(str(root)).scope(KEY).save(0)
+    fresh_store(str(root)).scope(KEY).save(0)
     store = Store(LocalBackend(str(root), fs))
     with pytest.raises(DurabilityUnknownError, match="whether the head moved is not known") as caught:
         store.scope(KEY).save(1)
@@ -169,16 +170,16 @@ def test_a_rename_after_which_nobody_can_look_may_have_moved_the_head_and_says_s
     fs.blind = False
     with pytest.raises(StorageError, match="failed earlier"):
         store.scope(KEY).save(2)
-    seen = fresh(str(root)).scope(KEY).load()
+    seen = fresh_store(str(root)).scope(KEY).load()
     assert seen.seq == moved
-    assert fresh(str(root)).scope(KEY).save(2).envelope.prev_sha == seen.sha256
+    assert fresh_store(str(root)).scope(KEY).save(2).envelope.prev_sha == seen.sha256
     assert litter(root) == []
 
 
 @pytest.mark.parametrize("method", ["names", "unlink"])
 def test_what_could_not_be_swept_for_a_moment_is_swept_by_the_next_holder(method: str, tmp_path: Path) -> None:
     root = tmp_path / "s"
-    fresh(str(root)).scope(KEY).save(0)
+    fresh_store(str(root)).scope(KEY).save(0)
     for name in (naming.HELD, LITTER):
         (root / HASH / name).write_bytes(b"half")
         (root / HASH / name).chmod(0o600)
@@ -193,7 +194,7 @@ def test_what_could_not_be_swept_for_a_moment_is_swept_by_the_next_holder(method
     assert Store(LocalBackend(str(root), Failing(script))).scope(KEY).save(1).seq == 1
     assert script.struck == [method]
     assert litter(root) == [naming.HELD, LITTER][::-1], "the mark stays beside it"
-    assert fresh(str(root)).scope(KEY).save(2).seq == 2
+    assert fresh_store(str(root)).scope(KEY).save(2).seq == 2
     assert litter(root) == []
 
 
@@ -201,7 +202,7 @@ def test_a_repair_writes_nothing_more_after_a_sync_of_a_directory_failed(tmp_pat
     root = tmp_path / "s"
     keys = [f"notes:{number}" for number in range(3)]
     for key in keys:
-        scope = fresh(str(root)).scope(key)
+        scope = fresh_store(str(root)).scope(key)
         for number in range(3):
             saved = scope.save(number)
         (root / scope.hash / saved.path).write_bytes(b"{")
@@ -217,7 +218,7 @@ def test_a_repair_writes_nothing_more_after_a_sync_of_a_directory_failed(tmp_pat
     assert after.files == before.files, "neither of this scope nor of the others"
     with pytest.raises(StorageError, match="failed earlier"):
         store.scope("notes:another").save(1)
-    assert apply_repair(fresh(str(root)), None).ok
+    assert apply_repair(fresh_store(str(root)), None).ok
 
 
 def first_sync_of_a_repair(root: Path) -> int:

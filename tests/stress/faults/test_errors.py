@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 from stress.faults.cases import WENT_ON, Ground, Verdict
-from stress.faults.error_invariants import require_told
 from stress.faults.injection import CHANGING, ERRORS, INTERRUPTS, Failing, Fault, Script, faults
 from stress.faults.readers import READINGS, UNREADABLE, Library
+from stress.invariants import require_reported
 from stress.scenarios import SCENARIOS, SHARED
 
 from stateline import Store
@@ -135,7 +135,7 @@ def test_a_sticky_error_comes_until_the_script_ends(tmp_path: Path, reach: str) 
 
 
 def test_an_error_that_says_too_little_is_found() -> None:
-    require_told(StorageError("cannot write; what was there is untouched", hint="try again"))
+    require_reported(StorageError("cannot write; what was there is untouched", hint="try again"))
     for bad in (
         StorageError("", hint="try again"),
         StorageError("cannot write; what was there is untouched"),
@@ -143,4 +143,4 @@ def test_an_error_that_says_too_little_is_found() -> None:
         IntegrityError("altered; nothing was changed", hint="repair"),
     ):
         with pytest.raises(AssertionError):
-            require_told(bad)
+            require_reported(bad)

@@ -153,7 +153,7 @@ def test_a_call_that_only_one_of_the_two_knows_is_told(traced: Traced) -> None:
     trace, side = traced.trace.read_text(), traced.side.read_text()
     base = str(traced.base)
 
-    def require_told(trace: str, side: str = side) -> None:
+    def require_reported(trace: str, side: str = side) -> None:
         with pytest.raises(Differs):
             compare(trace, side, base, str(traced.side))
 
@@ -165,16 +165,16 @@ def test_a_call_that_only_one_of_the_two_knows_is_told(traced: Traced) -> None:
         f"{thread} sendfile(3<{base}/x>, 4</tmp/x>, NULL, 5) = 5",
     ]
     for line in beside:
-        require_told(f"{trace}{line}\n")
+        require_reported(f"{trace}{line}\n")
         # Inside an operation as well.
         middle = trace.index("renameat(")
         start = trace.rindex("\n", 0, middle) + 1
-        require_told(f"{trace[:start]}{line}\n{trace[start:]}")
+        require_reported(f"{trace[:start]}{line}\n{trace[start:]}")
     for call in (r"renameat\w*\(", r" linkat\(", r"unlinkat\(", r"fsync\(", r"mkdir\w*\(", r"write\(", r"lseek\("):
-        require_told(_without(trace, f"{call}[^=]*{base}"))
+        require_reported(_without(trace, f"{call}[^=]*{base}"))
     for right, wrong in ((r"O_EXCL\|", ""), (r"O_NOFOLLOW\|", ""), (r", 0700\)", ", 0755)"), (r", 0600\)", ", 0644)")):
         altered, count = re.subn(rf"({base}[^=]*){right}", rf"\1{wrong}", trace, count=1)
         assert count == 1
-        require_told(altered)
-    require_told(re.sub(rf"(write\(\d+<{base}.*) = \d+\n", r"\1 = 1\n", trace, count=1))
-    require_told(trace, _without(_without(side, '"sync_file"'), '"result": null'))
+        require_reported(altered)
+    require_reported(re.sub(rf"(write\(\d+<{base}.*) = \d+\n", r"\1 = 1\n", trace, count=1))
+    require_reported(trace, _without(_without(side, '"sync_file"'), '"result": null'))

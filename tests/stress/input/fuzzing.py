@@ -17,7 +17,7 @@ from typing import Any
 
 from stress.input import fuzz_worker
 from stress.input.loaders import LOADERS
-from stress.invariants import ViolationError, require
+from stress.oracle import ViolationError, require
 
 Say = Callable[[str], None]
 GRACE = 60.0

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 from stress.input import model_loaders, run_loaders
-from stress.invariants import require
+from stress.oracle import require
 
 from stateline.bundle import canonical, envelope, naming, objects, repair_record
 from stateline.bundle.envelope import JSON_TYPE, LIST_TYPE, NODE_TYPE, Chunk, Envelope, Link, Pointer, Ref

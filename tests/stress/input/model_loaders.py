@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from stress.invariants import require
+from stress.oracle import require
 
 from stateline.bundle import canonical
 from stateline.contexts import by_model as prestage

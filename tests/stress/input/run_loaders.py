@@ -9,7 +9,7 @@ from functools import cache, partial
 from typing import Any
 
 import msgspec
-from stress.invariants import require
+from stress.oracle import require
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import Envelope

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from stress.input import fuzz_worker, fuzzing
 from stress.input.loaders import LOADERS
 from stress.input.mutations import LONGEST, mutate
-from stress.invariants import ViolationError
+from stress.oracle import ViolationError
 
 NAMES = sorted(LOADERS)
 SIZE = 16 * 1024

@@ -152,7 +152,7 @@ MUTANTS: dict[str, type[Watched]] = {
     "late directory sync": LateSync,
     "pointer in place": InPlace,
 }
-"""Broken commits by name; "" is the real one."""
+"""ViolationError commits by name; "" is the real one."""
 
 
 def stream(place: Place, orders: Orders) -> None:

@@ -16,11 +16,12 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from stress.invariants import ViolationError, require
+from stress.invariants import Acknowledged
+from stress.oracle import Picture, ViolationError, require, tree_of
 from stress.power.crash_writer import MUTANTS, Orders
 from stress.power.images import FLUSH, KINDS, LOG, NOTHING, Image, Kind, Unavailable, checkable, let_go, powered
 from stress.power.outage import Crash, Cut, Usual, command_line, struck, undisturbed
-from stress.power.recovery import Case, Ledger, tree_of
+from stress.power.recovery import Case
 from stress.scenarios import SHARED
 
 from stateline.errors import StatelineError
@@ -66,11 +67,11 @@ class Growing:
     def __init__(self, state_dir: Path, durability: str) -> None:
         self.state_dir = state_dir
         self.durability = durability
-        self.ledger = Ledger()
+        self.acknowledged = Acknowledged()
 
     def size(self) -> int:
         """[bytes]"""
-        return sum(size for _, size, _ in tree_of(self.state_dir).values())
+        return sum(map(len, tree_of(self.state_dir).values()))
 
 
 class Rig:
@@ -91,15 +92,15 @@ class Rig:
             self._grow(mutant)
             return
         state_dir = self._place()
-        ledger = Ledger()
+        acknowledged = Acknowledged()
         if scenario == _COMMANDS:
             cut = Cut("moment", self.rng.uniform(0.0, 1.5), self._flag())
-            crash = command_line(self.image, state_dir, ledger, cut, self.rng)
+            crash = command_line(self.image, state_dir, acknowledged, cut, self.rng)
         else:
             cut = self._cut(scenario)
             orders = Orders(scenario, str(state_dir), str(self.image.switch), cut.flag, cut.at, mutant)
-            crash = struck(self.image, [orders], ledger, cut)
-        self._after(Case(state_dir, ledger, scenario, exact=scenario != _COMMANDS), crash)
+            crash = struck(self.image, [orders], acknowledged, cut)
+        self._after(Case(state_dir, acknowledged, scenario, exact=scenario != _COMMANDS), crash)
         shutil.rmtree(state_dir)
 
     def _place(self) -> Path:
@@ -147,13 +148,13 @@ class Rig:
             )
             for number in range(self.rng.choice((1, 1, 2)))
         ]
-        crash = struck(self.image, crew, store.ledger, cut)
+        crash = struck(self.image, crew, store.acknowledged, cut)
         # Of a fast save that was under way there may be anything.
         fast = store.durability == FAST
         exact = len(crew) == 1
         if not exact:
-            store.ledger.sort()
-        self._after(Case(store.state_dir, store.ledger, _STREAM, fast=fast, exact=exact), crash)
+            store.acknowledged.sort()
+        self._after(Case(store.state_dir, store.acknowledged, _STREAM, fast=fast, exact=exact), crash)
 
     def _after(self, case: Case, crash: Crash) -> None:
         """Replay, judge, replay again, check the file system, go on working. Raises ``ViolationError``."""
@@ -165,12 +166,12 @@ class Rig:
         tally.acknowledged += crash.heard
         tally.errors.update(crash.endings)
         self.image.replay()
-        before = tree_of(case.state_dir)
+        before = Picture.of(case.state_dir)
         try:
             tally.found.update(case.judge())
-            tally.judged += sum(path.rpartition("/")[2].startswith("state-") for path in before)
+            tally.judged += sum(path.rpartition("/")[2].startswith("state-") for path in before.files)
             self.image.replay()
-            require(tree_of(case.state_dir) == before, "a second replay gives something else")
+            require(Picture.of(case.state_dir) == before, "a second replay gives something else")
             if sum(tally.crashes.values()) % _CHECKED == 0 and checkable(self.image.kind):
                 wrong = self.image.check()
                 require(not wrong, f"the file system itself is damaged: {wrong}")

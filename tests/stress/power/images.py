@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-from stress.invariants import ViolationError
+from stress.oracle import ViolationError
 
 FLUSH, LOG, NOTHING = 0, 1, 2
 """What is written before the power is gone: everything, the journal, nothing."""

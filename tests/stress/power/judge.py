@@ -12,8 +12,7 @@ from typing import Any
 from unittest import mock
 
 import msgspec
-from stress.invariants import ViolationError, require
-from stress.oracle import Broken, Link, Tree, chain_of, keys_of, sha256, snapshots_of
+from stress.oracle import Link, Tree, ViolationError, chain_of, keys_of, require, sha256, snapshots_of
 from stress.power.disk import Image, ModelFs, Said, Step
 from stress.scenarios import EPOCH, NOTES, Note, Place
 
@@ -180,7 +179,7 @@ class Judge:
             may_break = self.damaged or self.promises.may_break(scope)
             try:
                 chain = chain_of(self.tree, scope)
-            except Broken as error:
+            except ViolationError as error:
                 require(may_break, f"a chain is broken: {error}")
                 firm = self.promises.scopes[scope].firm if scope in self.promises.scopes else []
                 require(there.issuperset(firm), f"what was promised of {scope} is gone: {firm}")
@@ -320,7 +319,6 @@ __all__ = [
     "AFTERWARDS",
     "STATE_DIR",
     "Before",
-    "Broken",
     "Judge",
     "Promises",
     "ViolationError",

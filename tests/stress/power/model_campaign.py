@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 import msgspec
-from stress.invariants import ViolationError, require
+from stress.oracle import ViolationError, require
 from stress.power.mutants import MUTANTS
 from stress.power.random_scenarios import drawn
 from stress.power.trial import Count, Trial

@@ -17,11 +17,11 @@ from random import Random
 from typing import IO, Any
 
 import msgspec
-from stress.invariants import require
+from stress.invariants import Acknowledged
+from stress.oracle import require
 from stress.power import crash_writer
 from stress.power.crash_writer import Ending, Orders
 from stress.power.images import Image, power_off
-from stress.power.recovery import Ledger
 from stress.scenarios import Note
 
 from stateline.bundle.naming import scope_hash
@@ -154,7 +154,7 @@ def undisturbed(orders: Orders) -> Usual:
     return Usual(ending.calls, notes, seconds)
 
 
-def struck(image: Image, crew: list[Orders], ledger: Ledger, cut: Cut) -> Crash:
+def struck(image: Image, crew: list[Orders], acknowledged: Acknowledged, cut: Cut) -> Crash:
     """Start writers, cut their power, hear them to their end. Raises ``ViolationError`` for a writer that ends otherwise than
     at the end of its scenario or with an error that fits.
 
@@ -174,7 +174,7 @@ def struck(image: Image, crew: list[Orders], ledger: Ledger, cut: Cut) -> Crash:
                 if isinstance(what, Note):
                     if deaf and switch.is_off:
                         continue
-                    ledger.hear(what)
+                    acknowledged.apply(what)
                     heard += what.what == "head"
                     notes += prepared > 0
                     if cut.after and notes == cut.after and prepared:
@@ -201,7 +201,7 @@ def struck(image: Image, crew: list[Orders], ledger: Ledger, cut: Cut) -> Crash:
     return Crash(cut, heard, Counter(ending.name or ending.what for ending in endings))
 
 
-def command_line(image: Image, state_dir: Path, ledger: Ledger, cut: Cut, rng: Random) -> Crash:
+def command_line(image: Image, state_dir: Path, acknowledged: Acknowledged, cut: Cut, rng: Random) -> Crash:
     """Call ``stateline`` again and again until the power is cut, and once after that. Raises ``ViolationError`` for a call
     that ends otherwise than documented."""
     stages: dict[str, Any] = {
@@ -236,7 +236,7 @@ def command_line(image: Image, state_dir: Path, ledger: Ledger, cut: Cut, rng: R
             endings[code] += 1
             if code == "advanced":
                 heard += 1
-                ledger.hear(Note("head", scope_hash("run:doomed"), "", document["head"], FULL))
+                acknowledged.apply(Note("head", scope_hash("run:doomed"), "", document["head"], FULL))
             if was_off or (over and rng.random() < 0.5):
                 return Crash(cut, heard, endings)
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from stress import oracle
-from stress.invariants import require
-from stress.ledger import demanding, require_only_residue
+from stress.invariants import Acknowledged, require_among, require_only_residue
+from stress.oracle import require, require_private
 from stress.scenarios import NOTES, OTHER, Note
 
 from stateline import Store
@@ -30,72 +30,37 @@ _REMOVABLE = (scope_hash(NOTES), scope_hash("run:scenario"))
 """Scopes that the scenario "removal" takes away."""
 
 
-class Ledger:
-    """What the writers of one store were told, up to now. ``heads`` are the snapshots of each scope from its beginning,
-    ``kept`` the names of blobs that were promised, ``removed`` the scopes that were acknowledged to be gone."""
-
-    def __init__(self) -> None:
-        self.heads: dict[str, list[Note]] = {}
-        self.kept: set[str] = set()
-        self.removed: set[str] = set()
-        self.count = 0
-
-    def hear(self, note: Note) -> None:
-        self.count += note.what == "head"
-        if note.what == "head":
-            self.heads.setdefault(note.scope, []).append(note)
-            self.removed.discard(note.scope)
-        elif note.what == "removed":
-            self.heads.pop(note.scope, None)
-            self.removed.add(note.scope)
-            self.kept = {name for name in self.kept if not name.startswith(note.scope)}
-        elif note.durability == FULL:
-            self.kept.add(note.name)
-
-    def sort(self) -> None:
-        """Put the heads in the order of their names: of two writers the second may speak before the first."""
-        for heads in self.heads.values():
-            heads.sort(key=lambda note: note.name)
-
-    def promised(self, scope: str) -> list[Note]:
-        """The snapshots that a power loss must not take: those up to the last one that was saved ``full``."""
-        heads = self.heads.get(scope, [])
-        last = max((number for number, note in enumerate(heads) if note.durability == FULL), default=-1)
-        return heads[: last + 1]
-
-
 class Case:
     """A store after a crash: where it is, what was promised of it, which scenario was told. ``exact``: every head was
     heard of, so the chain is what was acknowledged and at most one snapshot more."""
 
     def __init__(
-        self, state_dir: Path, ledger: Ledger, scenario: str, *, fast: bool = False, exact: bool = True
+        self, state_dir: Path, acknowledged: Acknowledged, scenario: str, *, fast: bool = False, exact: bool = True
     ) -> None:
         self.state_dir = state_dir
-        self.ledger = ledger
+        self.acknowledged = acknowledged
         self.scenario = scenario
         self.exact = exact
-        lacking = any(len(ledger.promised(scope)) < len(heads) for scope, heads in ledger.heads.items())
+        lacking = any(len(acknowledged.durable(scope)) < len(heads) for scope, heads in acknowledged.heads.items())
         # The scenario "settle" saves fast itself, and such a save may have been under way.
         self.lenient = fast or lacking or scenario == "settle"
         """Whether something was acknowledged, or under way, that may be damaged."""
         self._tree: oracle.Tree = {}
         # The scenario "repair" has taken the third of five away itself.
-        heads = ledger.heads.get(scope_hash(NOTES), [])
+        heads = acknowledged.heads.get(scope_hash(NOTES), [])
         self._taken = heads[2] if scenario == "repair" else None
 
     # -- judging ---------------------------------------------------------------------------------------------------
 
-    @demanding()
     def judge(self) -> Counter[str]:
         """Look at the store as the crash left it; nothing is written. Gives what it found: residue by code, and
         ``unheard`` for each head that nobody had been told of. Raises ``ViolationError``."""
         if not self.state_dir.exists():
-            require(not self.ledger.heads and not self.ledger.kept, "the state dir is gone")
+            require(not self.acknowledged.heads and not self.acknowledged.kept, "the state dir is gone")
             return Counter()
         require_private(self.state_dir)
         self._tree = oracle.tree_of(self.state_dir)
-        for name in sorted(self.ledger.kept):
+        for name in sorted(self.acknowledged.kept):
             self._require_kept(name)
         found: Counter[str] = Counter()
         if self.lenient or self._half_repaired():
@@ -103,15 +68,14 @@ class Case:
             found.update(self._commands())
         else:
             found["unheard"] = sum(self._require_chain(scope) for scope in self._scopes())
-            for scope, heads in self.ledger.heads.items():
+            for scope, heads in self.acknowledged.heads.items():
                 present = scope in self._scopes() or self._may_be_gone(scope)
                 require(present or not heads, f"the scope {scope} is gone")
         return found + self._verified()
 
-    @demanding()
     def recover(self) -> Counter[str]:
         """Do what an operator does next: repair where that is needed, save, verify. What is there then is what the
-        ledger promises. Gives how often there was something to repair. Raises ``ViolationError``."""
+        acknowledged promises. Gives how often there was something to repair. Raises ``ViolationError``."""
         done: Counter[str] = Counter()
         store = Store.open(self.state_dir)
         if self.state_dir.exists() and not verify(store).ok:
@@ -120,7 +84,7 @@ class Case:
             report = verify(Store.open(self.state_dir))
             require(report.ok, f"after a repair: {report.findings}")
             done["repaired"] += 1
-            self.ledger.kept = set()
+            self.acknowledged.kept = set()
         self._tree = oracle.tree_of(self.state_dir)
         for scope in self._scopes():
             self._require_linked(scope)
@@ -145,7 +109,7 @@ class Case:
 
     def chain(self, scope: str) -> list[tuple[str, str]]:
         """(file name, sha) of each snapshot from the first to the head, as they were when last looked at. Raises
-        ``Broken``."""
+        ``ViolationError``."""
         return [(link.path, link.sha256) for link in oracle.chain_of(self._tree, scope)]
 
     def _scopes(self) -> list[str]:
@@ -157,12 +121,12 @@ class Case:
 
     def _half_repaired(self) -> bool:
         """Whether the damage that the scenario "repair" begins with may be there still: no head was moved yet."""
-        heads = self.ledger.heads.get(scope_hash(NOTES), [])
+        heads = self.acknowledged.heads.get(scope_hash(NOTES), [])
         return self.scenario == "repair" and len(heads) <= 5
 
     def _require_chain(self, scope: str) -> int:
         """The pointer leads to what was acknowledged, or to one after it; how many nobody had been told of."""
-        wanted = [(note.name, note.sha256) for note in self.ledger.heads.get(scope, []) if note != self._taken]
+        wanted = [(note.name, note.sha256) for note in self.acknowledged.heads.get(scope, []) if note != self._taken]
         chain = self.chain(scope)
         if not self.exact or self.scenario == "repair":
             require_among(wanted, chain, f"acknowledged and not on the chain of {scope}")
@@ -173,8 +137,8 @@ class Case:
 
     def _require_promised(self) -> None:
         """What a ``full`` save made durable is there, whatever the pointer says, and linked."""
-        for scope in self.ledger.heads:
-            wanted = [note for note in self.ledger.promised(scope) if note != self._taken]
+        for scope in self.acknowledged.heads:
+            wanted = [note for note in self.acknowledged.durable(scope) if note != self._taken]
             if self.scenario == "repair":
                 for note in wanted:
                     oracle.snapshot_of(self._tree, scope, note.name, note.sha256)
@@ -186,7 +150,7 @@ class Case:
 
     def _require_linked(self, scope: str) -> None:
         """All that was promised is on the chain that the pointer leads to."""
-        wanted = [(note.name, note.sha256) for note in self.ledger.promised(scope) if note != self._taken]
+        wanted = [(note.name, note.sha256) for note in self.acknowledged.durable(scope) if note != self._taken]
         require_among(wanted, self.chain(scope), f"promised and not on the chain of {scope}")
 
     def _require_kept(self, name: str) -> None:
@@ -201,7 +165,7 @@ class Case:
 
     def _heard(self) -> None:
         """From now on the chains as they are there are what is promised: they were seen after a crash."""
-        self.ledger.heads = {
+        self.acknowledged.heads = {
             scope: [Note("head", scope, name, sha, FULL) for name, sha in self.chain(scope)] for scope in self._scopes()
         }
 
@@ -210,7 +174,7 @@ class Case:
     def _verified(self) -> Counter[str]:
         store = Store.open(self.state_dir)
         lenient = self.lenient or self._half_repaired()
-        report = verify(store) if lenient else require_only_residue(store, mended=self.scenario == "repair")
+        report = verify(store) if lenient else require_only_residue(store, repaired=self.scenario == "repair")
         found = Counter(finding.code for finding in report.findings if finding.severity == "residue")
         damage = Counter(f"damage {finding.code}" for finding in report.findings if finding.severity == "damage")
         return found + damage
@@ -241,24 +205,3 @@ def called(state_dir: Path, words: list[str]) -> tuple[int, Any]:
     with contextlib.redirect_stdout(io.TextIOWrapper(said)), contextlib.redirect_stderr(io.TextIOWrapper(told)):
         code = run([*words, "--state-dir", str(state_dir), "--format", "json"])
         return code, json.loads(said.getvalue())
-
-
-def require_among(links: list[tuple[str, str]], chain: list[tuple[str, str]], what: str) -> None:
-    """All of ``links`` are on the chain, in that order; of one without a name only the sha counts. Raises
-    ``ViolationError``."""
-    steps = iter(chain)
-    missing = [(name, sha) for name, sha in links if not any(sha == its and name in ("", own) for own, its in steps)]
-    require(not missing, f"{what}: {missing}")
-
-
-def tree_of(state_dir: Path) -> dict[str, tuple[int, int, str]]:
-    """Mode, size and digest of all that lies in the state dir, by its path."""
-    tree = oracle.tree_of(state_dir)
-    modes = {path: (state_dir / path).lstat().st_mode for path in tree}
-    return {path: (modes[path], len(data), oracle.sha256(data)) for path, data in tree.items()}
-
-
-def require_private(state_dir: Path) -> None:
-    """There is nothing but files and directories, and nothing is open to others. Raises ``ViolationError``."""
-    strange = oracle.strange_in(state_dir)
-    require(not strange, "; ".join(strange))

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from stress.invariants import ViolationError
+from stress.oracle import ViolationError
 from stress.power import model_campaign
 from stress.power.disk import Said
 from stress.power.model_campaign import Budget

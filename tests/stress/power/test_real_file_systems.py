@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from stress.invariants import ViolationError
+from stress.invariants import Acknowledged
+from stress.oracle import ViolationError
 from stress.power import filesystems, images
 from stress.power.crash_writer import Orders
 from stress.power.images import KINDS, NOTHING, Image, Kind, Unavailable, powered, unavailable
 from stress.power.outage import Cut, struck, undisturbed
-from stress.power.recovery import Case, Ledger
+from stress.power.recovery import Case
 
 CRASHES = 3
 EXT4, XFS = Kind("ext4", "data=ordered"), Kind("xfs")
@@ -65,36 +66,36 @@ def test_what_was_acknowledged_survives_the_power_of_a_real_file_system(kind: Ki
 
 
 def test_files_that_are_not_synced_are_missed_after_the_power_was_cut(image: Image, tmp_path: Path) -> None:
-    ledger = Ledger()
+    acknowledged = Acknowledged()
     state_dir = image.path / "store"
     orders = Orders("first save", str(state_dir), str(image.switch), mutant="no file sync")
-    crash = struck(image, [orders], ledger, Cut("acknowledgement", 0.0, NOTHING, after=99))
+    crash = struck(image, [orders], acknowledged, Cut("acknowledgement", 0.0, NOTHING, after=99))
     assert crash.heard == 1
     image.replay()
     with pytest.raises(ViolationError, match=r"not what|is missing|has the digest|is gone"):
-        Case(state_dir, ledger, "first save").judge()
+        Case(state_dir, acknowledged, "first save").judge()
 
 
 def test_names_that_are_not_synced_are_missed_after_the_power_was_cut(image: Image) -> None:
-    ledger = Ledger()
+    acknowledged = Acknowledged()
     state_dir = image.path / "store"
     orders = Orders("saves", str(state_dir), str(image.switch), mutant="no directory sync")
-    crash = struck(image, [orders], ledger, Cut("acknowledgement", 0.0, NOTHING, after=99))
+    crash = struck(image, [orders], acknowledged, Cut("acknowledgement", 0.0, NOTHING, after=99))
     assert crash.heard == 5
     image.replay()
     with pytest.raises(ViolationError, match=r"acknowledged were"):
-        Case(state_dir, ledger, "saves").judge()
+        Case(state_dir, acknowledged, "saves").judge()
 
 
 def test_the_same_story_without_a_broken_commit_is_whole_after_the_power_was_cut(image: Image) -> None:
-    ledger = Ledger()
+    acknowledged = Acknowledged()
     state_dir = image.path / "store"
     orders = Orders("saves", str(state_dir), str(image.switch))
-    assert struck(image, [orders], ledger, Cut("acknowledgement", 0.0, NOTHING, after=99)).heard == 5
+    assert struck(image, [orders], acknowledged, Cut("acknowledgement", 0.0, NOTHING, after=99)).heard == 5
     image.replay()
-    case = Case(state_dir, ledger, "saves")
+    case = Case(state_dir, acknowledged, "saves")
     assert +case.judge() == Counter()
-    assert len(case.chain(next(iter(ledger.heads)))) == 5
+    assert len(case.chain(next(iter(acknowledged.heads)))) == 5
 
 
 @pytest.mark.parametrize("kind", [EXT4, XFS], ids=lambda kind: kind.name)
@@ -107,12 +108,12 @@ def test_a_save_whose_directory_was_not_synced_is_not_acknowledged_by_a_file_sys
         last = undisturbed(plain).calls
         # The syncs of the directory after the snapshot has its name, and after the pointer has moved.
         for at in (last - 5, last - 1):
-            ledger = Ledger()
+            acknowledged = Acknowledged()
             orders = Orders("first save", str(image.path / f"store {at}"), str(image.switch), at=at)
-            crash = struck(image, [orders], ledger, Cut("call", 0.0, NOTHING, at=at))
+            crash = struck(image, [orders], acknowledged, Cut("call", 0.0, NOTHING, at=at))
             assert crash.heard == 0, f"call {at} of {last}"
             image.replay()
-            case = Case(image.path / f"store {at}", ledger, "first save")
+            case = Case(image.path / f"store {at}", acknowledged, "first save")
             assert "unheard" not in +case.judge()
 
 

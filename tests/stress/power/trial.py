@@ -12,8 +12,7 @@ from random import Random
 from unittest import mock
 
 import msgspec
-from stress.invariants import ViolationError
-from stress.oracle import sha256
+from stress.oracle import ViolationError, sha256
 from stress.power.disk import Image, ModelFs, Said, Step
 from stress.power.judge import STATE_DIR, Before, Judge, Promises, chain_of, effects_told, survivors_of
 from stress.power.losses import Crash, Losses, fingerprint, points

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stress.invariants import require, runs_of
+from stress.oracle import require
 from stress.processes.sample_workflow import Ended, SampleWorkflow
+from stress.runs import runs_of
 
 from stateline import Store
 from stateline.store.store import Snapshot

@@ -17,8 +17,8 @@ from random import Random
 from typing import Any
 
 import msgspec
-from stress import invariants as chains
-from stress.invariants import require
+from stress import runs as chains
+from stress.oracle import require
 from stress.processes import conversation_call
 from stress.processes.kills import Reference, Say, Tally, Trial, disturb
 from stress.processes.sample_workflow import Ended, Note, SampleWorkflow

@@ -18,8 +18,8 @@ from random import Random
 from typing import Any
 
 import msgspec
-from stress import invariants as chains
-from stress.invariants import require
+from stress import runs as chains
+from stress.oracle import require
 from stress.processes.sample_workflow import Ended, SampleWorkflow, children_of
 from stress.processes.task import output_of
 

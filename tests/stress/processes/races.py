@@ -9,8 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from stress import invariants as chains
-from stress.invariants import require
+from stress import runs as chains
+from stress.oracle import require
 from stress.processes import conversations
 from stress.processes.kills import Reference, Say, reference
 from stress.processes.sample_workflow import TASKS, Ended, SampleWorkflow

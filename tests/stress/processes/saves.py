@@ -10,8 +10,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from stress.invariants import require
-from stress.ledger import Chain, said_by
+from stress.invariants import lines_of
+from stress.oracle import Chain, require
 from stress.processes.fork_server import ForkServer
 
 from stateline import Store
@@ -89,7 +89,7 @@ class Writer:
 
     def acknowledged(self) -> list[tuple[int, str]]:
         """(number, sha) of each save that was acknowledged."""
-        return [(int(number), sha) for number, sha in said_by(self._said)]
+        return [(int(number), sha) for number, sha in lines_of(self._said)]
 
     def next(self) -> int:
         """The number of the first save that is not acknowledged."""
@@ -211,7 +211,7 @@ def _rounds(server: ForkServer, root: Path, reader: int) -> int:
         require(time.monotonic() < deadline, f"the reader {reader} does not end")
         time.sleep(_POLL)
     require(code == 0, f"a reader ended with {code}")
-    rounds = len(said_by(root / f"said {reader}"))
+    rounds = len(lines_of(root / f"said {reader}"))
     require(rounds > 0, "a reader read nothing")
     return rounds
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stress.invariants import ViolationError
+from stress.oracle import ViolationError
 from stress.processes import conversations
 from stress.processes.kills import Tally
 

@@ -10,8 +10,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stress.invariants import require
-from stress.ledger import Chain, said_by
+from stress.invariants import lines_of
+from stress.oracle import Chain, require
 from stress.processes.fork_server import ForkServer
 
 from stateline import Store
@@ -111,7 +111,7 @@ def _watched(server: ForkServer, watch: Watch, said: list[Path], *, until: float
         now_size = sum(file.stat().st_size for file in said if file.exists())
         size, changed = now_size, changed if now_size == size else now
         require(now - changed <= _STALL, f"nobody tried anything for {_STALL:g} s")
-        lines = sum(len(said_by(file)) for file in said)
+        lines = sum(len(lines_of(file)) for file in said)
         if lines // 500 > told // 500:
             say(f"{lines} attempts")
         told = lines
@@ -120,7 +120,7 @@ def _watched(server: ForkServer, watch: Watch, said: list[Path], *, until: float
 
 def _judge(state_dir: Path, said: list[Path]) -> dict[str, Any]:
     """Whatever was acknowledged is on disk; what is not on the chain is named as what it is."""
-    lines = [line for file in said for line in said_by(file)]
+    lines = [line for file in said for line in lines_of(file)]
     refused = Counter(why for what, why in lines if what == "refused")
     told = {sha for what, sha in lines if what != "refused"}
     chain = Chain.read(state_dir, KEY)
