@@ -22,7 +22,6 @@ from random import Random
 from typing import Any
 
 import msgspec
-from stress.oracle import Contents, require
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -30,6 +29,7 @@ if __name__ == "__main__":
 from stress.faults import killing
 from stress.faults.killing import CHANGING, EFFECTS, Child, Death, Ended, Later, Point
 from stress.invariants import Expectation, save_next
+from stress.oracle import Contents, require
 from stress.scenarios import SHARED, Scenario
 
 from stateline.errors import StatelineError

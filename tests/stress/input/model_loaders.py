@@ -11,7 +11,7 @@ import msgspec
 from stress.oracle import require
 
 from stateline.bundle import canonical
-from stateline.contexts import by_model as prestage
+from stateline.contexts import by_model, model_requests
 from stateline.contexts.context import LIMIT, ContextRequest
 from stateline.errors import (
     InvalidAnswerError,
@@ -113,7 +113,7 @@ def proposed(data: bytes) -> None:
     text = data.decode("utf-8", "surrogateescape")
     for request, take in _pre_stage():
         try:
-            context = take(prestage.proposal(request, Reply(content=text)))
+            context = take(by_model.proposal(request, Reply(content=text)))
         except RequestError:
             continue
         require(len(canonical.encode(context)) <= LIMIT, "a context over the bound")
@@ -123,12 +123,12 @@ def proposed(data: bytes) -> None:
 
 def _pre_stage() -> list[tuple[Request, Callable[[Any], dict[str, Any]]]]:
     """The two calls of the pre-stage, and what is made of their replies."""
-    request = prestage.derivation(_WISHES)
-    plain = prestage.derive(_WISHES, prestage.proposal(request, Reply(content=_PROPOSALS[0].decode())))
+    request = model_requests.derivation(_WISHES)
+    plain = by_model.derive(_WISHES, by_model.proposal(request, Reply(content=_PROPOSALS[0].decode())))
     refining = msgspec.structs.replace(_WISHES, refine="Tighten temperature to 0.2")
     return [
-        (request, lambda draft: prestage.derive(_WISHES, draft)),
-        (prestage.refinement(plain, refining), lambda draft: prestage.refine(plain, refining, draft)),
+        (request, lambda draft: by_model.derive(_WISHES, draft)),
+        (model_requests.refinement(plain, refining), lambda draft: by_model.refine(plain, refining, draft)),
     ]
 
 

@@ -14,8 +14,9 @@ from stress.oracle import require
 from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import Envelope
 from stateline.bundle.terminal import HARMFUL
-from stateline.contexts import prepare
 from stateline.contexts.context import ContextRequest
+from stateline.contexts.plan import ContextOptions
+from stateline.contexts.prepare import prepare
 from stateline.engine import evaluate as evaluating
 from stateline.engine import event_codec
 from stateline.engine.event_codec import Cost
@@ -306,7 +307,7 @@ def context_state(data: bytes) -> None:
     store.scope("context:c").save(state, kind="context", event={"type": "derive"}, masked=True)
     for context_request in (ContextRequest(), ContextRequest(refine="More.", settings={"a": 1}, model="m", system="s")):
         try:
-            prepare.prepare(store, prepare.ContextOptions(name="c", context_request=context_request))
+            prepare(store, ContextOptions(name="c", context_request=context_request))
         except StatelineError as error:
             require(error.exit_code in (1, 5), f"exit code {error.exit_code}")
 
@@ -316,7 +317,7 @@ def _context_seeds() -> list[bytes]:
     context_request = ContextRequest(
         model="m", base_url="https://x", system="Be kind.", developer=["a"], settings={"k": 1}, refine="b"
     )
-    prepare.prepare(store, prepare.ContextOptions(name="c", context_request=context_request))
+    prepare(store, ContextOptions(name="c", context_request=context_request))
     return [canonical.encode(store.resolve(store.scope("context:c").load().state))]
 
 

@@ -168,7 +168,7 @@ def test_the_campaign_finds_what_is_planted_and_keeps_the_input(tmp_path: Path, 
     assert head in text
     loaders.write_text(text.replace(head, f"{head}    {body}\n"))
     program = (
-        "import sys, time, pathlib; sys.path.insert(0, sys.argv[1]); from stress.invariants import ViolationError\n"
+        "import sys, time, pathlib; sys.path.insert(0, sys.argv[1]); from stress.oracle import ViolationError\n"
         "from stress.input import fuzzing\n"
         "try: fuzzing.campaign(pathlib.Path(sys.argv[2]), '1', seconds=5, until=time.monotonic() + 60, say=print,\n"
         "    only=['pointers'], by='loop')\n"
