@@ -21,7 +21,7 @@ from typing import Any
 from stateline import Store
 from stateline.engine.dependencies import Dependencies
 from stateline.engine.record import Run
-from stateline.model.protocol import Reply, Request, Told, ToolCall
+from stateline.model.protocol import ModelRequest, Reply, TextListener, ToolCall
 from stateline.process.signals import Interrupted
 from stateline.service.execute import Call, Options, execute, resume
 
@@ -35,7 +35,7 @@ class Model:
         self.script = script
         self.lines = json.loads(script.read_text())
 
-    def reply(self, request: Request, told: Told | None = None) -> Reply:
+    def reply(self, request: ModelRequest, on_text: TextListener | None = None) -> Reply:
         with (self.script.parent / "asked").open("a") as asked:
             asked.write(f"{request.key}\n")
         with (self.script.parent / "told").open("a") as told_by_tools:

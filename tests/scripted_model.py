@@ -9,9 +9,9 @@ from typing import Any
 
 from stateline.engine.dependencies import Dependencies
 from stateline.engine.record import Run
-from stateline.model.protocol import ModelFailed, Reply, Request, Told, ToolCall, Usage
+from stateline.model.protocol import ModelCallError, ModelRequest, Reply, TextListener, ToolCall, Usage
 
-Line = Reply | ModelFailed | Callable[[Request], Reply]
+Line = Reply | ModelCallError | Callable[[ModelRequest], Reply]
 
 
 def says(content: str, usage: tuple[int, int] | None = None) -> Reply:
@@ -31,17 +31,17 @@ class Scripted:
 
     def __init__(self, *lines: Line) -> None:
         self.lines = list(lines)
-        self.requests: list[Request] = []
+        self.requests: list[ModelRequest] = []
 
-    def reply(self, request: Request, told: Told | None = None) -> Reply:
+    def reply(self, request: ModelRequest, on_text: TextListener | None = None) -> Reply:
         self.requests.append(request)
         line = self.lines.pop(0)
         if callable(line):
             line = line(request)
-        if isinstance(line, ModelFailed):
+        if isinstance(line, ModelCallError):
             raise line
-        if told is not None:
-            told(line.content)
+        if on_text is not None:
+            on_text(line.content)
         return line
 
     def dependencies(self, run: Run) -> Dependencies:

@@ -114,7 +114,7 @@ def test_a_call_whose_answer_was_cut_is_made_again_as_far_as_the_bound_allows(
         document = cli.json("execute", path, "--id", "r", *model, "--base-url", server.url, exits=1)
         assert server.count == made
     assert document["reason"] == ("limit" if allowed < 3 else "reply")
-    assert "before the reply was whole" in document["error"]["message"]
+    assert "before the reply was complete" in document["error"]["message"]
     assert events(cli, "r")[-1]["meters"]["llm_calls"] == made
 
 
@@ -178,7 +178,7 @@ def test_a_bound_of_time_ends_a_call_and_the_run_by_its_name(cli: Any, model: li
     with ModelServer(otherwise=Say("never", until=threading.Event())) as server:
         document = cli.json("execute", path, "--id", "r", *model, "--base-url", server.url, exits=1)
         assert (document["reason"], document["error"]["bound"], server.count) == ("limit", "timeout", 1)
-    assert "gave no whole reply" in document["error"]["message"]
+    assert "gave no complete reply" in document["error"]["message"]
 
 
 # -- recorded, and played back -----------------------------------------------------------------------------------------

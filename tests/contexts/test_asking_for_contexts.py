@@ -13,14 +13,14 @@ from stateline.contexts.context import ContextRequest
 from stateline.contexts.literal import derive as literal
 from stateline.contexts.model_requests import derivation, refinement
 from stateline.errors import RequestError
-from stateline.model.protocol import ModelFailed, Reply, Request
+from stateline.model.protocol import ModelCallError, ModelRequest, Reply
 from stateline.model.recordings.recording import Recorder
 
 DERIVE = derivation(ContextRequest(model="m"))
 REFINE = refinement(literal(ContextRequest()), ContextRequest(model="m", refine="R"))
 
 
-def refused(request: Request, failed: ModelFailed) -> RequestError:
+def refused(request: ModelRequest, failed: ModelCallError) -> RequestError:
     with pytest.raises(RequestError) as caught:
         call(Scripted([failed]), request, lambda reply: "")
     return caught.value
@@ -33,17 +33,17 @@ def refused(request: Request, failed: ModelFailed) -> RequestError:
         (REFINE, "to refine the context failed (model): it is down; the context was not refined"),
     ],
 )
-def test_a_call_that_failed_says_what_was_left_as_it_was(request_: Request, words: str) -> None:
-    assert refused(request_, ModelFailed("model", "it is down")).message == f"the call of the model {words}"
+def test_a_call_that_failed_says_what_was_left_as_it_was(request_: ModelRequest, words: str) -> None:
+    assert refused(request_, ModelCallError("model", "it is down")).message == f"the call of the model {words}"
 
 
 def test_the_hint_of_a_failed_call_is_kept_and_never_missing() -> None:
-    assert refused(DERIVE, ModelFailed("model", "it is down", "see the firewall")).hint == "see the firewall"
-    assert refused(DERIVE, ModelFailed("model", "it is down")).hint == "repeat the call"
+    assert refused(DERIVE, ModelCallError("model", "it is down", "see the firewall")).hint == "see the firewall"
+    assert refused(DERIVE, ModelCallError("model", "it is down")).hint == "repeat the call"
 
 
 def test_where_a_model_cannot_reply_as_it_is_asked_there_is_a_way_without_one() -> None:
-    hint = refused(DERIVE, ModelFailed("reply", "half", "raise max_tokens")).hint
+    hint = refused(DERIVE, ModelCallError("reply", "half", "raise max_tokens")).hint
     assert "--system TEXT" in hint
     assert "without a model" in hint
 

@@ -17,7 +17,7 @@ from stateline.contexts.literal import refine as literal_refine
 from stateline.contexts.model_requests import SETTINGS, TASK_LIMIT, derivation, refinement, reply_schema
 from stateline.errors import RequestError
 from stateline.machine.expressions.json_schema import problems, violations
-from stateline.model.protocol import Reply, Request, ToolCall, ToolSpec
+from stateline.model.protocol import ModelRequest, Reply, ToolCall, ToolSpec
 
 SEARCH = ToolSpec("search", "Finds files.", {"type": "object", "properties": {"token": {"type": "string"}}})
 WISHES = ContextRequest(
@@ -31,11 +31,11 @@ def reply(system: Any = "Be brief.", developer: Any = (), settings: Any = None, 
     return Reply(content=json.dumps({"prompts": prompts, "settings": settings or {}, **more}))
 
 
-def texts(request: Request, *roles: str) -> str:
+def texts(request: ModelRequest, *roles: str) -> str:
     return "\n".join(message["content"] for message in request.messages if message["role"] in roles)
 
 
-def given_to(request: Request, index: int) -> Any:
+def given_to(request: ModelRequest, index: int) -> Any:
     return json.loads(request.messages[index]["content"])
 
 

@@ -22,7 +22,7 @@ from stateline.engine.dependencies import Dependencies
 from stateline.engine.record import Run
 from stateline.errors import ConflictError, DurabilityUnknownError, PlaybackMissError, StorageError, UnsafePathError
 from stateline.machine.decider.run import Replied
-from stateline.model.protocol import ModelFailed, Reply, Request
+from stateline.model.protocol import ModelCallError, ModelRequest, Reply
 from stateline.process.signals import Interrupted
 from stateline.redaction.redactor import Redactor
 from stateline.service.execute import Call, Options, execute, resume
@@ -259,10 +259,10 @@ def test_a_secret_spelled_like_a_field_takes_no_run_apart(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("stage", "lines", "kinds", "asked"),
     [
-        ({}, [ModelFailed("model", "no")], ["model"], 1),
+        ({}, [ModelCallError("model", "no")], ["model"], 1),
         (
             {"retry": {"max_attempts": 3}},
-            [ModelFailed("model", "no"), ModelFailed("timeout", "slow"), says("ok")],
+            [ModelCallError("model", "no"), ModelCallError("timeout", "slow"), says("ok")],
             [],
             3,
         ),
@@ -289,7 +289,7 @@ def test_a_reply_that_is_none_is_a_failure_and_tried_again_as_the_stage_says(
 
 
 def test_a_call_that_was_never_sent_is_not_counted(store: Store, tmp_path: Path) -> None:
-    model = Scripted(ModelFailed("model", "no key", sent=False))
+    model = Scripted(ModelCallError("model", "no key", sent=False))
     play(store, machine(tmp_path, agent()), model)
     assert chain(store)[-1].event["meters"]["llm_calls"] == 0
 
@@ -298,7 +298,7 @@ def test_a_call_that_was_never_sent_is_not_counted(store: Store, tmp_path: Path)
 def test_a_call_that_was_stopped_before_it_was_sent_leaves_no_doubt(
     store: Store, tmp_path: Path, error: Exception
 ) -> None:
-    def stopped(request: Request) -> Reply:
+    def stopped(request: ModelRequest) -> Reply:
         raise error
 
     path = machine(tmp_path, agent(more={"repeatable": False, "retry": {"max_attempts": 2}}))
@@ -317,7 +317,7 @@ def test_a_call_that_was_stopped_before_it_was_sent_leaves_no_doubt(
 
 
 def test_a_repeatable_call_that_was_stopped_before_it_was_sent_saves_nothing(store: Store, tmp_path: Path) -> None:
-    def stopped(request: Request) -> Reply:
+    def stopped(request: ModelRequest) -> Reply:
         raise PlaybackMissError("no recording")
 
     with pytest.raises(PlaybackMissError):
@@ -331,7 +331,7 @@ def test_that_nothing_was_sent_is_said_with_what_keeps_it_from_being_saved(store
     def full(name: str, data: bytes) -> None:
         raise StorageError("the disk is full", hint="make room")
 
-    def stopped(request: Request) -> Reply:
+    def stopped(request: ModelRequest) -> Reply:
         store.backend.put = full  # type: ignore[method-assign]
         raise PlaybackMissError("no recording")
 
@@ -344,7 +344,7 @@ def test_that_nothing_was_sent_is_said_with_what_keeps_it_from_being_saved(store
 
 
 def test_a_failed_stage_is_asked_again_with_the_same_key_once_an_operator_says_so(store: Store, tmp_path: Path) -> None:
-    model = Scripted(ModelFailed("model", "no"), says("yes"))
+    model = Scripted(ModelCallError("model", "no"), says("yes"))
     play(store, machine(tmp_path, agent()), model)
     done = resume(store, RUN, Call(dependencies=model.dependencies), retry=True)
     assert (done.status, done.output) == ("complete", "yes")
@@ -405,7 +405,7 @@ def test_a_text_is_heard_while_it_arrives(store: Store, tmp_path: Path) -> None:
 
 def test_what_the_means_say_of_exchanges_is_in_the_event_of_each_reply(store: Store, tmp_path: Path) -> None:
     write_tools(tmp_path, a=shell("echo 1"))
-    model = Scripted(calls(("a", {})), ModelFailed("model", "no"), says("done"))
+    model = Scripted(calls(("a", {})), ModelCallError("model", "no"), says("done"))
     path = machine(tmp_path, agent(tools=["a"], more={"retry": {"max_attempts": 2}}), tools="tools.json")
     dependencies = replace(model.dependencies(None), exchanges=lambda: {"used": len(model.requests)})  # type: ignore[arg-type]
     call = Call(dependencies=lambda run: dependencies, exchanges=lambda: {"used": 0})
@@ -421,7 +421,7 @@ def test_what_the_means_say_of_exchanges_is_in_the_event_of_each_reply(store: St
 
 
 def test_an_error_of_the_model_itself_changes_nothing(store: Store, tmp_path: Path) -> None:
-    def broken(request: Request) -> Reply:
+    def broken(request: ModelRequest) -> Reply:
         raise RuntimeError("a bug")
 
     path = machine(tmp_path, agent())

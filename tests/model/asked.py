@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from model_server import ModelServer
 
-from stateline.model.protocol import Model, ModelFailed, Reply, Request, ToolSpec
+from stateline.model.protocol import Model, ModelCallError, ModelRequest, Reply, ToolSpec
 
 Opened = Callable[[str, ModelServer], Model]
 
@@ -16,13 +16,13 @@ SEARCH = ToolSpec("search", "Searches.", {"type": "object", "properties": {"q": 
 QUICK = {"retry-after-ms": "5"}
 
 
-def asked(**changes: Any) -> Request:
+def asked(**changes: Any) -> ModelRequest:
     """A small request."""
     given: dict[str, Any] = {"model": "provider/name", "messages": [{"role": "user", "content": "Hi"}]}
-    return Request(**{**given, **changes})
+    return ModelRequest(**{**given, **changes})
 
 
-def ask(model: Model, request: Request, streamed: bool) -> Reply:
+def ask(model: Model, request: ModelRequest, streamed: bool) -> Reply:
     """The reply; its text must be what was told, if anybody heard it."""
     heard: list[str] = []
     reply = model.reply(request, heard.append if streamed else None)
@@ -31,8 +31,8 @@ def ask(model: Model, request: Request, streamed: bool) -> Reply:
     return reply
 
 
-def refusal(model: Model, request: Request, streamed: bool) -> ModelFailed:
+def refusal(model: Model, request: ModelRequest, streamed: bool) -> ModelCallError:
     """How the call failed."""
-    with pytest.raises(ModelFailed) as raised:
+    with pytest.raises(ModelCallError) as raised:
         ask(model, request, streamed)
     return raised.value

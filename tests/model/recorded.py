@@ -7,22 +7,22 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from stateline.model.protocol import Reply, Request, Told
+from stateline.model.protocol import ModelRequest, Reply, TextListener
 from stateline.model.recordings.exchange import digest_of, file_name
 
 
-def ask(text: str, **more: Any) -> Request:
+def ask(text: str, **more: Any) -> ModelRequest:
     """A request with one message."""
-    return Request(**{"model": "test/one", "messages": [{"role": "user", "content": text}], **more})
+    return ModelRequest(**{"model": "test/one", "messages": [{"role": "user", "content": text}], **more})
 
 
-def talk(turns: int, **more: Any) -> list[Request]:
+def talk(turns: int, **more: Any) -> list[ModelRequest]:
     """The requests of a conversation: each holds all that was said before."""
     messages: list[dict[str, Any]] = []
     found = []
     for turn in range(1, turns + 1):
         messages.append({"role": "user", "content": f"question {turn}"})
-        found.append(Request(model="test/one", messages=list(messages), **more))
+        found.append(ModelRequest(model="test/one", messages=list(messages), **more))
         messages.append({"role": "assistant", "content": f"answer {turn}"})
     return found
 
@@ -32,31 +32,31 @@ class Scripted:
 
     def __init__(self, answers: Iterable[Reply | BaseException]) -> None:
         self.answers = list(answers)
-        self.asked: list[Request] = []
+        self.asked: list[ModelRequest] = []
 
-    def reply(self, request: Request, told: Told | None = None) -> Reply:
+    def reply(self, request: ModelRequest, on_text: TextListener | None = None) -> Reply:
         answer = self.answers[len(self.asked)]
         self.asked.append(request)
         if isinstance(answer, BaseException):
             raise answer
-        if told is not None:
-            told(answer.content)
+        if on_text is not None:
+            on_text(answer.content)
         return answer
 
 
 class ModelRecord:
     """A model whose reply follows from the request."""
 
-    def __init__(self, answer: Callable[[Request], str] = lambda request: f"to {request.messages[-1]['content']}"):
+    def __init__(self, answer: Callable[[ModelRequest], str] = lambda request: f"to {request.messages[-1]['content']}"):
         self.answer = answer
         self.calls = 0
 
-    def reply(self, request: Request, told: Told | None = None) -> Reply:
+    def reply(self, request: ModelRequest, on_text: TextListener | None = None) -> Reply:
         self.calls += 1
         return Reply(content=self.answer(request))
 
 
-def put(directory: Path, number: int, request: Request, content: str = "", **changed: Any) -> Path:
+def put(directory: Path, number: int, request: ModelRequest, content: str = "", **changed: Any) -> Path:
     """A file as a person might write it: compact, keys in no order."""
     document = {
         "reply": {"content": content or f"reply {number}"},

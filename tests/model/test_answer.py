@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stateline.errors import InvalidAnswerError
 from stateline.model.answer import parse_reply
 from stateline.model.protocol import Reply, ToolCall, ToolSpec
-from stateline.model.reply_validation import MOST_CALLS
+from stateline.model.reply_validation import MAX_CALLS
 
 SEARCH = ToolSpec("search", "Searches.", {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]})
 NOW = ToolSpec("now", "The time.", {"type": "object"})
@@ -217,7 +217,7 @@ def test_arguments_that_nest_deeper_than_a_run_can_keep_are_refused() -> None:
 def test_an_answer_calls_as_many_tools_at_once_as_a_model_may_and_no_more() -> None:
     one = {**USE, "id": None}
     for answer in ({"tools": [CALL] * MOST}, message(*[one] * MOST)):
-        assert len(parse_reply(answer, TOOLS, ID).tool_calls) == MOST_CALLS == MOST
+        assert len(parse_reply(answer, TOOLS, ID).tool_calls) == MAX_CALLS == MOST
     for answer in ({"tools": [CALL] * (MOST + 1)}, message(*[one] * (MOST + 1))):
         with pytest.raises(InvalidAnswerError, match="calls more than 1000 tools at once; nothing was lost") as caught:
             parse_reply(answer, TOOLS, ID)

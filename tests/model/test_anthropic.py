@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from model_server import ModelServer, Say
 
-from stateline.model.protocol import Model, ModelFailed, Request, ToolSpec, Usage
+from stateline.model.protocol import Model, ModelCallError, ModelRequest, ToolSpec, Usage
 from stateline.model.providers.selection import Choice, open_model
 
 Opened = Callable[[str, ModelServer], Model]
@@ -19,9 +19,9 @@ OPEN = {"type": "object", "properties": {"n": {"type": "integer"}}}
 CLOSED = {**OPEN, "additionalProperties": False}
 
 
-def asked(*messages: Any, **changes: Any) -> Request:
+def asked(*messages: Any, **changes: Any) -> ModelRequest:
     """A request of these messages."""
-    return Request(model="model-1", messages=list(messages) or [HI], **changes)
+    return ModelRequest(model="model-1", messages=list(messages) or [HI], **changes)
 
 
 def test_a_conversation_is_sent_with_all_results_of_one_reply_together(opened: Opened) -> None:
@@ -118,7 +118,7 @@ def test_thoughts_are_passed_over_and_other_parts_are_refused(opened: Opened) ->
     with ModelServer(said(thought, text), said(text, {"type": "server_tool_use"})) as server:
         model = opened("anthropic", server)
         assert model.reply(asked()).content == "Hello"
-        with pytest.raises(ModelFailed, match="a part of a kind that is not known"):
+        with pytest.raises(ModelCallError, match="a part of an unknown type"):
             model.reply(asked())
 
 
@@ -131,7 +131,7 @@ def test_thinking_whose_blocks_would_be_demanded_back_is_refused_with_tools_befo
     tools = [ToolSpec("f", "Does it.", OPEN)]
     with ModelServer(otherwise=Say("Hello.")) as server:
         model = opened("anthropic", server)
-        with pytest.raises(ModelFailed, match="does not go together with tools") as raised:
+        with pytest.raises(ModelCallError, match="cannot be used with tools") as raised:
             model.reply(asked(tools=tools, settings=settings), (lambda text: None) if streamed else None)
         assert (server.count, raised.value.sent) == (0, False)
         assert "adaptive" in raised.value.hint
@@ -175,7 +175,7 @@ def test_what_went_through_the_provider_s_cache_counts_as_input(opened: Opened) 
 def test_a_stream_without_its_last_event_is_no_reply(opened: Opened) -> None:
     # Ten events: the ninth says why it ended, the tenth that it did.
     said = Say("Half a reply, and some", cut=9, silent=True)
-    with ModelServer(said) as server, pytest.raises(ModelFailed, match="without saying why"):
+    with ModelServer(said) as server, pytest.raises(ModelCallError, match="without a reason"):
         opened("anthropic", server).reply(asked(), lambda text: None)
 
 
@@ -232,7 +232,7 @@ def test_the_blocks_of_a_stream_are_told_apart_by_their_index(opened: Opened) ->
     ],
 )
 def test_a_piece_of_no_block_that_was_begun_makes_no_reply(opened: Opened, pieces: list[dict[str, Any]]) -> None:
-    with ModelServer(events(*pieces)) as server, pytest.raises(ModelFailed) as raised:
+    with ModelServer(events(*pieces)) as server, pytest.raises(ModelCallError) as raised:
         opened("anthropic", server).reply(asked(), lambda text: None)
     assert raised.value.kind == "reply"
 

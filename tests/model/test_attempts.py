@@ -107,7 +107,7 @@ def test_a_timeout_bounds_the_call_and_not_each_attempt(opened: Opened, provider
         failure = refusal(opened(provider, server), asked(timeout=0.2), streamed)
         assert server.count == 1
     assert (failure.kind, failure.sent) == ("timeout", True)
-    assert failure.message == f"{provider} gave no whole reply within 0.2 s"
+    assert failure.message == f"{provider} gave no complete reply within 0.2 s"
 
 
 def test_a_call_whose_time_is_over_does_not_wait_for_another_attempt(
@@ -128,7 +128,7 @@ def test_an_attempt_has_the_time_that_the_ones_before_have_left(opened: Opened, 
         failure = refusal(opened(provider, server), asked(timeout=0.5), streamed)
         assert server.count == 2
     assert (failure.kind, failure.sent) == ("timeout", True)
-    assert failure.message == f"{provider} gave no whole reply within 0.5 s (tried 2 times)"
+    assert failure.message == f"{provider} gave no complete reply within 0.5 s (tried 2 times)"
 
 
 def test_no_attempt_starts_after_the_time_of_the_call(
@@ -222,8 +222,8 @@ def test_a_call_that_was_paid_once_stays_paid_when_the_server_goes_away(provider
 def test_what_a_run_has_left_shortens_the_longest_silence_and_never_lengthens_it(
     own: float, left: float, silence: float
 ) -> None:
-    limits = http.Wire("openai", asked(timeout=own, left=left), str).limits()
-    assert (limits.read, limits.connect) == (silence, min(silence, http.CONNECT))
+    limits = http.Attempts(asked(timeout=own, left=left)).timeouts()
+    assert (limits.read, limits.connect) == (silence, min(silence, http.CONNECT_TIMEOUT))
 
 
 @pytest.mark.parametrize(("own", "left", "bound"), [(0.0, 0.3, "timeout"), (30.0, 0.3, "timeout"), (0.3, 30.0, "")])
@@ -237,5 +237,5 @@ def test_a_call_that_is_too_late_says_whose_time_was_over(
     assert (failure.kind, failure.bound, failure.message) == (
         "timeout",
         bound,
-        f"{provider} gave no whole reply {within}",
+        f"{provider} gave no complete reply {within}",
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from model_server import CHAT, MESSAGES, ModelServer, Say, written
 
-from stateline.model.protocol import Model, ModelFailed, Reply, Request, ToolSpec
+from stateline.model.protocol import Model, ModelCallError, ModelRequest, Reply, ToolSpec
 
 Opened = Callable[[str, ModelServer], Model]
 
@@ -30,10 +30,10 @@ def came(opened: Opened, provider: str, said: list[Say], streamed: bool) -> list
         model = opened(provider, server)
         for _ in said:
             heard: list[str] = []
-            request = Request(model="m", messages=[{"role": "user", "content": "Hi"}], tools=[SEARCH])
+            request = ModelRequest(model="m", messages=[{"role": "user", "content": "Hi"}], tools=[SEARCH])
             try:
                 outcomes.append(model.reply(request, heard.append if streamed else None))
-            except ModelFailed as failed:
+            except ModelCallError as failed:
                 outcomes.append(failed.kind)
             assert TEXT.text.startswith("".join(heard))
         assert server.count == len(said)
@@ -110,9 +110,9 @@ def test_a_stream_that_is_malformed_is_no_reply(opened: Opened, provider: str, f
 
 
 def test_a_body_that_stalls_in_the_middle_ends_with_the_time_of_the_call(opened: Opened, provider: str) -> None:
-    request = Request(model="m", messages=[{"role": "user", "content": "Hi"}], timeout=0.3)
+    request = ModelRequest(model="m", messages=[{"role": "user", "content": "Hi"}], timeout=0.3)
     with ModelServer(Say("Half of it", pause=20)) as server:
-        with pytest.raises(ModelFailed) as raised:
+        with pytest.raises(ModelCallError) as raised:
             opened(provider, server).reply(request)
         assert server.count == 1
     assert (raised.value.kind, raised.value.sent) == ("timeout", True)
@@ -124,12 +124,12 @@ def test_a_body_that_stalls_in_the_middle_ends_with_the_time_of_the_call(opened:
 def test_each_attempt_of_a_call_bears_the_same_key_and_asks_the_same(
     opened: Opened, provider: str, streamed: bool, fault: Any
 ) -> None:
-    request = Request(model="m", messages=[{"role": "user", "content": "Hi"}], key="run:1:0:aa")
+    request = ModelRequest(model="m", messages=[{"role": "user", "content": "Hi"}], key="run:1:0:aa")
     cut = streamed and fault.cut is not None
     with ModelServer(fault, Say("Yes.")) as server:
         model = opened(provider, server)
         if cut:  # words were heard already: the run makes the next attempt, with the same key
-            with pytest.raises(ModelFailed):
+            with pytest.raises(ModelCallError):
                 model.reply(request, lambda text: None)
         assert model.reply(request, (lambda text: None) if streamed else None).content == "Yes."
         (key,) = {headers["idempotency-key"] for headers in server.headers}

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 from model_server import ModelServer, Say
 
-from stateline.model.protocol import Model, ModelFailed, Reply
+from stateline.model.protocol import Model, ModelCallError, Reply
 from stateline.testing.models import ModelContract, Scripted
 
 FAULTS = {
@@ -18,9 +18,9 @@ FAULTS = {
 }
 
 
-def said(one: Reply | ModelFailed) -> list[Say]:
+def said(one: Reply | ModelCallError) -> list[Say]:
     """What a server says for it to come about."""
-    if isinstance(one, ModelFailed):
+    if isinstance(one, ModelCallError):
         return FAULTS[one.kind]
     calls = [(call.name, call.arguments) for call in one.tool_calls]
     usage = None if one.usage is None else (one.usage.input, one.usage.output)
@@ -38,7 +38,7 @@ class Contract(ModelContract):
         """A model of the provider, behind a server of its own."""
         with ExitStack() as stack:
 
-            def make(*script: Reply | ModelFailed) -> Model:
+            def make(*script: Reply | ModelCallError) -> Model:
                 server = stack.enter_context(ModelServer(*(say for one in script for say in said(one))))
                 return opened(self.PROVIDER, server)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stateline.model.protocol import Model, ModelFailed, Reply, Request, ToolSpec
+from stateline.model.protocol import Model, ModelCallError, ModelRequest, Reply, ToolSpec
 from stateline.model.providers.selection import choose, open_model
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def model(llmock: LLMock, provider: str) -> Model:
 def ask(model: Model, streamed: bool, **changes: Any) -> Reply:
     """The reply; its text must be what was told, if anybody heard it."""
     heard: list[str] = []
-    request = Request(**{"model": "model-1", "messages": HI, **changes})
+    request = ModelRequest(**{"model": "model-1", "messages": HI, **changes})
     reply = model.reply(request, heard.append if streamed else None)
     assert not streamed or "".join(heard) == reply.content
     return reply
@@ -104,7 +104,7 @@ def test_llmock_limits_the_rate_and_is_left_alone_for_as_long_as_it_says(
 
 def test_llmock_stays_down(model: Model, llmock: LLMock, streamed: bool) -> None:
     llmock.fail(503, times=None, retry_after=0.01)
-    with pytest.raises(ModelFailed) as raised:
+    with pytest.raises(ModelCallError) as raised:
         ask(model, streamed)
     assert raised.value.kind == "model"
     assert "Service unavailable" in raised.value.message
@@ -113,7 +113,7 @@ def test_llmock_stays_down(model: Model, llmock: LLMock, streamed: bool) -> None
 
 def test_llmock_refuses_a_prompt_that_is_too_long(model: Model, llmock: LLMock, streamed: bool) -> None:
     llmock.context_overflow()
-    with pytest.raises(ModelFailed, match="maximum context length") as raised:
+    with pytest.raises(ModelCallError, match="maximum context length") as raised:
         ask(model, streamed)
     assert (raised.value.kind, raised.value.sent) == ("model", False)
     assert len(llmock.requests) == 1
@@ -121,14 +121,14 @@ def test_llmock_refuses_a_prompt_that_is_too_long(model: Model, llmock: LLMock, 
 
 def test_llmock_stalls_before_it_answers(model: Model, llmock: LLMock, streamed: bool) -> None:
     llmock.delay(1.0, times=None)
-    with pytest.raises(ModelFailed) as raised:
+    with pytest.raises(ModelCallError) as raised:
         ask(model, streamed, timeout=0.2)
     assert (raised.value.kind, raised.value.sent) == ("timeout", True)
 
 
 def test_llmock_stalls_once_and_answers_the_next_call(model: Model, llmock: LLMock, streamed: bool) -> None:
     llmock.delay(1.0).reply("Never read.").reply("In time.")
-    with pytest.raises(ModelFailed):
+    with pytest.raises(ModelCallError):
         ask(model, streamed, timeout=0.2)
     assert ask(model, streamed, timeout=30.0).content == "In time."
 
@@ -137,7 +137,7 @@ def test_llmock_stalls_once_and_answers_the_next_call(model: Model, llmock: LLMo
 @pytest.mark.parametrize("after", [0, 1, 3])
 def test_llmock_breaks_a_stream(model: Model, llmock: LLMock, fault: str, after: int) -> None:
     getattr(llmock, fault)(after_chunks=after).reply("A reply that is long enough to be broken in two.", times=None)
-    with pytest.raises(ModelFailed) as raised:
+    with pytest.raises(ModelCallError) as raised:
         ask(model, True)
     assert (raised.value.kind, raised.value.sent) == ("reply", True)
     assert len(llmock.requests) == 1
@@ -148,7 +148,7 @@ def test_llmock_breaks_a_stream(model: Model, llmock: LLMock, fault: str, after:
 
 def test_llmock_stalls_in_a_stream(model: Model, llmock: LLMock) -> None:
     llmock.stall(after_chunks=2, seconds=1.0)
-    with pytest.raises(ModelFailed) as raised:
+    with pytest.raises(ModelCallError) as raised:
         ask(model, True, timeout=0.3)
     assert (raised.value.kind, raised.value.sent) == ("timeout", True)
     assert len(llmock.requests) == 1
@@ -156,7 +156,7 @@ def test_llmock_stalls_in_a_stream(model: Model, llmock: LLMock) -> None:
 
 def test_llmock_breaks_the_arguments_of_a_call(model: Model, llmock: LLMock) -> None:
     llmock.call_tool("get_weather", {"city": "Paris"}).break_tool_call("malformed_arguments")
-    with pytest.raises(ModelFailed) as raised:
+    with pytest.raises(ModelCallError) as raised:
         ask(model, True, tools=[WEATHER])
     assert raised.value.kind == "reply"
 

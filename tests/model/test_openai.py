@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from model_server import ModelServer, Say
 
-from stateline.model.protocol import Model, ModelFailed, Request, ToolCall, ToolSpec, Usage
+from stateline.model.protocol import Model, ModelCallError, ModelRequest, ToolCall, ToolSpec, Usage
 from stateline.model.providers.openai import OpenAIModel
 
 Opened = Callable[[str, ModelServer], Model]
@@ -30,9 +30,9 @@ TALK = [
 ]
 
 
-def asked(*messages: Any, **changes: Any) -> Request:
+def asked(*messages: Any, **changes: Any) -> ModelRequest:
     """A request of these messages."""
-    return Request(model="model-1", messages=list(messages) or [HI], **changes)
+    return ModelRequest(model="model-1", messages=list(messages) or [HI], **changes)
 
 
 def own(server: ModelServer) -> OpenAIModel:
@@ -131,10 +131,10 @@ def test_an_endpoint_without_stream_options_is_asked_without(opened: Opened) -> 
 
 def test_a_refusal_for_another_reason_is_final(opened: Opened) -> None:
     with ModelServer(otherwise=Say("response_format is bad", status=400)) as server:
-        with pytest.raises(ModelFailed):
+        with pytest.raises(ModelCallError):
             opened("openai", server).reply(asked())
         assert server.count == 1
-        with pytest.raises(ModelFailed):
+        with pytest.raises(ModelCallError):
             opened("openai", server).reply(asked(output_schema=SCHEMA))
         assert server.count == 3
 
@@ -143,11 +143,11 @@ def test_an_option_that_the_user_set_is_not_taken_away(opened: Opened) -> None:
     form = {"type": "json_object"}
     with ModelServer(otherwise=Say("response_format is not supported", status=400)) as server:
         model = opened("openai", server)
-        with pytest.raises(ModelFailed, match="response_format is not supported"):
+        with pytest.raises(ModelCallError, match="response_format is not supported"):
             model.reply(asked(settings={"response_format": form}))
         assert server.count == 1
         # Ours stood in its place, and was taken away.
-        with pytest.raises(ModelFailed):
+        with pytest.raises(ModelCallError):
             model.reply(asked(settings={"response_format": form}, output_schema=SCHEMA))
         assert [sent["response_format"]["type"] for sent in server.requests[1:]] == ["json_schema", "json_object"]
 
@@ -162,7 +162,7 @@ def test_text_in_parts_is_text(opened: Opened) -> None:
 def test_a_refusal_by_the_model_is_no_reply(opened: Opened) -> None:
     message = {"role": "assistant", "content": None, "refusal": "I will not."}
     body = {"choices": [{"message": message, "finish_reason": "stop"}]}
-    with ModelServer(Say(body=json.dumps(body).encode())) as server, pytest.raises(ModelFailed, match="refusal"):
+    with ModelServer(Say(body=json.dumps(body).encode())) as server, pytest.raises(ModelCallError, match="refusal"):
         opened("openai", server).reply(asked())
 
 

@@ -10,19 +10,19 @@ import pytest
 from model.recorded import ModelRecord, ask, put, talk
 
 from stateline.errors import InvalidValueError, NotFoundError, PlaybackMissError, RequestError, UsageError
-from stateline.model.protocol import Request
+from stateline.model.protocol import ModelRequest
 from stateline.model.recordings.playback import MODES, Playback
 from stateline.model.recordings.recording import Recorder, read_exchanges
 from stateline.redaction.redactor import Redactor
 
 
-def record(directory: Path, requests: list[Request]) -> list[str]:
+def record(directory: Path, requests: list[ModelRequest]) -> list[str]:
     """Record a conversation; what was said."""
     recorder = Recorder(ModelRecord(), directory)
     return [recorder.reply(request).content for request in requests]
 
 
-def isolated(directory: Path, mode: Any, requests: list[Request]) -> tuple[list[str], list[int], list[str]]:
+def isolated(directory: Path, mode: Any, requests: list[ModelRequest]) -> tuple[list[str], list[int], list[str]]:
     """One ``Playback`` for each request, as isolated calls have it: what is said, used, and warned of."""
     said, used, warnings = [], [], []
     for request in requests:
@@ -355,8 +355,8 @@ def test_neither_sdk_is_loaded_and_no_network(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from stateline.model.recordings.playback import Playback\n"
-        "from stateline.model.protocol import Request\n"
-        "request = Request(model='test/one', messages=[{'role': 'user', 'content': 'x'}])\n"
+        "from stateline.model.protocol import ModelRequest\n"
+        "request = ModelRequest(model='test/one', messages=[{'role': 'user', 'content': 'x'}])\n"
         "print(Playback(sys.argv[1], 'strict').reply(request).content)\n"
         "print({'openai', 'anthropic', 'httpx', 'socket', 'ssl', 'difflib', 'asyncio'} & set(sys.modules))\n"
     )

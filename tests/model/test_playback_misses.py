@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from model.recorded import ask, put, talk
 
 from stateline.errors import PlaybackMissError, StatelineError
-from stateline.model.protocol import Request
+from stateline.model.protocol import ModelRequest
 from stateline.model.recordings import playback_miss
 from stateline.model.recordings.playback import Playback
 
 
-def miss(directory: Path, request: Request, used: Any = ()) -> PlaybackMissError:
+def miss(directory: Path, request: ModelRequest, used: Any = ()) -> PlaybackMissError:
     with pytest.raises(PlaybackMissError) as missed:
         Playback(directory, "strict", used).reply(request)
     return missed.value

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from model.recorded import Scripted, ask
 
 from stateline.errors import PlaybackMissError
-from stateline.model.protocol import Reply, Request, ToolCall, Usage
+from stateline.model.protocol import ModelRequest, Reply, ToolCall, Usage
 from stateline.model.recordings.exchange import Exchange
 from stateline.model.recordings.playback import MODES, Playback
 from stateline.model.recordings.recording import Recorder
 
 
 # Few words and few purposes: most requests fit some recording, and many fit several.
-def requests(*models: str) -> st.SearchStrategy[Request]:
+def requests(*models: str) -> st.SearchStrategy[ModelRequest]:
     return st.builds(
         lambda text, purpose, model: ask(text, purpose=purpose, model=model),
         st.sampled_from("abc"),
@@ -52,12 +52,12 @@ def exchanges(draw: st.DrawFn) -> list[Exchange]:
     return found
 
 
-def fits(exchange: Exchange, request: Request) -> bool:
+def fits(exchange: Exchange, request: ModelRequest) -> bool:
     model = exchange.request["model"] if request.model == "" else request.model
     return exchange.request == {**request.document(), "model": model}
 
 
-def oracle(mode: str, recorded: list[Exchange], asked: list[Request]) -> tuple[list[str], list[int]]:
+def oracle(mode: str, recorded: list[Exchange], asked: list[ModelRequest]) -> tuple[list[str], list[int]]:
     """What is said to each request ("miss" where nothing is), and the numbers that are left."""
     waiting = sorted(recorded, key=lambda exchange: exchange.number)
     said = []
@@ -73,7 +73,7 @@ def oracle(mode: str, recorded: list[Exchange], asked: list[Request]) -> tuple[l
     return said, [exchange.number for exchange in waiting]
 
 
-def said(playback: Playback, request: Request) -> str:
+def said(playback: Playback, request: ModelRequest) -> str:
     try:
         return playback.reply(request).content
     except PlaybackMissError:
@@ -81,7 +81,7 @@ def said(playback: Playback, request: Request) -> str:
 
 
 @given(mode=_modes, recorded=exchanges(), asked=st.lists(_requests, max_size=10))
-def test_the_modes_play_what_the_oracle_says(mode: Any, recorded: list[Exchange], asked: list[Request]) -> None:
+def test_the_modes_play_what_the_oracle_says(mode: Any, recorded: list[Exchange], asked: list[ModelRequest]) -> None:
     playback = Playback(recorded, mode)
     found = [said(playback, request) for request in asked]
     assert (found, playback.unplayed()) == oracle(mode, recorded, asked)
@@ -97,7 +97,7 @@ def test_the_modes_play_what_the_oracle_says(mode: Any, recorded: list[Exchange]
 
 @given(data=st.data(), mode=_modes, recorded=exchanges(), asked=st.lists(_requests, max_size=8))
 def test_a_playback_cut_anywhere_into_processes_says_the_same(
-    data: st.DataObject, mode: Any, recorded: list[Exchange], asked: list[Request]
+    data: st.DataObject, mode: Any, recorded: list[Exchange], asked: list[ModelRequest]
 ) -> None:
     whole = Playback(recorded, mode)
     expected = [said(whole, request) for request in asked]
@@ -142,7 +142,7 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(mode=_modes, exchanged=st.lists(st.tuples(_recorded, _replies), min_size=1, max_size=14), alone=st.booleans())
 def test_what_was_recorded_plays_back_equal_and_in_order(
-    room: Path, mode: Any, exchanged: list[tuple[Request, Reply]], alone: bool
+    room: Path, mode: Any, exchanged: list[tuple[ModelRequest, Reply]], alone: bool
 ) -> None:
     place = room / f"{len(list(room.iterdir()))}"
     recorder = Recorder(Scripted([reply for _, reply in exchanged]), place)
@@ -159,7 +159,7 @@ def test_what_was_recorded_plays_back_equal_and_in_order(
 
 
 @given(mode=_modes, recorded=exchanges(), asked=_requests)
-def test_a_miss_changes_nothing_and_is_the_same_again(mode: Any, recorded: list[Exchange], asked: Request) -> None:
+def test_a_miss_changes_nothing_and_is_the_same_again(mode: Any, recorded: list[Exchange], asked: ModelRequest) -> None:
     playback = Playback(recorded, mode)
     misses = []
     for _ in range(2):

@@ -68,7 +68,7 @@ def test_a_body_that_is_always_cut_is_no_reply(opened: Opened, provider: str) ->
         failure = refusal(opened(provider, server), asked(), False)
         assert server.count == 3
     assert (failure.kind, failure.sent) == ("reply", True)
-    assert "broke the connection before the reply was whole" in failure.message
+    assert "broke the connection before the reply was complete" in failure.message
 
 
 @pytest.mark.parametrize("size", [0, 1, 40, 120])
@@ -77,7 +77,7 @@ def test_json_that_is_cut_without_a_trace_is_no_reply(opened: Opened, provider: 
         failure = refusal(opened(provider, server), asked(), False)
         assert server.count == 1
     assert (failure.kind, failure.sent) == ("reply", True)
-    assert "is no JSON" in failure.message
+    assert "is not JSON" in failure.message
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ def test_an_error_within_a_stream_is_one(opened: Opened, provider: str) -> None:
         ("max_tokens", "limit of tokens"),
         ("content_filter", "filter"),
         ("refusal", "filter"),
-        ("pause_turn", "not known"),
-        ("unheard_of", "not known"),
-        ("", "without saying why"),
+        ("pause_turn", "unknown reason"),
+        ("unheard_of", "unknown reason"),
+        ("", "without a reason"),
     ],
 )
 def test_an_end_that_is_no_good_end_makes_no_reply(
@@ -250,12 +250,12 @@ def test_redirects_are_not_followed_so_that_the_key_stays(opened: Opened, provid
 def test_an_answer_that_never_ends_is_cut_off(
     opened: Opened, provider: str, monkeypatch: pytest.MonkeyPatch, streamed: bool
 ) -> None:
-    monkeypatch.setattr("stateline.model.providers.http.LIMIT", 10_000)
+    monkeypatch.setattr("stateline.model.providers.http.ANSWER_LIMIT", 10_000)
     with ModelServer(Say("flood " * 10_000)) as server:
         failure = refusal(opened(provider, server), asked(), streamed)
         assert server.count == 1
     assert failure.kind == "reply"
-    assert "more than 10000 bytes" in failure.message
+    assert "sent more than" in failure.message
 
 
 def test_a_character_that_was_cut_in_two_is_told_whole(opened: Opened, provider: str) -> None:
@@ -365,7 +365,7 @@ def test_certificates_are_read_once_for_all_calls_and_checked_in_each(
     # Only certificates of the environment are read by the function that is counted here.
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
-    http._trust.cache_clear()
+    http._certificates.cache_clear()
     made: list[ssl.SSLContext] = []
     make = ssl.create_default_context
 
@@ -378,7 +378,7 @@ def test_certificates_are_read_once_for_all_calls_and_checked_in_each(
         for _ in range(3):
             opened(provider, server).reply(asked())
     (trust,) = made
-    http._trust.cache_clear()
+    http._certificates.cache_clear()
     assert (trust.verify_mode, trust.check_hostname) == (ssl.CERT_REQUIRED, True)
 
 
@@ -414,7 +414,7 @@ def test_what_a_server_that_does_not_stream_cut_is_no_reply(opened: Opened, prov
     with ModelServer(Say("Good morning.", unstreamed=True, cut=40, silent=True)) as server:
         assert refusal(opened(provider, server), asked(), True).kind == "reply"
     with ModelServer(Say("Good morning.", unstreamed=True, finish="")) as server:
-        assert "may be cut" in str(refusal(opened(provider, server), asked(), True))
+        assert "may be truncated" in str(refusal(opened(provider, server), asked(), True))
 
 
 def test_a_stream_under_another_name_is_still_read_as_one(opened: Opened, provider: str) -> None:

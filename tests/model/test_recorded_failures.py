@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from model.recorded import Scripted, ask, put
 
 from stateline.errors import PlaybackMissError, RequestError
-from stateline.model.protocol import FailureKind, ModelFailed, Reply, Request
+from stateline.model.protocol import FailureKind, ModelCallError, ModelRequest, Reply
 from stateline.model.recordings import recording
 from stateline.model.recordings.exchange import Failure
 from stateline.model.recordings.playback import MODES, Playback
@@ -20,36 +20,36 @@ from stateline.model.recordings.recording import Recorder, read_exchanges
 from stateline.redaction.redactor import Redactor
 
 SECRET = "sk-live-0123456789abcdef"
-DOWN = ModelFailed("model", "openai answered with status 503: down (tried 3 times)", "try again later")
+DOWN = ModelCallError("model", "openai answered with status 503: down (tried 3 times)", "try again later")
 
 
-def heard(model: Any, request: Request) -> str | tuple[str, str, str, bool]:
+def heard(model: Any, request: ModelRequest) -> str | tuple[str, str, str, bool]:
     """The reply's text, or how the call failed."""
     try:
         return str(model.reply(request).content)
-    except ModelFailed as failed:
+    except ModelCallError as failed:
         return failed.kind, failed.message, failed.hint, failed.sent
 
 
-def turn(run: str, seq: int, text: str = "x", birth: str = "aa") -> Request:
+def turn(run: str, seq: int, text: str = "x", birth: str = "aa") -> ModelRequest:
     """A turn of a run, with the key that the engine gives it."""
     return ask(text, key=f"{run}:{seq}:0:{birth}")
 
 
-def derive(text: str = "x", model: str = "test/one") -> Request:
+def derive(text: str = "x", model: str = "test/one") -> ModelRequest:
     """The call that derives a context."""
     return ask(text, key=f"context:demo:0:{text}", purpose="derive", model=model)
 
 
-def record(place: Path, *exchanged: tuple[Request, Any]) -> None:
+def record(place: Path, *exchanged: tuple[ModelRequest, Any]) -> None:
     """Record, each as a process of its own; a pair of a reply and a word is a reply that was refused with that word."""
     for request, came in exchanged:
         reply, word = came if isinstance(came, tuple) else (came, "")
         answer = Reply(content=reply) if isinstance(reply, str) else reply
         recorder = Recorder(Scripted([answer]), place)
         try:
-            recorder.judged(request, lambda _, word=word: word)
-        except ModelFailed:
+            recorder.reply_judged(request, lambda _, word=word: word)
+        except ModelCallError:
             pass
         assert recorder.warnings == []
 
@@ -58,7 +58,7 @@ def record(place: Path, *exchanged: tuple[Request, Any]) -> None:
 
 
 def test_a_failure_is_kept_in_the_place_of_a_reply(tmp_path: Path) -> None:
-    recorder = Recorder(Scripted([ModelFailed("timeout", "too slow", "wait", sent=False)]), tmp_path)
+    recorder = Recorder(Scripted([ModelCallError("timeout", "too slow", "wait", sent=False)]), tmp_path)
     assert heard(recorder, ask("x")) == ("timeout", "too slow", "wait", False)
     document = json.loads((tmp_path / "0001.json").read_text("utf-8"))
     assert document["error"] == {"kind": "timeout", "message": "too slow", "hint": "wait", "sent": False}
@@ -68,7 +68,7 @@ def test_a_failure_is_kept_in_the_place_of_a_reply(tmp_path: Path) -> None:
 
 def test_a_failure_is_masked_and_the_run_hears_what_was_kept(tmp_path: Path) -> None:
     redactor = Redactor([("KEY", SECRET)])
-    model = Scripted([ModelFailed("model", f"no such key: {SECRET}", f"not {SECRET}")])
+    model = Scripted([ModelCallError("model", f"no such key: {SECRET}", f"not {SECRET}")])
     recorder = Recorder(model, tmp_path, lambda value: redactor.redact(value)[0])
     said = heard(recorder, ask("x"))
     assert said == ("model", "no such key: [REDACTED]", "not [REDACTED]", True)
@@ -109,7 +109,7 @@ def test_a_refused_reply_is_kept_with_the_reason_and_the_judge_hears_what_is_kep
         return f"not JSON: {SECRET}"
 
     recorder = Recorder(Scripted([Reply(content=f"{SECRET}!")]), tmp_path, lambda value: redactor.redact(value)[0])
-    reply = recorder.judged(derive(), judge)
+    reply = recorder.reply_judged(derive(), judge)
     (kept,) = read_exchanges(tmp_path)
     assert judged == [reply]
     assert (kept.reply, kept.refused) == (reply, "not JSON: [REDACTED]")
@@ -246,7 +246,7 @@ def test_whatever_one_run_met_it_meets_again_in_the_same_order(
     assert (again, playback.closing()) == (recorded, [])
 
 
-def failed(kind: FailureKind, message: str, hint: str, sent: bool) -> ModelFailed:
+def failed(kind: FailureKind, message: str, hint: str, sent: bool) -> ModelCallError:
     """The failure as an exception."""
     return Failure(kind=kind, message=message, hint=hint, sent=sent).raised()
 
@@ -259,13 +259,13 @@ def failed(kind: FailureKind, message: str, hint: str, sent: bool) -> ModelFaile
 def test_a_failure_keeps_whether_it_was_lost_and_which_bound_ended_it(
     tmp_path: Path, again: bool, bound: Literal["", "timeout"]
 ) -> None:
-    failed = ModelFailed("timeout", "gone")
-    failed.again, failed.bound = again, bound
+    failed = ModelCallError("timeout", "gone")
+    failed.retryable, failed.bound = again, bound
     for made in (lambda: Recorder(Scripted([failed]), tmp_path), lambda: Playback(tmp_path)):
         model: Any = made()
-        with pytest.raises(ModelFailed) as raised:
+        with pytest.raises(ModelCallError) as raised:
             model.reply(ask("x"))
-        assert (raised.value.again, raised.value.bound) == (again, bound)
+        assert (raised.value.retryable, raised.value.bound) == (again, bound)
     error = json.loads((tmp_path / "0001.json").read_text("utf-8"))["error"]
     assert [name for name in ("again", "bound") if name in error] == ["again"] * again + ["bound"] * bool(bound)
 

@@ -27,7 +27,7 @@ from stateline.errors import (
     UnsafePathError,
     UsageError,
 )
-from stateline.model.protocol import Reply, Request, ToolCall, ToolSpec, Usage
+from stateline.model.protocol import ModelRequest, Reply, ToolCall, ToolSpec, Usage
 from stateline.model.recordings import recording
 from stateline.model.recordings.exchange import LIMIT, MEND, Exchange, parse_exchange, render
 from stateline.model.recordings.recording import Recorder, check_place, read_exchanges
@@ -38,7 +38,7 @@ from stateline.store.local.filesystem import Filesystem
 SECRET = "sk-live-0123456789abcdef"
 
 
-def recorded(directory: Path, request: Request, reply: Reply, **how: Any) -> tuple[Reply, Exchange]:
+def recorded(directory: Path, request: ModelRequest, reply: Reply, **how: Any) -> tuple[Reply, Exchange]:
     """What the recorder returns, and what it has kept."""
     returned = Recorder(Scripted([reply]), directory, **how).reply(request)
     return returned, read_exchanges(directory)[-1]
@@ -92,7 +92,7 @@ _replies = st.builds(
     model=_text,
 )
 _requests = st.builds(
-    Request,
+    ModelRequest,
     model=_text,
     messages=st.lists(_members, max_size=3),
     tools=st.lists(st.builds(ToolSpec, name=_text, description=_text, parameters=_members), max_size=2),
@@ -103,7 +103,7 @@ _requests = st.builds(
 
 
 @given(request=_requests, reply=_replies)
-def test_whatever_is_written_is_read_back_equal(request: Request, reply: Reply) -> None:
+def test_whatever_is_written_is_read_back_equal(request: ModelRequest, reply: Reply) -> None:
     document = {
         "version": "1",
         "purpose": request.purpose,
@@ -347,7 +347,7 @@ def test_without_hard_links_no_file_is_written_over_either(tmp_path: Path, monke
     monkeypatch.setattr(recording, "default_fs", Linkless)
 
     class Racing(ModelRecord):
-        def reply(self, request: Request, told: Any = None) -> Reply:
+        def reply(self, request: ModelRequest, told: Any = None) -> Reply:
             put(tmp_path / "rec", 1, ask("somebody else's"))
             return super().reply(request, told)
 
@@ -359,7 +359,7 @@ def test_without_hard_links_no_file_is_written_over_either(tmp_path: Path, monke
 
 def test_the_number_that_somebody_took_meanwhile_is_left_to_them(tmp_path: Path) -> None:
     class Racing(ModelRecord):
-        def reply(self, request: Request, told: Any = None) -> Reply:
+        def reply(self, request: ModelRequest, told: Any = None) -> Reply:
             for number in (1, 2):
                 put(tmp_path / "rec", number, ask(f"theirs {number}"))
             return super().reply(request, told)
@@ -428,7 +428,9 @@ def test_a_second_attempt_of_the_same_call_is_sent(tmp_path: Path) -> None:
         ask("x"),  # nobody said which call it is
     ],
 )
-def test_only_the_same_call_of_the_same_request_is_taken_from_the_recording(tmp_path: Path, other: Request) -> None:
+def test_only_the_same_call_of_the_same_request_is_taken_from_the_recording(
+    tmp_path: Path, other: ModelRequest
+) -> None:
     Recorder(Scripted([Reply(content="old")]), tmp_path / "rec", used=[]).reply(ask("x", key="run:3:0:ab"))
     assert Recorder(Scripted([Reply(content="new")]), tmp_path / "rec", used=[]).reply(other).content == "new"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stateline.model.protocol import Request
+from stateline.model.protocol import ModelRequest
 from stateline.model.recordings.playback import MODES, Playback
 from stateline.model.recordings.recording import read_exchanges
 
@@ -79,7 +79,7 @@ def test_processes_that_record_at_once_lose_nothing_and_share_no_number(tmp_path
     assert sorted(os.listdir(tmp_path / "rec"))[0] == "0001.json"  # no temporary file is left
 
 
-def requests(turns: int) -> list[Request]:
+def requests(turns: int) -> list[ModelRequest]:
     from model.recorded import talk
 
     return talk(turns)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from model_server import ModelServer, Say
 
-from stateline.model.protocol import ModelFailed, Request
+from stateline.model.protocol import ModelCallError, ModelRequest
 from stateline.model.providers.selection import Choice, open_model
 
 KEY = "sk-secret-of-a-test-0123456789"
@@ -71,8 +71,10 @@ def test_no_error_holds_the_key(provider: str, streamed: bool, fault: str) -> No
         url = server.url if provider == "openai" else server.origin
         model = open_model(Choice(provider, "x", url), environ={f"{provider.upper()}_API_KEY": KEY})
         seconds = 0.2 if fault == "slow" else 20.0
-        with pytest.raises(ModelFailed) as raised:
-            model.reply(Request(model="x", messages=HI, timeout=seconds), (lambda text: None) if streamed else None)
+        with pytest.raises(ModelCallError) as raised:
+            model.reply(
+                ModelRequest(model="x", messages=HI, timeout=seconds), (lambda text: None) if streamed else None
+            )
         assert server.headers[0]["authorization"] == f"Bearer {KEY}"
     told = "\n".join([*said_by(raised.value), raised.value.message, raised.value.hint])
     assert KEY not in told
@@ -89,14 +91,14 @@ def test_the_sdks_own_logs_hold_no_key_and_stay_off_stdout(provider: str, level:
     program = """
 import sys
 from stateline.model.providers.selection import choose, open_model
-from stateline.model.protocol import ModelFailed, Request
+from stateline.model.protocol import ModelCallError, ModelRequest
 model = open_model(choose(sys.argv[1]))
-request = Request(model="x", messages=[{"role": "user", "content": "Hi"}], key="k", timeout=5.0)
+request = ModelRequest(model="x", messages=[{"role": "user", "content": "Hi"}], key="k", timeout=5.0)
 model.reply(request)
 model.reply(request, lambda text: None)
 try:
     model.reply(request)
-except ModelFailed as failed:
+except ModelCallError as failed:
     print(failed.message, failed.hint, file=sys.stderr)
 """
     with ModelServer(Say(status=429, headers=QUICK), Say("A."), Say("B."), Say(ECHO, status=401)) as server:
@@ -120,8 +122,8 @@ def test_without_being_asked_nothing_is_written(provider: str, tmp_path: Path) -
     program = """
 import sys
 from stateline.model.providers.selection import choose, open_model
-from stateline.model.protocol import Request
-open_model(choose(sys.argv[1])).reply(Request(model="x", messages=[{"role": "user", "content": "Hi"}]))
+from stateline.model.protocol import ModelRequest
+open_model(choose(sys.argv[1])).reply(ModelRequest(model="x", messages=[{"role": "user", "content": "Hi"}]))
 """
     with ModelServer(Say(status=500, headers=QUICK), Say("A.")) as server:
         environ = {name: value for name, value in os.environ.items() if not name.endswith("_LOG")}

@@ -13,7 +13,7 @@ from model.recorded import Scripted
 from model_server import CHAT, MESSAGES, ModelServer, Say, written
 
 from stateline.errors import RequestError
-from stateline.model.protocol import ModelFailed, Reply, Request, Spent, Usage
+from stateline.model.protocol import CallCost, ModelCallError, ModelRequest, Reply, Usage
 from stateline.model.providers import http
 from stateline.model.recordings.playback import Playback
 from stateline.model.recordings.recording import Recorder
@@ -38,7 +38,7 @@ def test_a_reply_that_was_refused_tells_what_was_paid_for_it(
     }
     with ModelServer(script[said]) as server:
         failure = refusal(opened(provider, server), asked(tools=[SEARCH]), streamed)
-    assert (failure.kind, failure.usage, failure.spent.calls) == ("reply", Usage(7, 3), 1)
+    assert (failure.kind, failure.usage, failure.cost.calls) == ("reply", Usage(7, 3), 1)
 
 
 def test_a_stream_that_breaks_after_its_usage_tells_what_was_paid(opened: Opened, provider: str) -> None:
@@ -47,14 +47,14 @@ def test_a_stream_that_breaks_after_its_usage_tells_what_was_paid(opened: Opened
     with ModelServer(Say("Hi", cut=pieces[provider])) as server:
         failure = refusal(opened(provider, server), asked(), True)
     assert (failure.usage or Usage()).input == 7
-    assert failure.spent.calls == 1
+    assert failure.cost.calls == 1
 
 
 def test_a_reply_without_usage_that_is_refused_tells_how_much_came(opened: Opened, provider: str) -> None:
     with ModelServer(Say("half", finish=CUT[provider], usage=None)) as server:
         failure = refusal(opened(provider, server), asked(), False)
     assert failure.usage is None
-    assert failure.spent.came > len("half")
+    assert failure.cost.received > len("half")
 
 
 # -- which attempts count ----------------------------------------------------------------------------------------------
@@ -65,52 +65,52 @@ def test_attempts_that_the_server_refused_are_no_calls(opened: Opened, provider:
         assert ask(opened(provider, server), asked(), streamed).calls == 1
     with ModelServer(otherwise=Say(status=500, headers=QUICK)) as server:
         failure = refusal(opened(provider, server), asked(), streamed)
-        assert (server.count, failure.spent) == (3, Spent(calls=0))
+        assert (server.count, failure.cost) == (3, CallCost(calls=0))
 
 
 def test_an_attempt_whose_answer_was_lost_is_a_call(opened: Opened, provider: str) -> None:
     with ModelServer(Say("Half an answer", cut=20), Say("Yes.")) as server:
         assert opened(provider, server).reply(asked()).calls == 2
     with ModelServer(otherwise=Say("Half an answer", cut=20)) as server:
-        assert refusal(opened(provider, server), asked(), False).spent.calls == 3
+        assert refusal(opened(provider, server), asked(), False).cost.calls == 3
 
 
 def test_a_server_that_is_not_there_was_not_called(provider: str, opened: Opened) -> None:
     with ModelServer() as server:
         model = opened(provider, server)
-    assert refusal(model, asked(), False).spent == Spent(calls=0)
+    assert refusal(model, asked(), False).cost == CallCost(calls=0)
 
 
 def test_a_single_call_is_not_made_again_by_itself_once_it_counts(opened: Opened, provider: str) -> None:
     with ModelServer(Say(status=429, headers=QUICK), Say("Half an answer", cut=20), Say("Yes.")) as server:
         failure = refusal(opened(provider, server), asked(single=True), False)
-        assert (server.count, failure.spent.calls, failure.again) == (2, 1, True)
+        assert (server.count, failure.cost.calls, failure.retryable) == (2, 1, True)
         assert opened(provider, server).reply(asked(single=True)).calls == 1
 
 
 def test_a_single_call_that_must_not_be_repeated_is_not_said_to_be_lost(opened: Opened, provider: str) -> None:
     with ModelServer(Say("Half an answer", cut=20)) as server:
         failure = refusal(opened(provider, server), asked(single=True, repeatable=False), False)
-    assert (failure.spent.calls, failure.again) == (1, False)
+    assert (failure.cost.calls, failure.retryable) == (1, False)
 
 
 def test_what_a_call_has_used_plays_back_as_it_was(tmp_path: Path) -> None:
-    lost = ModelFailed("reply", "half", sent=True, spent=Spent(calls=3, usage=Usage(1, 2), came=0))
-    bare = ModelFailed("reply", "half", sent=True, spent=Spent(calls=0, came=9))
+    lost = ModelCallError("reply", "half", sent=True, cost=CallCost(calls=3, usage=Usage(1, 2), received=0))
+    bare = ModelCallError("reply", "half", sent=True, cost=CallCost(calls=0, received=9))
     replies: list[Any] = [lost, bare, Reply(content="x", calls=2), Reply(content="y")]
     for came in replies:
         try:
             Recorder(Scripted([came]), tmp_path).reply(asked())
-        except ModelFailed:
+        except ModelCallError:
             pass
     kept = [json.loads((tmp_path / f"000{n}.json").read_text()) for n in (1, 2, 3, 4)]
     assert [kept[0]["error"][name] for name in ("calls", "usage")] == [3, {"input": 1, "output": 2}]
     assert ("calls" in kept[2]["reply"], "calls" in kept[3]["reply"]) == (True, False)
     played = Playback(tmp_path, "sequential")
     for failed in (lost, bare):
-        with pytest.raises(ModelFailed) as raised:
+        with pytest.raises(ModelCallError) as raised:
             played.reply(asked())
-        assert raised.value.spent == failed.spent
+        assert raised.value.cost == failed.cost
     assert [played.reply(asked()).calls, played.reply(asked()).calls] == [2, 1]
 
 
@@ -147,7 +147,7 @@ def test_a_call_without_a_time_of_its_own_ends_all_the_same(
     opened: Opened, provider: str, streamed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Something comes all the time, so that no wait for anything is long."""
-    monkeypatch.setattr(http, "WHOLE", 1.0)
+    monkeypatch.setattr(http, "CALL_TIMEOUT", 1.0)
     drip = Say("drip " * 200, pause=0.1)
     if not streamed:
         drip = Say(body=b" " * 4000, drip=0.1)
@@ -189,7 +189,7 @@ def test_another_model_is_asked_by_another_key(provider: str) -> None:
 
 def test_the_mark_of_a_request_decides_nothing_of_its_reply() -> None:
     one, other = asked(key="a", mark="x", single=True), asked(key="b")
-    assert isinstance(one, Request)
+    assert isinstance(one, ModelRequest)
     assert one.digest() == other.digest()
 
 
@@ -212,7 +212,7 @@ def test_a_mistake_in_the_environment_is_told_and_nothing_is_sent(
     # Keys are logged only where certificates come from the environment.
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
     monkeypatch.setenv(name, value)
-    http._trust.cache_clear()
+    http._certificates.cache_clear()
     try:
         with ModelServer(otherwise=Say("Hi.")) as server:
             with pytest.raises(RequestError, match="nothing was sent") as raised:
@@ -220,7 +220,7 @@ def test_a_mistake_in_the_environment_is_told_and_nothing_is_sent(
             assert server.count == 0
     finally:
         monkeypatch.undo()
-        http._trust.cache_clear()
+        http._certificates.cache_clear()
     assert cause in raised.value.message
     assert name in raised.value.hint
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.model.protocol import ModelFailed, Request
+from stateline.model.protocol import ModelCallError, ModelRequest
 from stateline.model.providers.request_parts import closed, unfenced
-from stateline.model.reply_validation import Called, Draft, Text, new_ids, whole
+from stateline.model.reply_validation import PartialCall, PartialReply, TextBuffer, complete_reply, new_ids
 
-REQUEST = Request(model="m", messages=[])
+REQUEST = ModelRequest(model="m", messages=[])
 
 
 @given(st.text(st.sampled_from("aé\x00\U0001f600\ud83d\ude00"), max_size=8), st.lists(st.integers(0, 40), max_size=5))
@@ -22,12 +22,12 @@ def test_a_text_is_the_same_in_whatever_pieces_it_comes(text: str, cuts: list[in
     bounds = [0, *sorted({2 * cut for cut in cuts if 2 * cut < len(units)}), len(units)]
     pieces = [units[a:b].decode("utf-16-le", "surrogatepass") for a, b in pairwise(bounds)]
     heard: list[str] = []
-    comes = Text(heard.append)
+    comes = TextBuffer(heard.append)
     try:
         whole_text = units.decode("utf-16-le")
     except UnicodeDecodeError:
         # What no text may hold is refused, by the piece that shows it or at the end.
-        with pytest.raises(ModelFailed):
+        with pytest.raises(ModelCallError):
             _take(comes, pieces)
     else:
         assert _take(comes, pieces) == "".join(heard) == whole_text
@@ -35,7 +35,7 @@ def test_a_text_is_the_same_in_whatever_pieces_it_comes(text: str, cuts: list[in
         piece.encode()
 
 
-def _take(comes: Text, pieces: list[str]) -> str:
+def _take(comes: TextBuffer, pieces: list[str]) -> str:
     for piece in pieces:
         comes.add(piece)
     return comes.end()
@@ -57,28 +57,28 @@ def test_ids_are_all_different_and_the_same_each_time(given_ids: list[Any]) -> N
 
 @pytest.mark.parametrize(("said", "kept"), [("m" * 10_000, "m" * 200), ("m" * 200, "m" * 200), ("a\nb", ""), (7, "")])
 def test_a_long_name_of_a_model_is_cut(said: Any, kept: str) -> None:
-    draft = Draft()
+    draft = PartialReply()
     draft.text.add("Hi.")
     draft.finish, draft.model = "stop", said
-    assert whole(draft, {"stop": "stop"}, Request(model="m", messages=[])).model == kept
+    assert complete_reply(draft, {"stop": "stop"}, ModelRequest(model="m", messages=[])).model == kept
 
 
 def test_too_many_calls_are_refused() -> None:
-    draft = Draft()
+    draft = PartialReply()
     draft.finish = "stop"
-    draft.calls = [Called("a", "f") for _ in range(1001)]
-    with pytest.raises(ModelFailed, match="calls 1001 tools"):
-        whole(draft, {"stop": "stop"}, REQUEST)
+    draft.calls = [PartialCall("a", "f") for _ in range(1001)]
+    with pytest.raises(ModelCallError, match="calls 1001 tools"):
+        complete_reply(draft, {"stop": "stop"}, REQUEST)
 
 
 def test_arguments_that_nest_deeper_than_a_run_can_keep_are_refused() -> None:
-    draft = Draft()
+    draft = PartialReply()
     draft.finish = "stop"
-    called = Called("a", "f")
+    called = PartialCall("a", "f")
     called.add('{"a":' * 125 + "1" + "}" * 125)
     draft.calls = [called]
-    with pytest.raises(ModelFailed, match="nested deeper"):
-        whole(draft, {"stop": "stop"}, REQUEST)
+    with pytest.raises(ModelCallError, match="nested deeper"):
+        complete_reply(draft, {"stop": "stop"}, REQUEST)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from stateline import Store
 from stateline.bundle import canonical
 from stateline.engine.record import load_run
 from stateline.errors import IntegrityError
-from stateline.model.protocol import Reply, Request
+from stateline.model.protocol import ModelRequest, Reply
 from stateline.model.recordings.recording import Recorder
 from stateline.service.execute import Call, Options, execute, resume
 from stateline.service.model_setup import ModelOptions, Models
@@ -26,7 +26,7 @@ class Counting:
     def __init__(self) -> None:
         self.count = 0
 
-    def reply(self, request: Request, told: Any = None) -> Reply:
+    def reply(self, request: ModelRequest, told: Any = None) -> Reply:
         self.count += 1
         return Reply(content=str(self.count))
 
@@ -41,7 +41,7 @@ def machine(tmp_path: Path) -> str:
 def recorded(place: Path, text: str, count: int = 10) -> str:
     recorder = Recorder(Counting(), place)
     for _ in range(count):
-        recorder.reply(Request(model="m", messages=[{"role": "user", "content": text}]))
+        recorder.reply(ModelRequest(model="m", messages=[{"role": "user", "content": text}]))
     return str(place)
 
 

@@ -27,7 +27,7 @@ from stateline.contexts.plan import ContextOptions
 from stateline.contexts.prepare import prepare as prepare_context
 from stateline.engine.dependencies import Dependencies
 from stateline.errors import ConflictError
-from stateline.model.protocol import Reply, Request, Told, ToolCall
+from stateline.model.protocol import ModelRequest, Reply, TextListener, ToolCall
 from stateline.repair.quarantine import LocalQuarantine, quarantine_for
 from stateline.service.execute import Call, Options, execute
 from stateline.service.outcome import Outcome
@@ -261,7 +261,7 @@ def _turn_again(place: Place) -> None:
 class _Talker:
     """A model that calls both tools once, and then answers."""
 
-    def reply(self, request: Request, told: Told | None = None) -> Reply:
+    def reply(self, request: ModelRequest, on_text: TextListener | None = None) -> Reply:
         if any(message["role"] == "tool" for message in request.messages):
             return Reply(content="Done.")
         calls = [ToolCall("a", "look", {"at": "x"}), ToolCall("b", "act", {"n": 1})]

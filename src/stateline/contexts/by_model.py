@@ -20,7 +20,7 @@ from stateline.contexts.context import (
 )
 from stateline.contexts.model_requests import with_flags
 from stateline.errors import InvalidValueError, RequestError
-from stateline.model.protocol import Judge, JudgingModel, Model, ModelFailed, Reply, Request
+from stateline.model.protocol import Judge, JudgingModel, Model, ModelCallError, ModelRequest, Reply
 from stateline.process.signals import interruptible
 
 _INVALID_REPLY = (
@@ -29,13 +29,13 @@ _INVALID_REPLY = (
 )
 
 
-def call(model: Model, request: Request, judge: Judge) -> Reply:
+def call(model: Model, request: ModelRequest, judge: Judge) -> Reply:
     """Call the model; signals interrupt the call at once. A recorder keeps the verdict of ``judge`` with the reply.
     Raises ``RequestError`` if no reply came."""
     try:
         with interruptible():
-            return model.judged(request, judge) if isinstance(model, JudgingModel) else model.reply(request)
-    except ModelFailed as error:
+            return model.reply_judged(request, judge) if isinstance(model, JudgingModel) else model.reply(request)
+    except ModelCallError as error:
         raise RequestError(
             f"the call of the model to {request.purpose} the context failed ({error.kind}): {error.message}; "
             f"{_unchanged(request)}",
@@ -43,7 +43,7 @@ def call(model: Model, request: Request, judge: Judge) -> Reply:
         ) from None
 
 
-def proposal(request: Request, reply: Reply) -> ContextContent:
+def proposal(request: ModelRequest, reply: Reply) -> ContextContent:
     """Return the prompts and settings of a reply. Raises ``RequestError`` unless it is one JSON object that fits the
     schema of the request."""
     value = _parsed(request, reply)
@@ -78,7 +78,7 @@ def refine(context: dict[str, Json], request: ContextRequest, content: ContextCo
         ) from None
 
 
-def _parsed(request: Request, reply: Reply) -> dict[str, Any]:
+def _parsed(request: ModelRequest, reply: Reply) -> dict[str, Any]:
     from stateline.machine.expressions.json_schema import violations
 
     if reply.tool_calls or reply.finish != "stop":
@@ -108,12 +108,12 @@ def _require_no_copy(request: ContextRequest, content: ContextContent, existing:
         )
 
 
-def _refused(request: Request, reason: str) -> RequestError:
+def _refused(request: ModelRequest, reason: str) -> RequestError:
     return RequestError(
         f"the model's reply to {request.purpose} the context was refused: {reason}; {_unchanged(request)}",
         hint="repeat the call, or use a model that supports replies by a JSON Schema",
     )
 
 
-def _unchanged(request: Request) -> str:
+def _unchanged(request: ModelRequest) -> str:
     return "no context was saved" if request.purpose == "derive" else "the context was not refined"

@@ -21,7 +21,7 @@ from stateline.contexts.context import (
     new_context,
     refined_context,
 )
-from stateline.model.protocol import Request
+from stateline.model.protocol import ModelRequest
 
 TIMEOUT = 120.0
 """Limit of a call with all its attempts [s]."""
@@ -93,13 +93,13 @@ def with_flags(content: ContextContent, request: ContextRequest) -> ContextConte
     )
 
 
-def derivation(request: ContextRequest) -> Request:
+def derivation(request: ContextRequest) -> ModelRequest:
     """Return the call that derives a new context.
 
     Raises ``RequestError`` for flags and tools that exceed the limit of a context: nothing was sent yet.
     """
     new_context(request, with_flags(ContextContent(), request))
-    return Request(
+    return ModelRequest(
         model=request.model,
         messages=[
             _message("system", _DERIVER),
@@ -112,7 +112,7 @@ def derivation(request: ContextRequest) -> Request:
     )
 
 
-def refinement(context: dict[str, Json], request: ContextRequest) -> Request:
+def refinement(context: dict[str, Json], request: ContextRequest) -> ModelRequest:
     """Return the call that asks for the whole of ``context`` with ``request.refine`` applied.
 
     Raises ``RequestError`` for a refinement that exceeds the limit of a context: nothing was sent yet.
@@ -120,7 +120,7 @@ def refinement(context: dict[str, Json], request: ContextRequest) -> Request:
     old = content_of(context)
     refined_context(context, request, ContextContent(""))
     shown = {"prompts": {"system": old.system or "", "developer": old.developer}, "settings": old.settings}
-    return Request(
+    return ModelRequest(
         model=request.model,
         messages=[
             _message("system", _REFINER),

@@ -16,7 +16,7 @@ from stateline.contexts.context import ContextRequest, default_name, drift, requ
 from stateline.contexts.stored import LITERAL, is_refinement, load_state, redact_request
 from stateline.errors import RequestError
 from stateline.history.preconditions import require_head
-from stateline.model.protocol import Model, Request
+from stateline.model.protocol import Model, ModelRequest
 from stateline.store.store import Scope, Snapshot, Store
 
 _userinfo = re.compile(r"//[^/?#]*@")
@@ -62,7 +62,7 @@ class ContextStep(msgspec.Struct, frozen=True):
         """Return the state that the step makes of ``state`` without a model."""
         return literal.derive(self.request) if state is None else literal.refine(state, self.request)
 
-    def model_request(self, state: dict[str, Json] | None) -> Request:
+    def model_request(self, state: dict[str, Json] | None) -> ModelRequest:
         """Return the call of a model that the step makes on ``state``."""
         from stateline.contexts import model_requests
 

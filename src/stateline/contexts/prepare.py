@@ -18,7 +18,7 @@ from stateline.contexts.context import ContextContent, ContextRequest, content_o
 from stateline.contexts.plan import ContextOptions, ContextStep, context_scope, plan_steps, require_ready
 from stateline.errors import NotFoundError, RequestError
 from stateline.machine.problems import quoted
-from stateline.model.protocol import Model, Reply, Request
+from stateline.model.protocol import Model, ModelRequest, Reply
 from stateline.process.signals import Signals, shield
 from stateline.store.store import WAIT, Scope, Snapshot, Store, require_known_version
 
@@ -133,7 +133,7 @@ def _perform(
 
 
 def _call_model(
-    store: Store, model: Model, request: Request, target: tuple[ContextStep, dict[str, Json] | None]
+    store: Store, model: Model, request: ModelRequest, target: tuple[ContextStep, dict[str, Json] | None]
 ) -> _ModelStep:
     """Call the model and apply its proposal. A recorder keeps with the reply the reason why it was refused."""
     from stateline.contexts import by_model

@@ -23,7 +23,7 @@ from stateline.engine.step import EventContext, stage_of
 from stateline.errors import InvalidValueError
 from stateline.machine.decider import agents
 from stateline.machine.decider.run import Facts, Failed, Lost, Replied
-from stateline.model.protocol import ModelFailed, Reply, Request, Spent, ToolSpec
+from stateline.model.protocol import CallCost, ModelCallError, ModelRequest, Reply, ToolSpec
 from stateline.process.signals import interruptible
 
 TICK = 0.1
@@ -35,7 +35,7 @@ UNSAID = (
 """What is told, once a call of the program, where a bound of tokens goes by an estimate."""
 
 
-def request_of(run: Run, dependencies: Dependencies) -> Request:
+def request_of(run: Run, dependencies: Dependencies) -> ModelRequest:
     """What a model is asked at the stage where the run stands. Raises ``InvalidValueError`` for settings or prompts of this
     call that format 1 cannot hold."""
     stage, facts, effect = stage_of(run), _with_overrides(facts_of(run), dependencies), run.event.get("effect") or {}
@@ -47,7 +47,7 @@ def request_of(run: Run, dependencies: Dependencies) -> Request:
     }
     # As it is stored, to the order of keys: what this call made itself and what it read must be the same to a model.
     asked = canonical.decode(canonical.encode(asked, depth=canonical.FILE_DEPTH))
-    return Request(
+    return ModelRequest(
         model=dependencies.name,
         messages=asked["messages"],
         tools=tools_of(run),
@@ -90,49 +90,53 @@ def ask(run: Run, dependencies: Dependencies, *, again: bool = False) -> EventCo
     """
     began = time.monotonic()
     told: dict[str, Json] = {"model": _named(run, dependencies)}
-    interrupted, spent = None, Spent()
+    interrupted, call_cost = None, CallCost()
     try:
         request = request_of(run, dependencies)
         told["request"] = request.digest()
         outcome, interrupted = _wait(dependencies.model, request, dependencies.on_text)
         if isinstance(outcome, BaseException):
             raise outcome
-        event, spent = _replied(outcome)
+        event, call_cost = _replied(outcome)
         told |= _reply_members(run, outcome)
-    except ModelFailed as failed:
-        lost = again and failed.again and counts_call_first(run)
+    except ModelCallError as failed:
+        lost = again and failed.retryable and counts_call_first(run)
         event = Lost(message=failed.message) if lost else _failed(failed)
-        spent = failed.spent
-        if spent.usage is not None:
-            told["usage"] = msgspec.to_builtins(spent.usage)
+        call_cost = failed.cost
+        if call_cost.usage is not None:
+            told["usage"] = msgspec.to_builtins(call_cost.usage)
     except InvalidValueError as refused:  # of the digest: nothing was sent
         event = Failed(kind="model", message=f"the request cannot be made: {refused.message}", hint=refused.hint)
     if dependencies.exchanges is not None:
         told["exchanges"] = dependencies.exchanges()
-    tokens = _tokens(spent)
-    if run.machine.bounds.max_tokens and (unsaid := spent.calls - (spent.usage is not None)) > 0:
-        more = Tokens(unsaid * len(canonical.encode(request.document(), depth=canonical.FILE_DEPTH)), spent.came)
+    tokens = _tokens(call_cost)
+    if run.machine.bounds.max_tokens and (unsaid := call_cost.calls - (call_cost.usage is not None)) > 0:
+        more = Tokens(
+            unsaid * len(canonical.encode(request.document(), depth=canonical.FILE_DEPTH)), call_cost.received
+        )
         tokens = Tokens(tokens.input + more.input, tokens.output + more.output)
         told["estimated"] = msgspec.to_builtins(more)
         if dependencies.warn is not None:
             dependencies.warn(UNSAID)
-    calls = 0 if isinstance(event, Lost) else spent.calls  # a lost one stays counted as it is
+    calls = 0 if isinstance(event, Lost) else call_cost.calls  # a lost one stays counted as it is
     cost = Cost(llm_calls=calls, tokens=tokens, seconds=time.monotonic() - began)
     return EventContext(event=event, cost=cost, dependencies=dependencies, told=told, interrupted=interrupted)
 
 
-def _failed(failed: ModelFailed) -> Failed | Lost:
+def _failed(failed: ModelCallError) -> Failed | Lost:
     return Failed(kind=failed.kind, message=failed.message, hint=failed.hint, bound=failed.bound)
 
 
-def _replied(reply: Reply) -> tuple[Replied | Failed | Lost, Spent]:
+def _replied(reply: Reply) -> tuple[Replied | Failed | Lost, CallCost]:
     calls = [msgspec.to_builtins(call) for call in reply.tool_calls]
     came = 0 if reply.usage is not None else len(canonical.encode([reply.content, calls], depth=canonical.FILE_DEPTH))
-    return Replied(content=reply.content, tool_calls=calls), Spent(calls=reply.calls, usage=reply.usage, came=came)
+    return Replied(content=reply.content, tool_calls=calls), CallCost(
+        calls=reply.calls, usage=reply.usage, received=came
+    )
 
 
-def _tokens(spent: Spent) -> Tokens:
-    return Tokens() if spent.usage is None else Tokens(spent.usage.input, spent.usage.output)
+def _tokens(call_cost: CallCost) -> Tokens:
+    return Tokens() if call_cost.usage is None else Tokens(call_cost.usage.input, call_cost.usage.output)
 
 
 def _with_overrides(facts: Facts, dependencies: Dependencies) -> Facts:
@@ -184,7 +188,7 @@ class StreamListener:
 
 
 def _wait(
-    model: Any, request: Request, on_text: Callable[[str], None] | None
+    model: Any, request: ModelRequest, on_text: Callable[[str], None] | None
 ) -> tuple[Reply | BaseException, BaseException | None]:
     """What the model replied, or what it raised; and the signal that came too late to keep it from that. Raises the
     signal that came before."""

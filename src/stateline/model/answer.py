@@ -23,7 +23,7 @@ from stateline.errors import InvalidAnswerError, InvalidValueError
 from stateline.machine.expressions import json_schema
 from stateline.machine.problems import did_you_mean, quoted
 from stateline.model.protocol import Reply, ToolCall, ToolSpec
-from stateline.model.reply_validation import ARGUMENTS_DEPTH, MOST_CALLS, new_ids
+from stateline.model.reply_validation import ARGUMENTS_DEPTH, MAX_CALLS, new_ids
 
 _FORMS = (
     'answer with text, with {"response": "...", "tools": [{"name": "...", "params": {}}]}, or with '
@@ -109,8 +109,8 @@ def _reply(text: str, calls: list[dict[str, Any]], tools: list[ToolSpec], used: 
     """``calls`` are ``{"id", "name", "arguments"}``, nothing of them checked yet."""
     if not calls and not text.strip():
         raise _refused("the answer is empty", _FORMS)
-    if len(calls) > MOST_CALLS:
-        raise _refused(f"the answer calls more than {MOST_CALLS} tools at once", "call them in several answers")
+    if len(calls) > MAX_CALLS:
+        raise _refused(f"the answer calls more than {MAX_CALLS} tools at once", "call them in several answers")
     ids = new_ids([call["id"] for call in calls], set(used))
     specs = {tool.name: tool for tool in tools}
     checked = [_call(call, id, specs) for call, id in zip(calls, ids, strict=True)]

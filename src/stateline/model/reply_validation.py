@@ -1,7 +1,7 @@
-"""From what a provider sent to a reply that may be taken for one. Pure.
+"""Assemble a provider's answer and accept it as a reply only if it is complete. Pure.
 
-A model's answer that is empty, cut, malformed or ended by length is none: :func:`whole` says which, and the run can try
-again or fail, but it never goes on with half an answer.
+An answer that is empty, truncated, malformed or ended by its length raises ``ModelCallError``: the run can retry or
+fail, but it never continues with half a reply.
 """
 
 from __future__ import annotations
@@ -14,43 +14,51 @@ from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.errors import InvalidValueError
 from stateline.machine.problems import quoted
-from stateline.model.protocol import MOST_TOKENS, ModelFailed, Reply, Request, Told, ToolCall, Usage
-
-MOST_CALLS = 1000
-"""More calls than this in one reply are taken for nonsense."""
-ARGUMENTS_DEPTH = canonical.DEPTH - 8
-"""How deep arguments may nest: in a run's state they lie in a call, in a message, in a conversation."""
-_LONGEST_ID = 256
-_LONGEST_NAME = 200
-_LONGER = (
-    "ask for less; or, since a run keeps the settings with which it began, raise them in its context (`stateline run "
-    "--state-scope NAME --set max_tokens=N`; `run --force -p TEXT --set max_tokens=N` for one run) and begin it anew"
+from stateline.model.protocol import (
+    TOKEN_COUNT_LIMIT,
+    ModelCallError,
+    ModelRequest,
+    Reply,
+    TextListener,
+    ToolCall,
+    Usage,
 )
-_TOO_LONG = ("length", "max_tokens", "model_context_window_exceeded")
-_HELD_BACK = ("content_filter", "refusal")
+
+MAX_CALLS = 1000
+"""Most tool calls in one reply."""
+ARGUMENTS_DEPTH = canonical.DEPTH - 8
+"""Deepest nesting of arguments: a run's state stores them in a call, in a message, in a conversation."""
+_ID_LIMIT = 256
+_NAME_LIMIT = 200
+_RAISE_LIMIT = (
+    "ask for less; or, since a run keeps the settings with which it began, raise them in its context (`stateline run "
+    "--state-scope NAME --set max_tokens=N`; `run --force -p TEXT --set max_tokens=N` for one run) and restart it"
+)
+_LENGTH_REASONS = ("length", "max_tokens", "model_context_window_exceeded")
+_FILTER_REASONS = ("content_filter", "refusal")
 
 Finish = Literal["stop", "tool_calls"]
 
 
-class Text:
-    """A text that comes in pieces. Pieces are told as they come; a character that was cut in two (surrogates escaped in
-    two pieces of JSON) is told when it is whole."""
+class TextBuffer:
+    """A text that arrives in pieces. The listener receives each piece; a character that was split in two (surrogates,
+    escaped in two pieces of JSON) is passed on when it is complete."""
 
-    def __init__(self, told: Told | None = None) -> None:
-        self._told = told
+    def __init__(self, on_text: TextListener | None = None) -> None:
+        self._on_text = on_text
         self._pieces: list[str] = []
         self._decoder = codecs.getincrementaldecoder("utf-16-le")()
 
     def add(self, piece: str) -> None:
-        """Append ``piece``. Raises :class:`ModelFailed` for half a character that nothing completes."""
-        whole = self._decode(piece)
-        if whole:
-            self._pieces.append(whole)
-            if self._told is not None:
-                self._told(whole)
+        """Append ``piece``. Raises :class:`ModelCallError` for half a character that nothing completes."""
+        text = self._decode(piece)
+        if text:
+            self._pieces.append(text)
+            if self._on_text is not None:
+                self._on_text(text)
 
     def end(self) -> str:
-        """The whole text. Raises as :meth:`add`."""
+        """Return the whole text. Raises as :meth:`add`."""
         self._decode("", final=True)
         return "".join(self._pieces)
 
@@ -58,11 +66,11 @@ class Text:
         try:
             return self._decoder.decode(piece.encode("utf-16-le", "surrogatepass"), final)
         except UnicodeDecodeError:
-            raise refused("holds half a character, which no text may hold") from None
+            raise invalid_reply("holds half a character") from None
 
 
-class Called:
-    """One call of a tool while it comes in; ``arguments`` are JSON text in pieces, or an object already."""
+class PartialCall:
+    """One tool call while it arrives; ``arguments`` are JSON text in pieces, or an object."""
 
     def __init__(self, id: object = None, name: object = None) -> None:
         self.id = id
@@ -70,96 +78,105 @@ class Called:
         self.arguments: Json = ""
 
     def add(self, piece: Json) -> None:
-        """Append to the arguments' text, or take an object for them."""
+        """Append to the text of the arguments, or take an object as the arguments."""
         if isinstance(piece, str) and isinstance(self.arguments, str):
             self.arguments += piece
         elif piece is not None:
             self.arguments = piece
 
 
-class Draft:
-    """A reply while it comes in, ``heard`` or not by somebody meanwhile. ``finish`` is the provider's word for why it
-    ended, None until it has."""
+class PartialReply:
+    """A reply while it arrives. ``streamed``: it has a listener. ``finish`` is the provider's reason for the end, None
+    before the end."""
 
-    def __init__(self, told: Told | None = None) -> None:
-        self.heard = told is not None
-        self.text = Text(told)
-        self.calls: list[Called] = []
+    def __init__(self, on_text: TextListener | None = None) -> None:
+        self.streamed = on_text is not None
+        self.text = TextBuffer(on_text)
+        self.calls: list[PartialCall] = []
         self.finish: object = None
         self.usage: Usage | None = None
         self.model: object = ""
 
+    def add_call(self, id: object, name: object) -> PartialCall:
+        """Begin a tool call. Raises :class:`ModelCallError` over ``MAX_CALLS``."""
+        if len(self.calls) >= MAX_CALLS:
+            raise invalid_reply(f"calls more than {MAX_CALLS} tools at once")
+        call = PartialCall(id, name)
+        self.calls.append(call)
+        return call
+
     def end(self, reason: object, good: Iterable[str]) -> None:
-        """The provider says why the reply ended. A reason that is not ``good`` stays, whatever is said after it."""
+        """Note the reason for the end. A reason that is not ``good`` is never replaced by a later one."""
         if not self.finish or (isinstance(self.finish, str) and self.finish in good):
             self.finish = reason or self.finish
 
 
-def refused(what: str, hint: str = "") -> ModelFailed:
-    """The error for a reply that is none; ``what`` goes on after "the reply"."""
-    return ModelFailed("reply", f"the reply {what}; it was not used", hint or "call the model again")
+def invalid_reply(problem: str, hint: str = "") -> ModelCallError:
+    """Return the error for an unusable answer; ``problem`` continues "the reply"."""
+    return ModelCallError("reply", f"the reply {problem}; it was not used", hint or "call the model again")
 
 
-def readable(pieces: Iterable[object]) -> Iterator[object]:
-    """``pieces`` of a stream, as they are read. Raises :class:`ModelFailed` for one that is no JSON, or that holds an
-    integer of more digits than can be read."""
-    coming = iter(pieces)
+def parsed_pieces(pieces: Iterable[object]) -> Iterator[object]:
+    """Yield the pieces of a stream. Raises :class:`ModelCallError` for one that is not JSON, or that holds an integer
+    with too many digits."""
+    iterator = iter(pieces)
     while True:
         try:
-            piece = next(coming)
+            piece = next(iterator)
         except StopIteration:
             return
         except ValueError:
-            raise refused("holds a piece that cannot be read") from None
+            raise invalid_reply("holds a piece that cannot be read") from None
         yield piece
 
 
-def usage_of(went: Iterable[object], came: object) -> Usage | None:
-    """What a call cost, its input the sum of ``went``; None if one of the counts is none that a run can keep."""
-    went = list(went)
-    if not all(_is_count(count) for count in [*went, came]):
+def usage_of(inputs: Iterable[object], output: object) -> Usage | None:
+    """Return the usage of a call, its input the sum of ``inputs``; None if a count is missing or out of range."""
+    inputs = list(inputs)
+    if not all(_is_count(count) for count in [*inputs, output]):
         return None
-    usage = Usage(input=sum(went), output=came)  # type: ignore[arg-type]
+    usage = Usage(input=sum(inputs), output=output)  # type: ignore[arg-type]
     return usage if _is_count(usage.input) else None
 
 
 def _is_count(count: object) -> bool:
-    return type(count) is int and 0 <= count < MOST_TOKENS
+    return type(count) is int and 0 <= count < TOKEN_COUNT_LIMIT
 
 
-def whole(draft: Draft, finishes: Mapping[str, Finish], request: Request) -> Reply:
-    """The reply that ``draft`` has become; ``finishes`` are the provider's words for a good end. Ids that are missing,
-    or that a call of this conversation has already, are replaced. Raises :class:`ModelFailed` of kind ``reply``."""
-    text = draft.text.end()
-    good = finishes.get(draft.finish) if isinstance(draft.finish, str) else None
-    if good is None:
-        raise _bad_end(draft.finish)
-    if len(draft.calls) > MOST_CALLS:
-        raise refused(f"calls {len(draft.calls)} tools at once")
-    if good == "tool_calls" and not draft.calls:
-        raise refused("ended to call a tool and calls none")
-    if not draft.calls and not text.strip():
-        raise refused("is empty")
-    ids = new_ids([called.id for called in draft.calls], used_ids(request.messages))
-    calls = [_call(called, id) for called, id in zip(draft.calls, ids, strict=True)]
-    model = draft.model[:_LONGEST_NAME] if isinstance(draft.model, str) and draft.model.isprintable() else ""
-    # Some servers say `stop` when they call.
-    finish: Finish = "tool_calls" if calls else "stop"
-    return Reply(content=text, tool_calls=calls, finish=finish, usage=draft.usage, model=model)
+def complete_reply(partial: PartialReply, finishes: Mapping[str, Finish], request: ModelRequest) -> Reply:
+    """Return the reply; ``finishes`` are the provider's words for a good end. Ids that are missing, or that another
+    call of the conversation has, are replaced. Raises :class:`ModelCallError` of kind ``reply``."""
+    text = partial.text.end()
+    finish = finishes.get(partial.finish) if isinstance(partial.finish, str) else None
+    if finish is None:
+        raise _incomplete(partial.finish)
+    if len(partial.calls) > MAX_CALLS:
+        raise invalid_reply(f"calls {len(partial.calls)} tools at once")
+    if finish == "tool_calls" and not partial.calls:
+        raise invalid_reply("ended to call a tool and calls none")
+    if not partial.calls and not text.strip():
+        raise invalid_reply("is empty")
+    ids = new_ids([call.id for call in partial.calls], used_ids(request.messages))
+    calls = [_complete_call(call, id) for call, id in zip(partial.calls, ids, strict=True)]
+    model = partial.model[:_NAME_LIMIT] if isinstance(partial.model, str) and partial.model.isprintable() else ""
+    # Some servers report `stop` with tool calls.
+    return Reply(
+        content=text, tool_calls=calls, finish="tool_calls" if calls else "stop", usage=partial.usage, model=model
+    )
 
 
 def used_ids(messages: Iterable[Mapping[str, Any]]) -> set[str]:
-    """The ids of all calls in a conversation."""
+    """Return the ids of all calls in a conversation."""
     return {call["id"] for message in messages for call in message.get("tool_calls") or ()}
 
 
 def new_ids(given: list[Any], used: set[str]) -> list[str]:
-    """One id for each of ``given``: itself, or ``call_1``, ``call_2`` ... if it is none, or is used by another."""
+    """Return one id for each of ``given``: itself, or ``call_1``, ``call_2`` ... if it is invalid or used."""
     used = set(used)
     ids = []
     number = 0
     for id in given:
-        if not (isinstance(id, str) and id and id.isprintable() and len(id) <= _LONGEST_ID and id not in used):
+        if not (isinstance(id, str) and id and id.isprintable() and len(id) <= _ID_LIMIT and id not in used):
             number += 1
             while (id := f"call_{number}") in used or id in given:
                 number += 1
@@ -168,30 +185,30 @@ def new_ids(given: list[Any], used: set[str]) -> list[str]:
     return ids
 
 
-def _call(called: Called, id: str) -> ToolCall:
-    name, arguments = called.name, called.arguments
+def _complete_call(call: PartialCall, id: str) -> ToolCall:
+    name, arguments = call.name, call.arguments
     if not isinstance(name, str) or not name:
-        raise refused("calls a tool without a name")
+        raise invalid_reply("calls a tool without a name")
     if arguments == "":
-        arguments = {}  # how some servers write a call without arguments
+        arguments = {}  # some servers write a call without arguments like this
     try:
         if isinstance(arguments, str):
             arguments = canonical.parse(arguments.encode("utf-8", "surrogatepass"), what="the text")
         canonical.check(arguments, depth=ARGUMENTS_DEPTH)
     except InvalidValueError as error:
-        raise refused(f"calls {quoted(name)} with arguments that cannot be read: {error.message}") from None
+        raise invalid_reply(f"calls {quoted(name)} with arguments that cannot be read: {error.message}") from None
     if not isinstance(arguments, dict):
-        raise refused(f"calls {quoted(name)} with arguments that are no JSON object")
+        raise invalid_reply(f"calls {quoted(name)} with arguments that are not a JSON object")
     return ToolCall(id=id, name=name, arguments=arguments)
 
 
-def _bad_end(finish: object) -> ModelFailed:
+def _incomplete(finish: object) -> ModelCallError:
     if finish is None or finish == "":
-        return refused("ended without saying why, so it may be cut")
-    if finish in _TOO_LONG:
-        return refused("was cut: it reached the limit of tokens", _LONGER)
-    if finish in _HELD_BACK:
-        return refused("was held back by the provider's filter", "change the prompt, or ask another model")
+        return invalid_reply("ended without a reason, so it may be truncated")
+    if finish in _LENGTH_REASONS:
+        return invalid_reply("was truncated: it reached the limit of tokens", _RAISE_LIMIT)
+    if finish in _FILTER_REASONS:
+        return invalid_reply("was withheld by the provider's filter", "change the prompt, or use another model")
     if not isinstance(finish, str):
-        return refused("ended for a reason that is not of the form that it must have")
-    return refused(f"ended for a reason that is not known here: {quoted(finish)}")
+        return invalid_reply("ended with a reason that is not text")
+    return invalid_reply(f"ended with an unknown reason: {quoted(finish)}")

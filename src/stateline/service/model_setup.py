@@ -24,7 +24,7 @@ from stateline.store.store import Snapshot, Store
 if TYPE_CHECKING:
     from stateline.contexts.context import ContextContent, ContextRequest
     from stateline.engine.record import Run
-    from stateline.model.protocol import Model, Reply, Request, Told
+    from stateline.model.protocol import Model, ModelRequest, Reply, TextListener
     from stateline.model.providers.selection import Choice
     from stateline.model.recordings.playback import Playback
     from stateline.model.recordings.recording import Recorder
@@ -366,14 +366,14 @@ class _LazyModels:
         self._environ = environ
         self._opened: dict[Choice, Model] = {}
 
-    def reply(self, request: Request, told: Told | None = None) -> Reply:
+    def reply(self, request: ModelRequest, on_text: TextListener | None = None) -> Reply:
         """As the model's. Raises also ``RequestError`` where its library or its key is missing; nothing was sent."""
         choice = self.choices[request.model]
         if choice not in self._opened:
             from stateline.model.providers.selection import open_model
 
             self._opened[choice] = open_model(choice, environ=self._environ)
-        return self._opened[choice].reply(request, told)
+        return self._opened[choice].reply(request, on_text)
 
 
 def _mask(store: Store) -> Callable[[Json], Json]:

@@ -23,10 +23,10 @@ from typing import Any, get_args
 import pytest
 
 from stateline.bundle.canonical import Json
-from stateline.model.protocol import FailureKind, Model, ModelFailed, Reply, Request, ToolCall, ToolSpec, Usage
+from stateline.model.protocol import FailureKind, Model, ModelCallError, ModelRequest, Reply, ToolCall, ToolSpec, Usage
 
 Scripted = Callable[..., Model]
-"""Gives a model that answers with these ``Reply`` and ``ModelFailed``, in this order."""
+"""Gives a model that answers with these ``Reply`` and ``ModelCallError``, in this order."""
 
 KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 THREADS = 8
@@ -54,10 +54,10 @@ RESULTS: list[Json] = [
 TEXTS = ("Hello.", "é \U0001f600 \u2028 \x00", '{"not": "a call"}', " spaces \n", "long " * 5000)
 
 
-def asked(*messages: dict[str, Json], **changes: Any) -> Request:
+def asked(*messages: dict[str, Json], **changes: Any) -> ModelRequest:
     """A request; of one user's message unless ``messages`` says otherwise."""
     given = {"model": "model-1", "messages": list(messages) or [{"role": "user", "content": "Hi"}], "timeout": 20.0}
-    return Request(**{**given, **changes})
+    return ModelRequest(**{**given, **changes})
 
 
 def conversation() -> list[dict[str, Json]]:
@@ -143,9 +143,9 @@ class ModelContract:
     def test_a_failure_is_typed_and_the_next_call_is_another(
         self, scripted: Scripted, kind: FailureKind, heard: bool
     ) -> None:
-        model = scripted(ModelFailed(kind, "it went wrong"), Reply(content="Well."))
+        model = scripted(ModelCallError(kind, "it went wrong"), Reply(content="Well."))
         told = (lambda text: None) if heard else None
-        with pytest.raises(ModelFailed) as raised:
+        with pytest.raises(ModelCallError) as raised:
             model.reply(asked(timeout=self.TIME if kind == "timeout" else 20.0), told)
         assert raised.value.kind == kind
         assert raised.value.message == str(raised.value)

@@ -23,7 +23,7 @@ from stateline.errors import (
 from stateline.machine.expressions import json_schema
 from stateline.machine.spec import Toolset
 from stateline.model import answer
-from stateline.model.protocol import Reply, Request, ToolSpec
+from stateline.model.protocol import ModelRequest, Reply, ToolSpec
 from stateline.model.recordings import exchange
 from stateline.tools.check import check_manifest, toolset_hash
 
@@ -121,7 +121,7 @@ def proposed(data: bytes) -> None:
         require(context["settings"]["top_p"] == 0.5, "the operator's setting is gone")
 
 
-def _pre_stage() -> list[tuple[Request, Callable[[Any], dict[str, Any]]]]:
+def _pre_stage() -> list[tuple[ModelRequest, Callable[[Any], dict[str, Any]]]]:
     """The two calls of the pre-stage, and what is made of their replies."""
     request = model_requests.derivation(_WISHES)
     plain = by_model.derive(_WISHES, by_model.proposal(request, Reply(content=_PROPOSALS[0].decode())))

@@ -1,1 +1,1 @@
-"""Models behind the official SDKs."""
+"""Models of providers behind their official SDKs."""

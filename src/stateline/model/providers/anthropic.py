@@ -1,9 +1,9 @@
-"""Messages, by Anthropic or any server that speaks its protocol, through the official SDK.
+"""Messages of Anthropic and of compatible servers, through the official SDK.
 
-System and developer prompts become the one system prompt. ``max_tokens``, which the provider demands, is 4096 unless
-set. An ``output_schema`` whose objects are all closed is sent as ``output_config``; any other, and one that the
-provider refuses, as an instruction in the system prompt. The blocks of thinking are not kept. Where the provider
-demands them back unchanged, beside the calls that they led to, nothing is sent: see :func:`refuse_lost_thoughts`.
+System and developer prompts become one system prompt. ``max_tokens``, which the provider requires, is 4096 unless set.
+An ``output_schema`` whose objects are all closed is sent as ``output_config``; any other, and one that the provider
+rejects, as an instruction in the system prompt. Thinking blocks are not kept, so :func:`refuse_thinking_with_tools`
+refuses a call after which the provider would require them.
 """
 
 from __future__ import annotations
@@ -15,28 +15,29 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from stateline.bundle.canonical import Json
 from stateline.machine.problems import quoted
-from stateline.model.protocol import ModelFailed, Reply, Request, Told, Usage
+from stateline.model.protocol import ModelCallError, ModelRequest, Reply, TextListener, Usage
 from stateline.model.providers import request_parts
 from stateline.model.providers.sdk import SdkModel
-from stateline.model.reply_validation import MOST_CALLS, Called, Draft, Finish, readable, refused, usage_of
+from stateline.model.reply_validation import Finish, PartialCall, PartialReply, invalid_reply, parsed_pieces, usage_of
 
 if TYPE_CHECKING:
-    from stateline.model.providers.http import Wire
+    from stateline.model.providers.http import Attempts
 
-OWN = "https://api.anthropic.com"
-"""The endpoint that this provider's SDK calls when nobody names another."""
+DEFAULT_URL = "https://api.anthropic.com"
+"""Default endpoint."""
 MAX_TOKENS = 4096
 """The longest reply [tokens] unless the settings say otherwise."""
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_THOUGHTS = ("thinking", "redacted_thinking")
-# Ways of thinking after which a conversation may go on without the blocks.
-_FORGETFUL = ("adaptive", "disabled")
-# A block of a stream: a call, or what kind it is of.
-_Block = Called | str
+_THINKING_BLOCKS = ("thinking", "redacted_thinking")
+# Types of thinking after which a conversation may continue without the blocks.
+_THINKING_WITH_TOOLS = ("adaptive", "disabled")
+# A block of a stream: a tool call, or the type of another block.
+_Block = PartialCall | str
 
 
 class AnthropicModel(SdkModel):
-    """As ``SdkModel``; ``base_url`` "" is Anthropic's own, ``bearer`` says that ``key`` is a token and no API key."""
+    """A model of Anthropic or of a compatible server; ``base_url`` "" is Anthropic's endpoint. ``bearer``: ``key`` is a
+    bearer token, not an API key."""
 
     PROVIDER = "anthropic"
     PATH = "/v1/messages"
@@ -47,39 +48,39 @@ class AnthropicModel(SdkModel):
     FORMAT = "output_config"
 
     def __init__(self, name: str, base_url: str, key: str, mask: Callable[[str], str], *, bearer: bool = False) -> None:
-        super().__init__(name, base_url or OWN, mask)
+        super().__init__(name, base_url or DEFAULT_URL, mask)
         self._key = None if bearer else key
         self._token = key if bearer else None
 
-    def reply(self, request: Request, told: Told | None = None) -> Reply:
-        """As ``protocol.Model``. Loads the SDK."""
-        refuse_lost_thoughts(request)
-        return super().reply(request, told)
+    def reply(self, request: ModelRequest, on_text: TextListener | None = None) -> Reply:
+        """Call the model, as ``protocol.Model.reply``. Loads the SDK."""
+        refuse_thinking_with_tools(request)
+        return super().reply(request, on_text)
 
     def sdk(self) -> tuple[ModuleType, type[Exception]]:
-        """The SDK, and what all of its errors are."""
+        """Return the SDK and the base class of its errors."""
         import anthropic
 
         return anthropic, anthropic.AnthropicError
 
-    def client(self, sdk: Any, wire: Wire) -> Any:
-        """A client of the SDK, to be closed by whoever asked for it."""
+    def client(self, sdk: Any, attempts: Attempts, http_client: Any) -> Any:
+        """Return a client of the SDK; the caller closes it."""
         return sdk.Anthropic(
             api_key=self._key,
             auth_token=self._token,
             base_url=self._base_url,
-            max_retries=wire.retries,
+            max_retries=attempts.retries,
             open_telemetry=False,
-            http_client=wire.client(sdk),
+            http_client=http_client,
         )
 
-    def options(self, request: Request, streamed: bool) -> list[str]:
-        """The options that are sent because of the call, and not because the settings hold them."""
+    def options(self, request: ModelRequest, streamed: bool) -> list[str]:
+        """Return the options that the call needs, as opposed to those of the settings."""
         schema = request.output_schema
         return ["output_config"] if isinstance(schema, dict) and bool(schema) and request_parts.closed(schema) else []
 
-    def body(self, request: Request, sent: list[str]) -> dict[str, Json]:
-        """What is posted, with these options, but for what makes it a stream."""
+    def body(self, request: ModelRequest, sent: list[str]) -> dict[str, Json]:
+        """Return the body with the options ``sent``, without what makes it a stream."""
         body: dict[str, Json] = {"max_tokens": MAX_TOKENS, **request.settings}
         body["model"] = self._name
         prompts = [m["content"] for m in request.messages if m["role"] in ("system", "developer") and m["content"]]
@@ -102,62 +103,62 @@ class AnthropicModel(SdkModel):
             ]
         return body
 
-    def read(self, answer: dict[str, Any], draft: Draft) -> None:
-        """Take in a whole answer."""
-        draft.usage = _usage(answer.get("usage"))
+    def read(self, answer: dict[str, Any], partial: PartialReply) -> None:
+        """Add a whole answer to ``partial``."""
+        partial.usage = _usage(answer.get("usage"))
         blocks = answer.get("content")
         if not isinstance(blocks, list):
-            raise refused("holds no message")
+            raise invalid_reply("holds no message")
         for block in blocks:
-            called = _begin(draft, block)
+            called = _begin(partial, block)
             if called is not None:
                 called.arguments = block.get("input")
-        draft.finish = answer.get("stop_reason")
-        draft.model = answer.get("model")
+        partial.finish = answer.get("stop_reason")
+        partial.model = answer.get("model")
 
-    def hear(self, pieces: Iterable[object], draft: Draft) -> None:
-        """Take in an answer while it comes."""
+    def read_stream(self, pieces: Iterable[object], partial: PartialReply) -> None:
+        """Add an answer to ``partial`` while it arrives."""
         usage: dict[str, Json] = {}
         blocks: dict[int, _Block] = {}
-        told = Draft()  # why it ended counts once the message is over
-        for event in readable(pieces):
+        end = PartialReply()  # the reason counts once the message is complete
+        for event in parsed_pieces(pieces):
             if not isinstance(event, dict):
-                raise refused("holds a piece that is not of the form that it must have")
+                raise invalid_reply("holds a piece of the wrong form")
             kind = event.get("type")
             if kind == "message_start":
                 message = _object(event.get("message"))
-                draft.model = message.get("model")
+                partial.model = message.get("model")
                 usage.update(_object(message.get("usage")))
-                draft.usage = _usage(usage)
+                partial.usage = _usage(usage)
             elif kind == "content_block_start":
-                _begin_at(draft, blocks, event)
+                _begin_at(partial, blocks, event)
             elif kind == "content_block_delta":
-                _go_on(draft, blocks, event)
+                _continue(partial, blocks, event)
             elif kind == "message_delta":
-                told.end(_object(event.get("delta")).get("stop_reason"), self.FINISHES)
-                # Counts are totals; those that are not told again come as null.
+                end.end(_object(event.get("delta")).get("stop_reason"), self.FINISHES)
+                # Counts are totals; null means unchanged.
                 usage.update({name: n for name, n in _object(event.get("usage")).items() if n is not None})
-                draft.usage = _usage(usage)
+                partial.usage = _usage(usage)
             elif kind == "message_stop":
-                draft.finish = told.finish
+                partial.finish = end.finish
 
 
-def refuse_lost_thoughts(request: Request) -> None:
-    """Raise :class:`ModelFailed` for tools together with a setting ``thinking`` that makes the provider demand its
-    thoughts back with the tools' results: the call after the first would be refused, and the first was paid for."""
+def refuse_thinking_with_tools(request: ModelRequest) -> None:
+    """Raise :class:`ModelCallError` for tools together with a setting ``thinking`` that makes the provider require its
+    thinking blocks with the results of tools: the second call would be rejected, after the first was paid for."""
     thinking = request.settings.get("thinking")
     kind = thinking.get("type") if isinstance(thinking, dict) else None
-    if request.tools and isinstance(kind, str) and kind not in _FORGETFUL:
-        message = f"the setting 'thinking' of type {quoted(kind)} does not go together with tools; nothing was sent"
-        raise ModelFailed("model", message, 'use {"type": "adaptive"}, or take the setting out', sent=False)
+    if request.tools and isinstance(kind, str) and kind not in _THINKING_WITH_TOOLS:
+        message = f"the setting 'thinking' of type {quoted(kind)} cannot be used with tools; nothing was sent"
+        raise ModelCallError("model", message, 'use {"type": "adaptive"}, or remove the setting', sent=False)
 
 
 def _object(value: Json) -> dict[str, Json]:
     return value if isinstance(value, dict) else {}
 
 
-def _messages(request: Request) -> list[Json]:
-    """The conversation; all results of one reply's tools make one message."""
+def _messages(request: ModelRequest) -> list[Json]:
+    """Return the conversation; the results of all tools of one reply make one message."""
     messages: list[Json] = []
     ids: dict[str, str] = {}
     results: list[Json] | None = None
@@ -173,12 +174,12 @@ def _messages(request: Request) -> list[Json]:
         if role == "user":
             messages.append({"role": "user", "content": message["content"]})
         elif role == "assistant":
-            messages.append({"role": "assistant", "content": _said(message, ids)})
+            messages.append({"role": "assistant", "content": _assistant_content(message, ids)})
     return messages
 
 
-def _said(message: dict[str, Json], ids: dict[str, str]) -> Json:
-    """What a model said before. Blocks without text are refused by the provider."""
+def _assistant_content(message: dict[str, Json], ids: dict[str, str]) -> Json:
+    """Return the content of an earlier reply. The provider rejects text blocks without text."""
     text = message["content"]
     if not message.get("tool_calls"):
         return text
@@ -200,61 +201,57 @@ def _result(message: dict[str, Json], ids: dict[str, str]) -> Json:
 
 
 def _id(id: str, ids: dict[str, str]) -> str:
-    """``id``, or another in its place all through the conversation if this provider would refuse it."""
+    """Return ``id``, or one that replaces it in the whole conversation if this provider would reject it."""
     if _ID.fullmatch(id):
         return id
     return ids.setdefault(id, f"renamed_{len(ids) + 1}")
 
 
-def _begin(draft: Draft, block: Any) -> Called | None:
-    """Take in a block, but for the arguments of a call, which is given back."""
+def _begin(partial: PartialReply, block: Any) -> PartialCall | None:
+    """Add a block, without the arguments of a call; return the call."""
     kind = block.get("type") if isinstance(block, dict) else None
     if kind == "text" and isinstance(block.get("text"), str):
-        draft.text.add(block["text"])
+        partial.text.add(block["text"])
     elif kind == "tool_use":
-        if len(draft.calls) >= MOST_CALLS:
-            raise refused(f"calls more than {MOST_CALLS} tools at once")
-        called = Called(block.get("id"), block.get("name"))
-        draft.calls.append(called)
-        return called
-    elif kind not in _THOUGHTS:
-        raise refused("holds a part of a kind that is not known here")
+        return partial.add_call(block.get("id"), block.get("name"))
+    elif kind not in _THINKING_BLOCKS:
+        raise invalid_reply("holds a part of an unknown type")
     return None
 
 
-def _begin_at(draft: Draft, blocks: dict[int, _Block], event: dict[str, Json]) -> None:
-    """Take in the block that begins at the index of ``event``. The text before it is over then: it was told already."""
+def _begin_at(partial: PartialReply, blocks: dict[int, _Block], event: dict[str, Json]) -> None:
+    """Add the block that begins at the index of ``event``. Earlier text blocks end then: their text was passed on."""
     place = event.get("index")
     block: Any = event.get("content_block")
     if type(place) is not int or place in blocks:
-        raise refused("begins a part in a form that is not known here")
-    called = _begin(draft, block)
+        raise invalid_reply("begins a part in an unknown form")
+    called = _begin(partial, block)
     if called is None and block["type"] == "text":
-        blocks.update({earlier: "over" for earlier, kind in blocks.items() if kind == "text"})
+        blocks.update({earlier: "ended" for earlier, kind in blocks.items() if kind == "text"})
     blocks[place] = called or block["type"]
 
 
-def _go_on(draft: Draft, blocks: dict[int, _Block], event: dict[str, Json]) -> None:
-    """Take in a piece of the block at the index of ``event``."""
+def _continue(partial: PartialReply, blocks: dict[int, _Block], event: dict[str, Json]) -> None:
+    """Add a piece of the block at the index of ``event``."""
     place = event.get("index")
     block = blocks.get(place) if type(place) is int else None
     if block is None:
-        raise refused("goes on with a part that was not begun")
+        raise invalid_reply("continues a part that was not begun")
     delta = _object(event.get("delta"))
     if delta.get("type") == "text_delta" and isinstance(delta.get("text"), str):
         if block != "text":
-            raise refused("holds a piece of text where none may be")
-        draft.text.add(delta["text"])
+            raise invalid_reply("holds text outside of a text block")
+        partial.text.add(delta["text"])
     elif delta.get("type") == "input_json_delta":
-        if not isinstance(block, Called) or not isinstance(delta.get("partial_json"), str):
-            raise refused("holds a piece that is not of the form that it must have")
+        if not isinstance(block, PartialCall) or not isinstance(delta.get("partial_json"), str):
+            raise invalid_reply("holds a piece of the wrong form")
         block.add(delta["partial_json"])
 
 
 def _usage(usage: object) -> Usage | None:
     if not isinstance(usage, dict):
         return None
-    # What was read from the provider's cache, or put there, went in as well.
+    # Tokens read from the provider's cache, or written to it, are input too.
     cached = [usage.get(name) for name in ("cache_creation_input_tokens", "cache_read_input_tokens")]
-    went = [usage.get("input_tokens"), *(0 if count is None else count for count in cached)]
-    return usage_of(went, usage.get("output_tokens"))
+    inputs = [usage.get("input_tokens"), *(0 if count is None else count for count in cached)]
+    return usage_of(inputs, usage.get("output_tokens"))

@@ -1,9 +1,9 @@
-"""Chat completions, by OpenAI or any server that speaks its protocol, through the official SDK.
+"""Chat completions of OpenAI and of compatible servers, through the official SDK.
 
-Only OpenAI's own endpoint is known to know the role ``developer`` and ``max_completion_tokens``: elsewhere developer
-prompts are sent as part of one ``system`` message, since servers drop roles they do not know without a word. An
-``output_schema`` is sent as ``response_format`` json_schema. An endpoint that refuses that, or ``stream_options``, is
-asked once more without, the schema then as an instruction; this model remembers it.
+Only OpenAI's own endpoint is known to support the role ``developer`` and ``max_completion_tokens``. Other servers
+silently drop unknown roles, so they get developer prompts as part of one ``system`` message. An ``output_schema`` is
+sent as ``response_format`` json_schema. If an endpoint rejects that, or ``stream_options``, the call is repeated without
+it, with the schema as an instruction, and this model does not send it again.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from stateline.bundle.canonical import Json
-from stateline.model.protocol import Request, Usage
+from stateline.model.protocol import ModelRequest, Usage
 from stateline.model.providers import request_parts
 from stateline.model.providers.sdk import SdkModel
-from stateline.model.reply_validation import MOST_CALLS, Called, Draft, Finish, readable, refused, usage_of
+from stateline.model.reply_validation import Finish, PartialCall, PartialReply, invalid_reply, parsed_pieces, usage_of
 
 if TYPE_CHECKING:
-    from stateline.model.providers.http import Wire
+    from stateline.model.providers.http import Attempts
 
-OWN = "https://api.openai.com/v1"
-"""The endpoint that this provider's SDK calls when nobody names another."""
+DEFAULT_URL = "https://api.openai.com/v1"
+"""Default endpoint."""
 
 
 class OpenAIModel(SdkModel):
-    """As ``SdkModel``; ``base_url`` "" is OpenAI's own."""
+    """A model of OpenAI or of a compatible server; ``base_url`` "" is OpenAI's endpoint."""
 
     PROVIDER = "openai"
     PATH = "/chat/completions"
@@ -38,34 +38,38 @@ class OpenAIModel(SdkModel):
     FORMAT = "response_format"
 
     def __init__(self, name: str, base_url: str, key: str, mask: Callable[[str], str]) -> None:
-        super().__init__(name, base_url or OWN, mask)
-        self._own = not base_url
+        super().__init__(name, base_url or DEFAULT_URL, mask)
+        self._is_default = not base_url
         self._key = key
 
     def sdk(self) -> tuple[ModuleType, type[Exception]]:
-        """The SDK, and what all of its errors are."""
+        """Return the SDK and the base class of its errors."""
         import openai
 
         return openai, openai.OpenAIError
 
-    def client(self, sdk: Any, wire: Wire) -> Any:
-        """A client of the SDK, to be closed by whoever asked for it."""
-        http = wire.client(sdk)
-        return sdk.OpenAI(api_key=self._key, base_url=self._base_url, max_retries=wire.retries, http_client=http)
+    def client(self, sdk: Any, attempts: Attempts, http_client: Any) -> Any:
+        """Return a client of the SDK; the caller closes it."""
+        options = {"max_retries": attempts.retries, "http_client": http_client}
+        return sdk.OpenAI(api_key=self._key, base_url=self._base_url, **options)
 
-    def options(self, request: Request, streamed: bool) -> list[str]:
-        """The options that are sent because of the call, and not because the settings hold them."""
+    def options(self, request: ModelRequest, streamed: bool) -> list[str]:
+        """Return the options that the call needs, as opposed to those of the settings."""
         ours = {"response_format": request.output_schema is not None, "stream_options": streamed}
         return [name for name, sent in ours.items() if sent]
 
-    def body(self, request: Request, sent: list[str]) -> dict[str, Json]:
-        """What is posted, with these options, but for what makes it a stream."""
+    def body(self, request: ModelRequest, sent: list[str]) -> dict[str, Json]:
+        """Return the body with the options ``sent``, without what makes it a stream."""
         settings = dict(request.settings)
-        if self._own and "max_tokens" in settings:
-            # Models that reason refuse the old name, and none refuses the new one.
+        if self._is_default and "max_tokens" in settings:
+            # Reasoning models reject the old name; all models accept the new one.
             settings.setdefault("max_completion_tokens", settings.pop("max_tokens"))
-        instructed = request.output_schema is not None and "response_format" not in sent
-        body: dict[str, Json] = {**settings, "model": self._name, "messages": self._messages(request, instructed)}
+        needs_instruction = request.output_schema is not None and "response_format" not in sent
+        body: dict[str, Json] = {
+            **settings,
+            "model": self._name,
+            "messages": self._messages(request, needs_instruction),
+        }
         if request.tools:
             body["tools"] = [
                 {
@@ -85,43 +89,43 @@ class OpenAIModel(SdkModel):
             body["stream_options"] = {"include_usage": True}
         return body
 
-    def read(self, answer: dict[str, Any], draft: Draft) -> None:
-        """Take in a whole answer."""
-        draft.usage = _usage(answer.get("usage"))
+    def read(self, answer: dict[str, Any], partial: PartialReply) -> None:
+        """Add a whole answer to ``partial``."""
+        partial.usage = _usage(answer.get("usage"))
         for choice in _choices(answer):
             message = choice.get("message")
             if not isinstance(message, dict):
-                raise refused("holds no message")
-            _add_text(draft, message)
+                raise invalid_reply("holds no message")
+            _add_text(partial, message)
             for call in _dicts(message.get("tool_calls")):
-                _add_call(draft, call)
-            draft.finish = choice.get("finish_reason")
-        draft.model = answer.get("model")
+                _add_call(partial, call)
+            partial.finish = choice.get("finish_reason")
+        partial.model = answer.get("model")
 
-    def hear(self, pieces: Iterable[object], draft: Draft) -> None:
-        """Take in an answer while it comes."""
-        index: dict[int | None, Called] = {}
-        for piece in readable(pieces):
+    def read_stream(self, pieces: Iterable[object], partial: PartialReply) -> None:
+        """Add an answer to ``partial`` while it arrives."""
+        index: dict[int | None, PartialCall] = {}
+        for piece in parsed_pieces(pieces):
             if not isinstance(piece, dict):
-                raise refused("holds a piece that is not of the form that it must have")
-            draft.usage = _usage(piece.get("usage")) or draft.usage
+                raise invalid_reply("holds a piece of the wrong form")
+            partial.usage = _usage(piece.get("usage")) or partial.usage
             for choice in _choices(piece):
                 delta = choice.get("delta")
                 if isinstance(delta, dict):
-                    _add_text(draft, delta)
+                    _add_text(partial, delta)
                     for call in _dicts(delta.get("tool_calls")):
-                        _add_call_piece(draft, index, call)
-                draft.end(choice.get("finish_reason"), self.FINISHES)
-            draft.model = piece.get("model") or draft.model
+                        _add_call_piece(partial, index, call)
+                partial.end(choice.get("finish_reason"), self.FINISHES)
+            partial.model = piece.get("model") or partial.model
 
-    def _messages(self, request: Request, instructed: bool) -> list[Json]:
+    def _messages(self, request: ModelRequest, needs_instruction: bool) -> list[Json]:
         prompts = [message for message in request.messages if message["role"] in ("system", "developer")]
-        if instructed:
+        if needs_instruction:
             prompts.append({"role": "developer", "content": request_parts.instruction(request.output_schema)})
         rest = [_message(message) for message in request.messages if message["role"] not in ("system", "developer")]
-        if self._own:
+        if self._is_default:
             return [*({"role": prompt["role"], "content": prompt["content"]} for prompt in prompts), *rest]
-        # One message: templates of many models take no second one.
+        # One message: the templates of many models accept only one.
         text = "\n\n".join(prompt["content"] for prompt in prompts if prompt["content"])
         return [*([{"role": "system", "content": text}] if text else []), *rest]
 
@@ -144,7 +148,7 @@ def _message(message: dict[str, Json]) -> Json:
 
 
 def _choices(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The first choice, if there is one; no more than one was asked for."""
+    """Yield the first choice, if there is one; the request asks for one."""
     for choice in _dicts(answer.get("choices")):
         if choice.get("index", 0) in (0, None):
             yield choice
@@ -155,44 +159,41 @@ def _dicts(items: object) -> list[dict[str, Any]]:
     if items is None:
         return []
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise refused("is not of the form that it must have")
+        raise invalid_reply("is of the wrong form")
     return items
 
 
-def _add_text(draft: Draft, message: dict[str, Any]) -> None:
+def _add_text(partial: PartialReply, message: dict[str, Any]) -> None:
     content = message.get("content")
     if isinstance(content, str):
-        draft.text.add(content)
+        partial.text.add(content)
     elif content is not None:
         for part in _dicts(content):
             if part.get("type") == "text" and isinstance(part.get("text"), str):
-                draft.text.add(part["text"])
+                partial.text.add(part["text"])
     if message.get("refusal"):
-        raise refused("is a refusal by the model", "change the prompt, or ask another model")
+        raise invalid_reply("is a refusal by the model", "change the prompt, or use another model")
 
 
-def _add_call(draft: Draft, call: dict[str, Any]) -> Called:
+def _add_call(partial: PartialReply, call: dict[str, Any]) -> PartialCall:
     function = call.get("function")
     if not isinstance(function, dict):
-        raise refused("calls a tool in a form that is not known here")
-    called = Called(call.get("id"), function.get("name"))
+        raise invalid_reply("calls a tool in an unknown form")
+    called = partial.add_call(call.get("id"), function.get("name"))
     called.add(function.get("arguments"))
-    draft.calls.append(called)
     return called
 
 
-def _add_call_piece(draft: Draft, index: dict[int | None, Called], piece: dict[str, Any]) -> None:
-    """A piece of a call belongs to the call of its ``index``. Some servers send none, or 0 for all: then a new id
-    begins a new call."""
+def _add_call_piece(partial: PartialReply, index: dict[int | None, PartialCall], piece: dict[str, Any]) -> None:
+    """Add a piece to the call of its ``index``. Some servers send no index, or 0 for all calls: then a new id begins a
+    new call."""
     place = piece.get("index")
     if place is not None and not isinstance(place, int):
-        raise refused("calls a tool in a form that is not known here")
-    called = index.get(place) if place is not None else (draft.calls[-1] if draft.calls else None)
+        raise invalid_reply("calls a tool in an unknown form")
+    called = index.get(place) if place is not None else (partial.calls[-1] if partial.calls else None)
     id = piece.get("id")
     if called is None or (id and called.id and id != called.id):
-        if len(draft.calls) >= MOST_CALLS:
-            raise refused(f"calls more than {MOST_CALLS} tools at once")
-        index[place] = _add_call(draft, {"function": {}, **piece})
+        index[place] = _add_call(partial, {"function": {}, **piece})
         return
     function = piece.get("function")
     if isinstance(function, dict):

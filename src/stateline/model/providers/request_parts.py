@@ -1,4 +1,4 @@
-"""What every provider is asked alike: schemas, texts of tools' results, and JSON by instruction. Pure."""
+"""Parts of requests that are the same for all providers: schemas, results of tools, JSON by instruction. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.machine.problems import quoted
-from stateline.model.protocol import CALL_MEMBERS, ModelFailed, Request
+from stateline.model.protocol import CALL_MEMBERS, ModelCallError, ModelRequest
 
 _INSTRUCTION = (
     "Answer with exactly one JSON value that is valid under the JSON Schema below. Write nothing before or after it, "
@@ -17,38 +17,38 @@ _INSTRUCTION = (
 _FENCED = re.compile(r"\s*```(?:json|JSON)?[ \t]*\n(.*?)\n[ \t]*```\s*", re.DOTALL)
 
 
-def refuse_settings(request: Request, provider: str) -> None:
-    """Raise :class:`ModelFailed` for a setting that would replace what the call itself says."""
+def refuse_settings(request: ModelRequest, provider: str) -> None:
+    """Raise :class:`ModelCallError` for a setting that would replace a member of the call."""
     for name in CALL_MEMBERS:
         if name in request.settings:
             message = f"the setting {quoted(name)} belongs to the call itself and was not sent to {provider}"
-            raise ModelFailed("model", message, "take it out of the context's settings or of --set", sent=False)
+            raise ModelCallError("model", message, "remove it from the context's settings or from --set", sent=False)
 
 
 def arguments_schema(parameters: dict[str, Json]) -> dict[str, Json]:
-    """The JSON Schema of a tool's arguments as providers want it: of an object that names its properties."""
+    """Return the JSON Schema of a tool's arguments as providers require it: an object that lists its properties."""
     return {"type": "object", "properties": {}, **parameters}
 
 
 def text_of(content: Json) -> str:
-    """A tool's result as text: a string as it is, anything else as canonical JSON."""
+    """Return a tool's result as text: a string unchanged, anything else as canonical JSON."""
     return content if isinstance(content, str) else canonical.encode(content, depth=canonical.FILE_DEPTH).decode()
 
 
 def instruction(schema: Json) -> str:
-    """The prompt that asks for JSON where a provider cannot be bound to a schema."""
+    """Return the prompt that asks for JSON where a provider does not support schemas."""
     return _INSTRUCTION + canonical.encode(schema, depth=canonical.FILE_DEPTH).decode()
 
 
 def unfenced(text: str) -> str:
-    """``text`` without the Markdown fence that models put around JSON, if that is all there is around it."""
+    """Return ``text`` without the Markdown fence that models put around JSON."""
     match = _FENCED.fullmatch(text)
     return match[1] if match else text
 
 
 def closed(schema: Json) -> bool:
-    """Whether each object in ``schema`` lists its properties and allows no others: structured outputs are refused, or
-    mean something else, without."""
+    """Return whether each object in ``schema`` lists its properties and allows no others. Structured outputs require
+    that."""
     if isinstance(schema, list):
         return all(closed(item) for item in schema)
     if not isinstance(schema, dict):
@@ -61,10 +61,10 @@ def closed(schema: Json) -> bool:
 
 
 def unstreamed(response: Any) -> bytes | None:
-    """The whole body of an HTTP response that was to be streamed and is a plain JSON document, from a server that does
-    not stream; None for any other. Raises as reading the response does."""
+    """Return the body of a response that is a JSON document instead of a stream, from a server that does not stream;
+    None for a stream. Raises as reading the response does."""
     if response.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         return None
     content: bytes = response.read()
-    # Some send events under that type as well: what was read here can still be streamed.
+    # Some servers send events with that type too: the body can still be read as a stream.
     return content if content.lstrip()[:1] in (b"{", b"[", b"") else None

@@ -17,7 +17,15 @@ from stateline.bundle.canonical import Json
 from stateline.bundle.terminal import HARMFUL
 from stateline.errors import NewerVersionError, RequestError
 from stateline.machine.problems import printable
-from stateline.model.protocol import MOST_TOKENS, FailureKind, ModelFailed, Reply, Request, Spent, Usage
+from stateline.model.protocol import (
+    TOKEN_COUNT_LIMIT,
+    CallCost,
+    FailureKind,
+    ModelCallError,
+    ModelRequest,
+    Reply,
+    Usage,
+)
 
 VERSION = "1"
 LIMIT = canonical.TEXT_LIMIT
@@ -33,7 +41,7 @@ Purpose = Literal["turn", "derive", "refine"]
 _harmful = re.compile("[" + "".join(chr(code) for code in sorted(HARMFUL) if code > 0x1F) + "]")
 
 
-_Count = Annotated[int, msgspec.Meta(ge=0, lt=MOST_TOKENS)]
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=TOKEN_COUNT_LIMIT)]
 
 
 class _Used(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,7 +50,7 @@ class _Used(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A ``ModelFailed`` as a file holds it, under ``error``. What it spent is there only where ``sent`` does not say it
+    """A ``ModelCallError`` as a file holds it, under ``error``. What it spent is there only where ``sent`` does not say it
     all: one call, or none; ``again`` only where it is true, ``bound`` only where one ended the call."""
 
     kind: FailureKind
@@ -55,22 +63,22 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     again: bool | msgspec.UnsetType = msgspec.UNSET
     bound: Literal["timeout"] | msgspec.UnsetType = msgspec.UNSET
 
-    def raised(self) -> ModelFailed:
+    def raised(self) -> ModelCallError:
         """The same failure, to be raised anew."""
-        spent = Spent(
+        spent = CallCost(
             calls=int(self.sent) if self.calls is msgspec.UNSET else self.calls,
             usage=None if self.usage is msgspec.UNSET else Usage(self.usage.input, self.usage.output),
-            came=0 if self.came is msgspec.UNSET else self.came,
+            received=0 if self.came is msgspec.UNSET else self.came,
         )
-        failed = ModelFailed(self.kind, printable(self.message), printable(self.hint), sent=self.sent, spent=spent)
-        failed.again = self.again is True
+        failed = ModelCallError(self.kind, printable(self.message), printable(self.hint), sent=self.sent, cost=spent)
+        failed.retryable = self.again is True
         failed.bound = "" if self.bound is msgspec.UNSET else self.bound
         return failed
 
 
-def failure_in(error: ModelFailed) -> Failure:
+def failure_in(error: ModelCallError) -> Failure:
     """``error`` as a file holds it."""
-    spent = error.spent
+    spent = error.cost
     return Failure(
         kind=error.kind,
         message=error.message,
@@ -78,8 +86,8 @@ def failure_in(error: ModelFailed) -> Failure:
         sent=error.sent,
         calls=msgspec.UNSET if spent.calls == int(error.sent) else spent.calls,
         usage=msgspec.UNSET if spent.usage is None else _Used(spent.usage.input, spent.usage.output),
-        came=spent.came or msgspec.UNSET,
-        again=error.again or msgspec.UNSET,
+        came=spent.received or msgspec.UNSET,
+        again=error.retryable or msgspec.UNSET,
         bound=error.bound or msgspec.UNSET,
     )
 
@@ -94,7 +102,7 @@ def reply_of(reply: Reply) -> dict[str, Json]:
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """One request and what came of it: a ``reply``, or the ``error`` by which the call failed. ``request`` is
-    ``Request.document()`` with secrets masked, ``digest`` the SHA-256 of its canonical JSON, ``key`` the idempotency
+    ``ModelRequest.document()`` with secrets masked, ``digest`` the SHA-256 of its canonical JSON, ``key`` the idempotency
     key it was sent with. ``refused``: why whoever asked could not use the reply, "" if he could. ``edited``: the file
     says another digest, since somebody changed the request."""
 
@@ -109,7 +117,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     edited: bool = False
 
     def outcome(self) -> Reply:
-        """The reply. Raises ``ModelFailed`` as the call did that failed."""
+        """The reply. Raises ``ModelCallError`` as the call did that failed."""
         if self.reply is None:
             raise (self.error or Failure(kind="reply", message="nothing came")).raised()
         return self.reply
@@ -141,7 +149,7 @@ class _Said(msgspec.Struct, forbid_unknown_fields=True):
     finish: Literal["stop", "tool_calls"] = "stop"
     usage: _Used | None = None
     model: str = ""
-    calls: Annotated[int, msgspec.Meta(ge=1, lt=MOST_TOKENS)] = 1
+    calls: Annotated[int, msgspec.Meta(ge=1, lt=TOKEN_COUNT_LIMIT)] = 1
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -163,7 +171,7 @@ def file_name(number: int) -> str:
     return f"{number:04d}.json"
 
 
-def kept_request(request: Request, mask: Mask) -> dict[str, Json]:
+def kept_request(request: ModelRequest, mask: Mask) -> dict[str, Json]:
     """What is kept of a request, and compared: its document with secrets masked."""
     # Member by member: a secret that reads like one of these words must not make the file unreadable.
     return {name: mask(value) for name, value in request.document().items()}

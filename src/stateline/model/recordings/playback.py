@@ -13,7 +13,7 @@ from typing import Literal
 
 from stateline.bundle.canonical import Json
 from stateline.errors import PlaybackMissError, UsageError
-from stateline.model.protocol import Reply, Request, Told
+from stateline.model.protocol import ModelRequest, Reply, TextListener
 from stateline.model.recordings.exchange import Exchange, Mask, as_it_is, digest_of, file_name, kept_request
 from stateline.model.recordings.nearby import no_recordings
 from stateline.model.recordings.recording import Recordings
@@ -35,7 +35,7 @@ _ASTRAY = (
 
 class Playback:
     """Answers from recordings. ``used`` are the numbers played, in order, and ``stale`` those of them that were
-    recorded for another request: the caller keeps both with the run. ``warnings`` grows with what should be told.
+    recorded for another request: the caller keeps both with the run. ``warnings`` grows with what should be on_text.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class Playback:
         if gone:
             self.warnings.append(f"{_named(gone)} of {self._source.path} were played before and are not there any more")
 
-    def reply(self, request: Request, told: Told | None = None) -> Reply:
+    def reply(self, request: ModelRequest, on_text: TextListener | None = None) -> Reply:
         """The recorded reply; a request that names no model stands for one of whichever model was recorded.
 
-        Raises ``ModelFailed`` as it was recorded, which uses the exchange up as a reply does; :class:`PlaybackMissError` if
+        Raises ``ModelCallError`` as it was recorded, which uses the exchange up as a reply does; :class:`PlaybackMissError` if
         none answers, as ``Recordings.read`` for a file that cannot be played, and ``InvalidValueError`` for a request that
         has no digest; then nothing was used."""
         wanted = _Wanted(kept_request(request, self._mask))
@@ -80,8 +80,8 @@ class Playback:
             raise self._told(miss) from None
         exchange = self._source.read(number)
         fits = wanted.fits(exchange.digest, exchange.request["model"])
-        if told is not None and exchange.reply is not None and exchange.reply.content:
-            told(exchange.reply.content)
+        if on_text is not None and exchange.reply is not None and exchange.reply.content:
+            on_text(exchange.reply.content)
         self.used.append(exchange.number)
         self._spent.add(exchange.number)
         if not fits:

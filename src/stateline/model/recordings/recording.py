@@ -16,7 +16,7 @@ import msgspec
 
 from stateline.bundle.canonical import Json
 from stateline.errors import RequestError, StatelineError, StorageError, UnsafePathError, UsageError
-from stateline.model.protocol import Judge, Model, ModelFailed, Reply, Request, Told
+from stateline.model.protocol import Judge, Model, ModelCallError, ModelRequest, Reply, TextListener
 from stateline.model.recordings.exchange import (
     LIMIT,
     MEND,
@@ -149,16 +149,16 @@ class Recorder:
         self._seen: set[int] = set()
         self._fs = default_fs()
 
-    def reply(self, request: Request, told: Told | None = None) -> Reply:
+    def reply(self, request: ModelRequest, on_text: TextListener | None = None) -> Reply:
         """As the model's. Raises also ``InvalidValueError``, ``UnsafePathError``, ``RequestError`` and ``StorageError``, all of
         them before anything is sent."""
-        return self._exchange(request, told, _useful).outcome()
+        return self._exchange(request, on_text, _useful).outcome()
 
-    def judged(self, request: Request, judge: Judge) -> Reply:
+    def reply_judged(self, request: ModelRequest, judge: Judge) -> Reply:
         """As :meth:`reply`; what ``judge`` says of the reply is kept with it."""
         return self._exchange(request, None, judge).outcome()
 
-    def recall(self, request: Request) -> Model | None:
+    def recall(self, request: ModelRequest) -> Model | None:
         """What answers this very call as it was recorded, by a process that died before the run knew of it. Touches
         nothing. Raises as :func:`check_place`, and ``InvalidValueError``."""
         path = os.path.abspath(_checked_path(self.path))
@@ -175,13 +175,13 @@ class Recorder:
             self._fs.close_directory(directory)
         return None if found is None else _Recalled(found, self.used)
 
-    def _document(self, request: Request) -> dict[str, Json]:
+    def _document(self, request: ModelRequest) -> dict[str, Json]:
         """What a file says of a request."""
         asked = kept_request(request, self._mask)
         document = {"version": VERSION, "purpose": request.purpose, "digest": digest_of(asked), "request": asked}
         return {**document, "key": self._mask(request.key)} if request.key else document
 
-    def _exchange(self, request: Request, told: Told | None, judge: Judge) -> Exchange:
+    def _exchange(self, request: ModelRequest, on_text: TextListener | None, judge: Judge) -> Exchange:
         document = self._document(request)
         # What is too large or too deep to be read again is refused now, and not when it was paid for.
         parse_exchange(1, render({**document, "reply": {}}), "the request")
@@ -191,10 +191,10 @@ class Recorder:
             self._seen.update(numbers)
             before = self._before(directory, numbers, document)
             if before is not None:
-                _tell(before, told)
+                _tell(before, on_text)
                 self.used.append(before.number)
                 return before
-            came = _came(self._model, request, told)
+            came = _came(self._model, request, on_text)
             with shield():
                 return self._kept(directory, numbers, document, (came, judge))
         finally:
@@ -236,7 +236,7 @@ class Recorder:
         directory: Directory,
         numbers: list[int],
         document: dict[str, Json],
-        heard: tuple[Reply | ModelFailed, Judge],
+        heard: tuple[Reply | ModelCallError, Judge],
     ) -> Exchange:
         """What came, as it was kept; as it is if it could not be."""
         came, judge = heard
@@ -247,7 +247,7 @@ class Recorder:
             number = _publish(self._fs, directory, data, numbers[-1] + 1 if numbers else 1)
         except (StatelineError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            what = "a failure of the model" if isinstance(came, ModelFailed) else "a reply"
+            what = "a failure of the model" if isinstance(came, ModelCallError) else "a reply"
             self._warn(f"{what} could not be recorded in {self.path} ({reason}); it is used, and is missing there")
             return _unkept(document, came)
         self.used.append(number)
@@ -258,9 +258,9 @@ class Recorder:
             self._warn(f"{name} is recorded, but may not survive a power loss: {error.strerror}")
         return kept
 
-    def _rendered(self, document: dict[str, Json], came: Reply | ModelFailed, judge: Judge) -> bytes:
+    def _rendered(self, document: dict[str, Json], came: Reply | ModelCallError, judge: Judge) -> bytes:
         """The bytes of the file for what came, with the judge's word of what is kept of it."""
-        if isinstance(came, ModelFailed):
+        if isinstance(came, ModelCallError):
             error = msgspec.to_builtins(failure_in(came))
             return render({**document, "error": {name: self._mask(value) for name, value in error.items()}})
         said = {name: self._mask(value) for name, value in reply_of(came).items()}
@@ -279,17 +279,17 @@ class _Recalled:
         self._exchange = exchange
         self._used = used
 
-    def reply(self, request: Request, told: Told | None = None) -> Reply:
-        """What was recorded. Raises ``ModelFailed`` as the call did."""
-        _tell(self._exchange, told)
+    def reply(self, request: ModelRequest, on_text: TextListener | None = None) -> Reply:
+        """What was recorded. Raises ``ModelCallError`` as the call did."""
+        _tell(self._exchange, on_text)
         self._used.append(self._exchange.number)
         return self._exchange.outcome()
 
 
-def _tell(exchange: Exchange, told: Told | None) -> None:
+def _tell(exchange: Exchange, on_text: TextListener | None) -> None:
     """Let be heard what an exchange holds of a text."""
-    if told is not None and exchange.reply is not None and exchange.reply.content:
-        told(exchange.reply.content)
+    if on_text is not None and exchange.reply is not None and exchange.reply.content:
+        on_text(exchange.reply.content)
 
 
 def _useful(reply: Reply) -> str:
@@ -297,17 +297,17 @@ def _useful(reply: Reply) -> str:
     return ""
 
 
-def _came(model: Model, request: Request, told: Told | None) -> Reply | ModelFailed:
+def _came(model: Model, request: ModelRequest, on_text: TextListener | None) -> Reply | ModelCallError:
     """What came of a call."""
     try:
-        return model.reply(request, told)
-    except ModelFailed as failed:
+        return model.reply(request, on_text)
+    except ModelCallError as failed:
         return failed
 
 
-def _unkept(document: dict[str, Json], came: Reply | ModelFailed) -> Exchange:
+def _unkept(document: dict[str, Json], came: Reply | ModelCallError) -> Exchange:
     """What came, as an exchange that is in no directory."""
-    reply, error = (None, failure_in(came)) if isinstance(came, ModelFailed) else (came, None)
+    reply, error = (None, failure_in(came)) if isinstance(came, ModelCallError) else (came, None)
     named = {name: document[name] for name in ("purpose", "digest", "request")}
     return Exchange(number=0, **named, reply=reply, error=error)
 
