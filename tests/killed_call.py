@@ -10,13 +10,13 @@ import sys
 from typing import Any
 
 from stateline.cli.main import main
-from stateline.store.local.filesystem import default_fs
+from stateline.store.local.filesystem import Filesystem
 
 
 def kill_before(nth: int) -> None:
     """From here on the process dies before its ``nth`` publication."""
     published = itertools.count(1)
-    kind = type(default_fs())
+    kind = type(Filesystem())
 
     def guarded(call: Any) -> Any:
         def publish(*arguments: Any) -> Any:

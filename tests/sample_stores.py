@@ -19,7 +19,8 @@ from stateline.bundle.objects import Artifact
 from stateline.redaction.redactor import Redactor
 from stateline.store.local.backend import LocalBackend
 from stateline.store.memory import MemoryBackend
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 from stateline.verify.checker import verify
 from stateline.verify.findings import Finding, Report
 

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from stateline.bundle.envelope import Ref
     from stateline.bundle.objects import Artifact
     from stateline.redaction.redactor import Redactor
-    from stateline.store.store import Scope, Snapshot, Store
+    from stateline.store.scope import Scope
+    from stateline.store.snapshot import Snapshot
+    from stateline.store.store import Store
 
 __all__ = ["Artifact", "Redactor", "Ref", "Scope", "Snapshot", "Store", "__version__"]
 

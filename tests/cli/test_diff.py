@@ -10,8 +10,8 @@ import jsonpatch
 import pytest
 
 from stateline import Store
+from stateline.bundle.objects import Artifact
 from stateline.cli.text_diff import focused, unified
-from stateline.store.store import Artifact
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 
 from stateline import Store
 from stateline.bundle.envelope import Envelope
-from stateline.store.store import Snapshot
+from stateline.store.snapshot import Snapshot, publish
 
 LINE = re.compile("^[0-9a-f]{8} +[0-9]+  [-0-9]{10} [:0-9]{8}  ")
 
@@ -92,7 +92,7 @@ def test_a_repair_tells_what_it_went_back_to_and_what_is_lost(cli: Any) -> None:
             state={},
         )
         with scope.locked():
-            store.backend.swap(scope.hash, None, scope.seal(first).pointer)
+            store.backend.swap(scope.hash, None, publish(scope.store.backend, first).pointer)
     assert stories(cli, "run:r") == [
         "repaired with the state of snapshot 3; 2 newer snapshots lost, 1 object lost, 4 files set aside"
     ]

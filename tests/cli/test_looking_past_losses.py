@@ -9,7 +9,7 @@ import pytest
 
 from stateline import Store
 from stateline.bundle import naming
-from stateline.store.store import Snapshot
+from stateline.store.snapshot import Snapshot
 
 KEY = "notes:x"
 

@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from stateline.store.timestamps import next_timestamp
+
 END: dict[str, Any] = {"end": {}}
 ROW = {"run", "machine", "status", "stage", "turn", "head", "started_at", "updated_at"}
 SHA = re.compile(r"[0-9a-f]{64}")
@@ -200,7 +202,7 @@ def fork(cli: Any, origin: str, run: str) -> None:
     link = Link(head.envelope.scope, head.seq, head.sha256)
     envelope = msgspec.structs.replace(
         head.envelope, seq=0, scope=f"run:{run}", prev=None, prev_sha=head.sha256, origin=link,
-        created_at=store.now(head.envelope.created_at),
+        created_at=next_timestamp(store.clock(), head.envelope.created_at),
     )  # fmt: skip
     data = encode(envelope.document(), depth=FILE_DEPTH)
     scope, path = scope_hash(f"run:{run}"), snapshot_name(envelope.created_at, sha256(data))

@@ -25,7 +25,7 @@ from stateline.service.repair import apply_repair
 from stateline.service.run import RunOptions, run
 from stateline.store.local.backend import LocalBackend
 from stateline.store.memory import MemoryBackend
-from stateline.store.store import Snapshot
+from stateline.store.snapshot import Snapshot
 from stateline.verify.checker import verify
 
 DERIVED = json.dumps({"prompts": {"system": "Be brief.", "developer": ["Cite."]}, "settings": {"temperature": 0.3}})

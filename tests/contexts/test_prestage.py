@@ -39,7 +39,7 @@ from stateline.model.providers.selection import choose, open_model
 from stateline.redaction.redactor import Redactor
 from stateline.store.local.backend import LocalBackend
 from stateline.store.memory import MemoryBackend
-from stateline.store.store import WAIT
+from stateline.store.scope import WAIT
 from stateline.verify.checker import verify
 
 SECRET = "sesame-open-12"

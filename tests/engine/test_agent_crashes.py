@@ -19,7 +19,7 @@ import pytest
 from scripted_model import shell, write_machine, write_tools
 
 from stateline import Store
-from stateline.store.store import Snapshot
+from stateline.store.snapshot import Snapshot
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL, and the tools are POSIX shell")
 

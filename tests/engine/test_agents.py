@@ -29,7 +29,7 @@ from stateline.service.execute import Call, Options, execute, resume
 from stateline.service.runs import history, status
 from stateline.store.local.filesystem import Filesystem
 from stateline.store.memory import MemoryBackend
-from stateline.store.store import Snapshot
+from stateline.store.snapshot import Snapshot
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the tools are POSIX shell")
 

@@ -39,7 +39,8 @@ from stateline.redaction.redactor import Redactor
 from stateline.service.create_run import NewRunOptions, create_run, machine_scope, read_machine_file
 from stateline.service.model_setup import Exchanges
 from stateline.store.memory import MemoryBackend
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 
 PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
 

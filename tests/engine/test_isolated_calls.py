@@ -17,7 +17,7 @@ from stress.runs import resolved_bytes, state_bytes
 from stateline import Store
 from stateline.service.execute import Call, Options, execute
 from stateline.store.memory import MemoryBackend
-from stateline.store.store import Snapshot
+from stateline.store.snapshot import Snapshot
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the commands are POSIX shell")
 

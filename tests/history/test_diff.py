@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from stateline.bundle import canonical
 from stateline.bundle.envelope import JSON_TYPE, LIST_TYPE, NODE_TYPE, Chunk, Ref
+from stateline.bundle.objects import Artifact
 from stateline.errors import IntegrityError, NewerVersionError
 from stateline.history.diff import Change, compare, patch, pointer, resolved
 from stateline.history.list_diff import list_edits
 from stateline.redaction.redactor import Redactor
 from stateline.store.memory import MemoryBackend
-from stateline.store.store import Artifact, Snapshot, Store
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 
 LARGE = "x" * 5000
 
@@ -281,7 +283,7 @@ def long_list(store: Store, items: list[Any], size: int = 3) -> Ref:
     for start in range(0, len(items), size):
         data = Chunk(ref, items[start : start + size], {}).encode()
         ref = Ref(canonical.sha256(data), len(data), LIST_TYPE)
-        store._put_object(ref, data)
+        store._put(ref, data)
     assert ref is not None
     return ref
 
@@ -351,7 +353,7 @@ def node(store: Store, value: Any, objects: dict[str, Ref]) -> Ref:
     table = {pointer: ref.document() for pointer, ref in objects.items()}
     data = canonical.encode({"value": value, "objects": table}, depth=canonical.FILE_DEPTH)
     ref = Ref(canonical.sha256(data), len(data), NODE_TYPE)
-    store._put_object(ref, data)
+    store._put(ref, data)
     return ref
 
 
@@ -392,6 +394,6 @@ def test_an_object_that_is_not_what_it_says_is_damage(open_store: Callable[..., 
     store = open_store()
     data = b"[1, 2]"
     ref = Ref(canonical.sha256(data), len(data), JSON_TYPE)
-    store._put_object(ref, data)
+    store._put(ref, data)
     with pytest.raises(IntegrityError):
         compare(store, {"v": ref}, {"v": []})

@@ -10,7 +10,8 @@ import pytest
 from stateline.bundle.envelope import Pointer
 from stateline.errors import IntegrityError, NewerVersionError
 from stateline.history.log import LogRow, entries, list_scopes
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 
 
 def rows(store: Store, snapshot: Snapshot, limit: int | None = None) -> list[LogRow]:

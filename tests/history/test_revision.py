@@ -10,7 +10,8 @@ import pytest
 from stateline.bundle.envelope import Pointer
 from stateline.errors import AmbiguousRevisionError, IntegrityError, NotFoundError, RequestError
 from stateline.history.revision import find
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 
 
 @pytest.fixture

@@ -296,7 +296,7 @@ def test_a_reply_that_was_paid_for_is_returned_though_it_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:
     (tmp_path / "rec").mkdir(mode=0o700)
-    monkeypatch.setattr(recording, "default_fs", lambda: Failing(call, number))
+    monkeypatch.setattr(recording, "Filesystem", lambda: Failing(call, number))
     recorder = Recorder(Scripted([Reply(content="paid"), Reply(content="again")]), tmp_path / "rec")
     assert recorder.reply(ask("x")) == Reply(content="paid")
     assert recorder.reply(ask("y")) == Reply(content="again")
@@ -321,7 +321,7 @@ def test_a_full_disk_costs_the_recording_and_not_the_reply(disk: Any) -> None:
 def test_a_directory_that_cannot_be_synced_is_warned_of_and_the_exchange_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recording, "default_fs", lambda: Failing("sync_directory", errno.EIO))
+    monkeypatch.setattr(recording, "Filesystem", lambda: Failing("sync_directory", errno.EIO))
     recorder = Recorder(Scripted([Reply(content="paid")]), tmp_path / "rec")
     assert recorder.reply(ask("x")).content == "paid"
     assert recorder.used == [1]
@@ -344,7 +344,7 @@ class Linkless(Filesystem):
 
 
 def test_without_hard_links_no_file_is_written_over_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "default_fs", Linkless)
+    monkeypatch.setattr(recording, "Filesystem", Linkless)
 
     class Racing(ModelRecord):
         def reply(self, request: ModelRequest, told: Any = None) -> Reply:
@@ -631,7 +631,7 @@ def test_what_the_system_will_not_read_is_a_storage_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, what: str
 ) -> None:
     put(tmp_path, 1, ask("x"))
-    monkeypatch.setattr(recording, "default_fs", lambda: Failing(call, errno.EIO))
+    monkeypatch.setattr(recording, "Filesystem", lambda: Failing(call, errno.EIO))
     with pytest.raises(StorageError) as refused:
         read_exchanges(tmp_path)
     assert refused.value.message == f"cannot read {tmp_path}{what}: Input/output error; nothing was changed"
@@ -641,7 +641,7 @@ def test_what_the_system_will_not_read_is_a_storage_error(
 def test_a_place_that_cannot_be_used_is_found_out_before_anything_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    monkeypatch.setattr(recording, "default_fs", lambda: Failing(call, errno.EACCES))
+    monkeypatch.setattr(recording, "Filesystem", lambda: Failing(call, errno.EACCES))
     model = ModelRecord()
     with pytest.raises(StorageError, match="Permission denied; nothing was sent to the model"):
         Recorder(model, tmp_path / "rec").reply(ask("x"))

@@ -14,7 +14,8 @@ import pytest
 from stateline.bundle import naming
 from stateline.repair import event
 from stateline.repair.apply import repair
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 from stateline.verify.checker import verify
 
 KEY = "notes:x"

@@ -11,7 +11,8 @@ import pytest
 from stateline.bundle import naming
 from stateline.repair.apply import repair
 from stateline.repair.event import Carry, carry_all
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 from stateline.verify.checker import verify
 
 KEY = "notes:x"

@@ -20,7 +20,8 @@ from stateline.repair.apply import repair
 from stateline.repair.report import RepairReport
 from stateline.store.local.backend import LocalBackend
 from stateline.store.local.filesystem import Filesystem
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 from stateline.verify.checker import verify
 
 KEY = "notes:x"

@@ -24,7 +24,8 @@ from stateline.repair.report import RepairReport
 from stateline.store.local.backend import LocalBackend
 from stateline.store.local.filesystem import Directory, Filesystem
 from stateline.store.memory import MemoryBackend
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 from stateline.verify.checker import verify
 
 KEY = "notes:x"

@@ -18,7 +18,7 @@ from stateline.service.execute import Call, Options, execute, resume
 from stateline.service.repair import apply_repair
 from stateline.service.runs import history
 from stateline.store.memory import MemoryBackend
-from stateline.store.store import Scope
+from stateline.store.scope import Scope
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the tools are POSIX shell")
 

@@ -17,7 +17,8 @@ from stateline.redaction.redactor import Redactor
 from stateline.store.local.backend import LocalBackend
 from stateline.store.local.filesystem import Directory, Filesystem, Stat
 from stateline.store.memory import MemoryBackend
-from stateline.store.store import Scope, Snapshot
+from stateline.store.scope import Scope
+from stateline.store.snapshot import Snapshot
 from stateline.verify.checker import verify
 
 KEY = "notes:grows"

@@ -29,7 +29,7 @@ for key in ("notes:x", "notes:none"):
         store.resolve(scope.load().state)
         for snapshot in scope.walk():
             found += 1
-        scope.newest_intact()
+        newest_intact(store.backend, scope.hash)
     except StatelineError:
         pass
 try:

@@ -28,7 +28,8 @@ from stateline.errors import (
 from stateline.redaction.redactor import Redactor
 from stateline.store.local.backend import LocalBackend
 from stateline.store.memory import MemoryBackend
-from stateline.store.store import Scope, Snapshot
+from stateline.store.scope import Scope
+from stateline.store.snapshot import Snapshot
 
 KEY = "notes:x"
 HASH = naming.scope_hash(KEY)

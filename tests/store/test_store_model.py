@@ -15,7 +15,7 @@ from stateline import Artifact, Store
 from stateline.errors import ConflictError, InvalidValueError, NotFoundError
 from stateline.store.local.backend import LocalBackend
 from stateline.store.memory import MemoryBackend
-from stateline.store.store import Snapshot
+from stateline.store.snapshot import Snapshot
 
 KEYS = st.sampled_from(["notes:a", "notes:b", "run:exec-1", "context:docs"])
 LENGTHS = st.integers(0, 50) | st.integers(4080, 4110) | st.integers(8180, 8200)

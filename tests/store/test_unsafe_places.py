@@ -1,4 +1,4 @@
-"""Places that others may change: refused by writers, told by readers, listed by `verify`. As root and as a user."""
+"""Inspectable that others may change: refused by writers, told by readers, listed by `verify`. As root and as a user."""
 
 from __future__ import annotations
 

@@ -31,6 +31,8 @@ from stateline.errors import (
 )
 from stateline.store.local.backend import LocalBackend
 from stateline.store.local.filesystem import Directory, Filesystem, PathFs
+from stateline.store.recovery_hint import newest_intact
+from stateline.store.snapshot import parse_snapshot
 
 KEY = "context:docs"
 HASH = naming.scope_hash(KEY)
@@ -109,7 +111,7 @@ def test_d6_a_read_that_fails_for_now_changes_nothing_and_damage_names_the_last_
     head_file(root).write_bytes(b"damage")
     with pytest.raises(IntegrityError, match=good.path):
         local(root).scope(KEY).save(3)
-    assert local(root).scope(KEY).newest_intact() == good
+    assert newest_intact(local(root).backend, HASH) == good
     assert sorted(os.listdir(root / HASH)) == before, "nothing is renamed or moved aside"
 
 
@@ -256,6 +258,6 @@ def test_d22_unknown_fields_wide_integers_and_bad_text_are_kept_exactly_or_refus
             local(root).scope(KEY).save({"x": bad})
     bundle = json.loads(saved.data) | {"version": "1.7", "from_the_future": [1]}
     data = canonical.encode(bundle)
-    kept = local(root).parse_snapshot(HASH, naming.snapshot_name(bundle["created_at"], canonical.sha256(data)), data)
+    kept = parse_snapshot(HASH, naming.snapshot_name(bundle["created_at"], canonical.sha256(data)), data)
     assert kept.envelope.extra == {"from_the_future": [1]}
     assert canonical.encode(kept.envelope.document()) == data

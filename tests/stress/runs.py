@@ -13,7 +13,7 @@ from stress.processes.sample_workflow import Note
 
 from stateline import Store
 from stateline.bundle import canonical, naming
-from stateline.store.store import Snapshot
+from stateline.store.snapshot import Snapshot
 from stateline.verify.checker import verify
 
 

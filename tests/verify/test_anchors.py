@@ -15,7 +15,8 @@ from stress.corruption import audit_script, forgeries
 from stateline.bundle.envelope import Link, Pointer
 from stateline.errors import UsageError
 from stateline.service.repair import apply_repair
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 from stateline.verify.checker import verify
 from stateline.verify.findings import Anchor, Finding
 

@@ -12,7 +12,8 @@ import pytest
 from stress.corruption import audit_script
 
 from stateline.history.log import list_scopes
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 
 pytestmark = pytest.mark.skipif(
     any(shutil.which(tool) is None for tool in ("sh", "jq", "sha256sum")), reason="the script needs jq and sha256sum"

@@ -15,7 +15,8 @@ from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import Link, Pointer, Ref
 from stateline.bundle.objects import Artifact
 from stateline.errors import NotFoundError
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 from stateline.verify.checker import verify
 from stateline.verify.findings import NOTE, SHOWN, Finding, Report
 

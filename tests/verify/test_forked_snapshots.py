@@ -10,7 +10,8 @@ import pytest
 
 from stateline.bundle import naming
 from stateline.bundle.envelope import Pointer
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 from stateline.verify.checker import verify
 from stateline.verify.findings import Finding
 

@@ -22,7 +22,8 @@ from stateline.bundle.objects import THRESHOLD, Artifact, split
 from stateline.errors import IntegrityError, InvalidValueError
 from stateline.redaction.redactor import Redactor
 from stateline.store.local.backend import LocalBackend
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 from stateline.verify.checker import verify
 
 PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")

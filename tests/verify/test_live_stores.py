@@ -18,7 +18,8 @@ from stateline.bundle.envelope import Pointer
 from stateline.history.log import entries, list_scopes
 from stateline.history.revision import find
 from stateline.store.local.backend import LocalBackend
-from stateline.store.store import Snapshot
+from stateline.store.snapshot import Snapshot
+from stateline.store.timestamps import next_timestamp
 from stateline.verify.checker import verify
 
 WRITERS = 4
@@ -122,7 +123,7 @@ def test_a_save_that_ends_while_the_chain_is_walked_leaves_no_finding(
 ) -> None:
     """Published before the names are listed, acknowledged after the pointer was read."""
     head = chain[-1]
-    moment = store.now(head.envelope.created_at)
+    moment = next_timestamp(store.clock(), head.envelope.created_at)
     pending = publish(
         store, KEY, head=False, seq=5, created_at=moment, prev=head.path, prev_sha=head.sha256, state={"n": 5}
     )

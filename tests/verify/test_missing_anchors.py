@@ -9,7 +9,8 @@ import pytest
 
 from stateline.bundle import naming
 from stateline.errors import NotFoundError
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 from stateline.verify import chain as chain_module
 from stateline.verify.chain import ChainCheck
 from stateline.verify.checker import verify

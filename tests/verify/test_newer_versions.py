@@ -14,7 +14,8 @@ from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import Pointer
 from stateline.errors import NewerVersionError
 from stateline.service.repair import apply_repair
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 from stateline.verify.findings import SHOWN, Report
 
 

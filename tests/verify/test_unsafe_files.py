@@ -11,7 +11,8 @@ import pytest
 from sample_stores import codes, only
 
 from stateline.bundle import naming
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 from stateline.verify.checker import verify
 from stateline.verify.findings import SHOWN, Report
 

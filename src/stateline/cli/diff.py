@@ -14,7 +14,8 @@ from stateline.errors import IntegrityError
 
 if TYPE_CHECKING:
     from stateline.history.diff import Change
-    from stateline.store.store import Snapshot, Store
+    from stateline.store.snapshot import Snapshot
+    from stateline.store.store import Store
 
 
 def diff(ctx: typer.Context, old: Revision, new: Revision) -> int:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from stateline.history.declared_losses import RepairHistory
     from stateline.history.diff import Change
     from stateline.history.log import UnknownChanges
-    from stateline.store.store import Snapshot, Store
+    from stateline.store.snapshot import Snapshot
+    from stateline.store.store import Store
 
 
 def log(

@@ -48,7 +48,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def patience(self) -> float:
         """How long to wait for a lock [s]."""
-        from stateline.store.store import WAIT
+        from stateline.store.scope import WAIT
 
         return WAIT if self.wait is None else self.wait
 

@@ -10,7 +10,7 @@ from typing import Any
 from stateline.bundle.envelope import LIST_TYPE, Ref
 from stateline.bundle.repair_record import MEMBER
 from stateline.cli.output import coloured, columns, counted, one_line, plain
-from stateline.store.store import Snapshot
+from stateline.store.snapshot import Snapshot
 
 WIDTH = 104
 """Most characters of a story, its colours not counted."""

@@ -15,7 +15,8 @@ from stateline.cli.output import coloured, counted, one_line, plain
 from stateline.cli.snapshot_summary import size
 from stateline.cli.text_diff import focused, unified
 from stateline.history.diff import END, Change, Path, is_artifact, is_long_list, read_object
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 
 WIDTH = 120
 """Most characters of a value on the line of its path."""

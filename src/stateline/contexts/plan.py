@@ -17,7 +17,9 @@ from stateline.contexts.stored import LITERAL, is_refinement, load_state, redact
 from stateline.errors import RequestError
 from stateline.history.preconditions import require_head
 from stateline.model.protocol import Model, ModelRequest
-from stateline.store.store import Scope, Snapshot, Store
+from stateline.store.scope import Scope, require_key_without_secret
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 
 _userinfo = re.compile(r"//[^/?#]*@")
 _UNNAMED_MODEL = "a model without a name"
@@ -105,7 +107,7 @@ def plan_steps(store: Store, scope: Scope, options: ContextOptions) -> ContextPl
     request, masked = redact_request(store, given)
     head = scope.head()
     if head is None:
-        scope.require_key_without_secrets()
+        require_key_without_secret(store.redactor, scope.key)
     require_head(scope, head, options.parent)
     state = None if head is None else load_state(store, head)
     steps = _steps(state, request, options.model is not None)

@@ -20,7 +20,11 @@ from stateline.errors import NotFoundError, RequestError
 from stateline.machine.problems import quoted
 from stateline.model.protocol import Model, ModelRequest, Reply
 from stateline.process.signals import Signals, shield
-from stateline.store.store import WAIT, Scope, Snapshot, Store, require_known_version
+from stateline.store.objects import ObjectStore
+from stateline.store.scope import WAIT, Scope
+from stateline.store.snapshot import Snapshot, require_known_version
+from stateline.store.store import Store
+from stateline.store.timestamps import next_timestamp
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +72,7 @@ def prepare(store: Store, options: ContextOptions) -> Prepared:
                     masked += event.pop("redactions", 0)
                     if masked:
                         event["redactions"] = masked
-                    event["started_at"] = store.now(None)
+                    event["started_at"] = next_timestamp(store.clock())
                     head = scope.save(changed, kind="context", event=event, parent=head, masked=True)
                     removals += _removal_warnings(scope, step, state, changed)
                     state, masked = changed, 0
@@ -133,7 +137,7 @@ def _perform(
 
 
 def _call_model(
-    store: Store, model: Model, request: ModelRequest, target: tuple[ContextStep, dict[str, Json] | None]
+    store: ObjectStore, model: Model, request: ModelRequest, target: tuple[ContextStep, dict[str, Json] | None]
 ) -> _ModelStep:
     """Call the model and apply its proposal. A recorder keeps with the reply the reason why it was refused."""
     from stateline.contexts import by_model
@@ -163,13 +167,13 @@ def _call_model(
     return apply(reply)
 
 
-def _redacted(store: Store, content: ContextContent) -> tuple[ContextContent, int]:
+def _redacted(store: ObjectStore, content: ContextContent) -> tuple[ContextContent, int]:
     # Member by member: the names of the members are Stateline's, and never a secret.
     parts = [store.redactor.redact(part) for part in (content.system, content.developer, content.settings)]
     return ContextContent(*(part for part, _ in parts)), sum(count for _, count in parts)
 
 
-def _redacted_error(store: Store, error: RequestError) -> RequestError:
+def _redacted_error(store: ObjectStore, error: RequestError) -> RequestError:
     """Return ``error`` with secrets masked: it may quote a provider or a reply. Subclasses quote neither."""
     if type(error) is not RequestError:
         return error

@@ -13,7 +13,8 @@ from stateline.bundle.envelope import Pointer
 from stateline.contexts.context import ContextRequest, content_of, merge_settings
 from stateline.errors import IntegrityError
 from stateline.model.protocol import ToolSpec
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot, read_snapshot
+from stateline.store.store import Store
 
 if TYPE_CHECKING:
     from stateline.engine.record import Run
@@ -50,7 +51,9 @@ def load_state(store: Store, head: Snapshot) -> dict[str, Json]:
     try:
         state: dict[str, Json] = store.resolve(head.state)
     except IntegrityError as error:
-        raise store.scope(head.envelope.scope).with_way_out(error) from None
+        from stateline.store.recovery_hint import with_recovery_hint
+
+        raise with_recovery_hint(store.backend, head.envelope.scope, error) from None
     try:
         msgspec.convert(state, ContextState)
     except msgspec.ValidationError as error:
@@ -94,7 +97,7 @@ def was_refined(store: Store, run: Run, request: ContextRequest) -> bool:
     if context is None or not isinstance(place, dict) or not isinstance(run.state.context, dict):
         return False
     scope = store.scope(str(run.state.context["scope"]))
-    head = store.read_snapshot(scope.hash, Pointer(place["path"], place["sha256"]))
+    head = read_snapshot(store.backend, scope.hash, Pointer(place["path"], place["sha256"]))
     return is_refinement(head, load_state(store, head), redact_request(store, request)[0], run.id)
 
 

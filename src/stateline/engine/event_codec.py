@@ -31,7 +31,7 @@ from stateline.machine.decider.run import (
     Succeeded,
     Unsent,
 )
-from stateline.store.store import Snapshot
+from stateline.store.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from stateline.engine.record import Run

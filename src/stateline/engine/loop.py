@@ -35,7 +35,10 @@ from stateline.machine.decider.run import Asked, Decision, Facts, Intended, Lost
 from stateline.machine.spec import Machine
 from stateline.process.command import TaskCall, TaskOutcome, run_task
 from stateline.process.signals import interruptible, shield
-from stateline.store.store import Scope, Snapshot, Store, require_known_version
+from stateline.store.scope import Scope
+from stateline.store.snapshot import Snapshot, require_known_version
+from stateline.store.store import Store
+from stateline.store.timestamps import next_timestamp
 
 LONGEST_PAUSE = 3600.0
 """Longest wait before a retry [s]: doubling without a limit would soon wait for days."""
@@ -124,7 +127,7 @@ def start(scope: Scope, head: Snapshot | None, record: MachineRecord, plan_start
         "run": run.id,
         "birth": os.urandom(4).hex(),
         "turn": 0,
-        "started_at": store.now(None),
+        "started_at": next_timestamp(store.clock()),
         "machine": {"path": origin.machine_path, "name": spec.name, "sha256": record.source.sha256},
         "meters": {"active": 0.0, "llm_calls": 0},
     }

@@ -25,7 +25,9 @@ from stateline.machine.decider.run import Decision, Facts, Failure, Instance, Ru
 from stateline.machine.spec import Machine
 from stateline.redaction.redactor import Redactor
 from stateline.store.protocol import FULL
-from stateline.store.store import Scope, Snapshot, Store, require_known_version
+from stateline.store.scope import Scope, make_durable
+from stateline.store.snapshot import Snapshot, read_snapshot, require_known_version
+from stateline.store.store import Store
 
 _STATUS = {
     "ready": "running",
@@ -154,7 +156,9 @@ def read_run(store: Store, scope: Scope, snapshot: Snapshot) -> Run:
             if event.context is None or not naming.snapshot_parts(event.context.path):
                 raise msgspec.ValidationError("its event does not name the snapshot of its context")
     except IntegrityError as error:
-        raise scope.with_way_out(error) from None
+        from stateline.store.recovery_hint import with_recovery_hint
+
+        raise with_recovery_hint(scope.store.backend, scope.key, error) from None
     except (KeyError, TypeError, AttributeError, UsageError, msgspec.ValidationError) as error:
         if snapshot.envelope.version != VERSION:
             require_known_version(snapshot)
@@ -226,7 +230,7 @@ def _settle_context(run: Run, context: Json, place: Json) -> None:
         return
     if before is None or before.event.get("durability") != FULL or before.event.get("context") != place:
         scope = store.scope(str(context["scope"]))
-        scope.settle(store.read_snapshot(scope.hash, Pointer(place["path"], place["sha256"])))
+        make_durable(scope, read_snapshot(store.backend, scope.hash, Pointer(place["path"], place["sha256"])))
 
 
 def mask_state(redactor: Redactor, state: RunState, before: Instance | None = None) -> tuple[RunState, int]:
@@ -291,9 +295,11 @@ def context_of(store: Store, context: Json, place: ContextPlace | None) -> Conte
         "or `stateline run -p TEXT --id RUN --force`"
     )
     try:
-        found = read_context(store, store.read_snapshot(scope.hash, Pointer(place.path, place.sha256)))
+        found = read_context(store, read_snapshot(store.backend, scope.hash, Pointer(place.path, place.sha256)))
     except IntegrityError as error:
-        told = scope.with_way_out(error)
+        from stateline.store.recovery_hint import with_recovery_hint
+
+        told = with_recovery_hint(scope.store.backend, scope.key, error)
         # Once the scope is repaired, what was lost stays lost, and this run cannot do without it.
         raise IntegrityError(
             f"the run began with a context that cannot be read: {told.message}",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from stateline.bundle.repair_record import MEMBER, DeclaredLosses
 from stateline.errors import IntegrityError, StatelineError
-from stateline.store.store import Scope, Snapshot, Store
+from stateline.store.scope import Scope
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 
 
 class RepairHistory:
@@ -59,7 +61,9 @@ def explain_loss(store: Store, snapshot: Snapshot, error: IntegrityError) -> Int
     If no repair did, the error says how to recover. Walks from the head to that repair.
     """
     scope = store.scope(snapshot.envelope.scope)
-    return RepairHistory(scope).explain(snapshot, error) or scope.with_way_out(error)
+    from stateline.store.recovery_hint import with_recovery_hint
+
+    return RepairHistory(scope).explain(snapshot, error) or with_recovery_hint(scope.store.backend, scope.key, error)
 
 
 def _resumed_from(repair: Snapshot) -> int:

@@ -10,7 +10,8 @@ import msgspec
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
 from stateline.errors import IntegrityError, NewerVersionError, StorageError, UnsafePathError
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot, read_head
+from stateline.store.store import Store
 from stateline.verify.findings import Finding
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def list_scopes(store: Store) -> ScopeList:
     findings: list[Finding] = []
     for scope in store.backend.scopes():
         try:
-            head = store.read_head(scope)
+            head = read_head(store.backend, scope)
         except (IntegrityError, NewerVersionError, UnsafePathError, StorageError) as error:
             findings.append(Finding.of(error, None, f"{scope}/{naming.POINTER}"))
             continue

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from stateline.errors import ConflictError
-from stateline.store.store import Scope, Snapshot
+from stateline.store.scope import Scope
+from stateline.store.snapshot import Snapshot
 
 
 def require_head(scope: Scope, head: Snapshot | None, parent: str | None) -> None:

@@ -14,8 +14,10 @@ from stateline.errors import (
     StatelineError,
     UnsafePathError,
 )
+from stateline.store.objects import ObjectStore
 from stateline.store.protocol import BlobMissingError
-from stateline.store.store import Snapshot, Store
+from stateline.store.scope import Scope
+from stateline.store.snapshot import Snapshot, parse_snapshot, read_head, read_snapshot
 
 SHORTEST = 4
 """Fewest digits of a sha that name a snapshot; fewer are mostly typing mistakes."""
@@ -32,7 +34,7 @@ _hex = re.compile(r"[0-9a-f]{1,64}")
 _LIST = "`stateline scopes` lists the scopes there are"
 
 
-def find(store: Store, text: str) -> Snapshot:
+def find(store: ObjectStore, text: str) -> Snapshot:
     """Return the snapshot that ``text`` names. Never writes; ``KEY~N`` and ``KEY@SEQ`` walk the chain and list nothing.
 
     A scope whose key is exactly ``text`` wins over every other reading. Raises ``NotFoundError``,
@@ -54,21 +56,21 @@ def find(store: Store, text: str) -> Snapshot:
     raise _no_scope(store, text)
 
 
-def _head(store: Store, key: str) -> Snapshot | None:
+def _head(store: ObjectStore, key: str) -> Snapshot | None:
     # A key with a lone surrogate (a command line that is not UTF-8) has no hash, so it has no scope either.
     if ":" not in key or not key.isprintable():
         return None
-    return store.read_head(naming.scope_hash(key))
+    return read_head(store.backend, naming.scope_hash(key))
 
 
-def _known(store: Store, key: str) -> Snapshot:
+def _known(store: ObjectStore, key: str) -> Snapshot:
     snapshot = _head(store, key)
     if snapshot is None:
         raise _no_scope(store, key)
     return snapshot
 
 
-def _steps_back(store: Store, snapshot: Snapshot, steps: int) -> Snapshot:
+def _steps_back(store: ObjectStore, snapshot: Snapshot, steps: int) -> Snapshot:
     key, newest = snapshot.envelope.scope, snapshot.seq
     if steps > newest:
         raise NotFoundError(
@@ -76,7 +78,7 @@ def _steps_back(store: Store, snapshot: Snapshot, steps: int) -> Snapshot:
             hint=f"{key}~{newest} is the first, {key} the head",
         )
     wanted = newest - steps
-    below = next((item for item in store.scope(key).walk(snapshot) if item.seq <= wanted), None)
+    below = next((item for item in Scope(store, key).walk(snapshot) if item.seq <= wanted), None)
     if below is None or below.seq != wanted:
         raise NotFoundError(
             f"the snapshot {wanted} of {key} is lost, as a repair has recorded",
@@ -85,7 +87,7 @@ def _steps_back(store: Store, snapshot: Snapshot, steps: int) -> Snapshot:
     return below
 
 
-def _by_seq(store: Store, snapshot: Snapshot, seq: int) -> Snapshot:
+def _by_seq(store: ObjectStore, snapshot: Snapshot, seq: int) -> Snapshot:
     if seq > snapshot.seq:
         key = snapshot.envelope.scope
         raise NotFoundError(
@@ -102,7 +104,7 @@ def _by_name(snapshot: Snapshot, name: str) -> Snapshot:
     )
 
 
-def _no_scope(store: Store, key: str) -> NotFoundError:
+def _no_scope(store: ObjectStore, key: str) -> NotFoundError:
     import difflib
 
     near = difflib.get_close_matches(key, [*_keys(store)], n=1)
@@ -110,7 +112,7 @@ def _no_scope(store: Store, key: str) -> NotFoundError:
     return NotFoundError(f"there is no scope {shown}", hint=f"did you mean {near[0]}?" if near else _LIST)
 
 
-def _keys(store: Store) -> Iterator[str]:
+def _keys(store: ObjectStore) -> Iterator[str]:
     """Yield the keys of some scopes, skipping damaged ones."""
     for number, scope in enumerate(store.backend.scopes()):
         if number == _SUGGESTIONS:
@@ -118,12 +120,12 @@ def _keys(store: Store) -> Iterator[str]:
         try:
             pointer = store.backend.read(scope)
             if pointer is not None:
-                yield store.read_snapshot(scope, pointer).envelope.scope
+                yield read_snapshot(store.backend, scope, pointer).envelope.scope
         except StatelineError:
             continue
 
 
-def _by_sha(store: Store, text: str) -> Snapshot:
+def _by_sha(store: ObjectStore, text: str) -> Snapshot:
     prefix = text.lower()
     if not _hex.fullmatch(prefix):
         raise _not_a_revision(store, text)
@@ -137,7 +139,7 @@ def _by_sha(store: Store, text: str) -> Snapshot:
     for scope, path in _labelled(store, prefix):
         try:
             data = store.backend.get(f"{scope}/{path}", canonical.SNAPSHOT_LIMIT)
-            snapshot = store.parse_snapshot(scope, path, data)
+            snapshot = parse_snapshot(scope, path, data)
         except BlobMissingError:
             continue
         except (IntegrityError, UnsafePathError) as error:
@@ -152,7 +154,7 @@ def _by_sha(store: Store, text: str) -> Snapshot:
     return found[0]
 
 
-def _not_a_revision(store: Store, text: str) -> NotFoundError:
+def _not_a_revision(store: ObjectStore, text: str) -> NotFoundError:
     import difflib
 
     # People often leave out the kind.
@@ -165,7 +167,7 @@ def _not_a_revision(store: Store, text: str) -> NotFoundError:
     )
 
 
-def _labelled(store: Store, prefix: str) -> Iterator[tuple[str, str]]:
+def _labelled(store: ObjectStore, prefix: str) -> Iterator[tuple[str, str]]:
     """Yield (scope's hash, file name) of each snapshot whose label does not contradict the prefix."""
     for scope in store.backend.scopes():
         try:

@@ -17,8 +17,11 @@ from stateline.repair.report import Action, ActionName, Loss, Obstacle, RepairRe
 from stateline.repair.republish import republish
 from stateline.repair.store_plan import StorePlan, plan_store
 from stateline.repair.warnings import warnings_of
-from stateline.store.integrity import Objects, is_good_object, out_of_kind
-from stateline.store.store import WAIT, Snapshot, Store
+from stateline.store.integrity import ObjectChecker, is_intact_object, wrong_kind
+from stateline.store.scope import WAIT
+from stateline.store.snapshot import Snapshot, read_snapshot
+from stateline.store.store import Store
+from stateline.store.timestamps import next_timestamp
 from stateline.verify.checker import verify
 from stateline.verify.findings import Finding, Report
 
@@ -49,7 +52,7 @@ def repair(store: Store, key: str | None = None, *, carry: Carry = carry_all, wa
     report = verify(store, key)
     if not _damage(report):
         return RepairReport(ok=True, applied=False)
-    quarantine = quarantine_for(store.backend, store.now(None).replace(":", ""))
+    quarantine = quarantine_for(store.backend, next_timestamp(store.clock()).replace(":", ""))
     run = _Repair(store, quarantine, carry, wait)
     for _ in range(PASSES):
         done = len(run.log.actions)
@@ -115,7 +118,7 @@ def _describe(store: Store, plan: StorePlan, log: _Log) -> None:
         log.add("renew", None, naming.STORE_FILE, f"{plan.renew}; a new one gives the store a new id")
     for file in plan.set_aside:
         log.add("set_aside", None, file.path, file.code)
-    objects = Objects(store)
+    objects = ObjectChecker(store.backend)
     for scope in plan.scopes:
         try:
             _describe_scope(plan_scope(store, scope, objects), log)
@@ -165,8 +168,7 @@ class _Repair:
         self.store.backend.prepare()
         for file in plan.set_aside:
             self._set_aside_outside(file)
-        self.store.forget_objects()
-        objects = Objects(self.store)
+        objects = ObjectChecker(self.store.backend)
         for scope in plan.scopes:
             try:
                 self._repair_scope(scope, objects)
@@ -178,7 +180,7 @@ class _Repair:
 
         An object is checked once more, since no lock keeps others from replacing it first.
         """
-        if is_good_object(self.store.backend, file.path):
+        if is_intact_object(self.store.backend, file.path):
             return
         try:
             self._set_aside(None, file)
@@ -193,9 +195,9 @@ class _Repair:
         self.log.add("set_aside", key, file.path, file.code, to)
         return [to]
 
-    def _repair_scope(self, scope: str, objects: Objects) -> None:
+    def _repair_scope(self, scope: str, objects: ObjectChecker) -> None:
         lock = f"{scope}/{naming.LOCK}"
-        if out_of_kind(self.store.backend, lock):
+        if wrong_kind(self.store.backend, lock):
             # Nobody holds it: writers refuse to lock anything but a regular file.
             self._set_aside(None, DamagedFile(lock, "not_regular", ""))
         with self.store.backend.lock(scope, self.wait):
@@ -243,7 +245,7 @@ class _Repair:
         self.log.add("move_head", plan.key, f"{inventory.scope}/{naming.POINTER}", f"to snapshot {tip.seq}", kept)
 
     def _read(self, scope: str, item: IntactSnapshot) -> Snapshot:
-        return self.store.read_snapshot(scope, Pointer(item.path, item.sha256))
+        return read_snapshot(self.store.backend, scope, Pointer(item.path, item.sha256))
 
 
 _NO_STATE = "no snapshot of it is intact with all its objects"

@@ -10,7 +10,7 @@ from stateline.bundle.canonical import Json
 from stateline.bundle.repair_record import MEMBER
 from stateline.repair.lineage import Lineage
 from stateline.repair.report import Loss
-from stateline.store.store import Snapshot
+from stateline.store.snapshot import Snapshot
 
 DECLARED = 1000
 """Most losses that one snapshot declares; a repair with more of them appends several snapshots."""

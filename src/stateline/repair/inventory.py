@@ -9,9 +9,10 @@ from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import VERSION, Link, Pointer, Ref, read_envelope
 from stateline.bundle.repair_record import MEMBER
 from stateline.errors import IntegrityError, NewerVersionError, StatelineError, UnsafePathError
-from stateline.store.integrity import Objects, out_of_kind
+from stateline.store.integrity import ObjectChecker, wrong_kind
 from stateline.store.protocol import BlobMissingError
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot, parse_snapshot
+from stateline.store.store import Store
 from stateline.verify.digest_mismatch import classify_error
 from stateline.verify.origins import origin_problem
 
@@ -81,7 +82,7 @@ class ScopeInventory:
     Raises ``UnsafePathError`` for files that others may change, ``StorageError`` if the directory cannot be listed.
     """
 
-    def __init__(self, store: Store, scope: str, objects: Objects) -> None:
+    def __init__(self, store: Store, scope: str, objects: ObjectChecker) -> None:
         self.store = store
         self.scope = scope
         self.objects = objects
@@ -116,7 +117,7 @@ class ScopeInventory:
         if naming.snapshot_parts(name) is not None:
             self._add_snapshot(name, path)
         elif name == naming.LOCK:
-            if out_of_kind(self.store.backend, path):
+            if wrong_kind(self.store.backend, path):
                 self.damaged.append(DamagedFile(path, "not_regular", "the lock is not a regular file"))
         elif name != naming.POINTER and not name.startswith((naming.TEMPORARY, naming.EXTENSION)):
             self.damaged.append(DamagedFile(path, "foreign_file", "no file of this name belongs here"))
@@ -125,7 +126,7 @@ class ScopeInventory:
         data = b""
         try:
             data = self.store.backend.get(path, canonical.SNAPSHOT_LIMIT)
-            snapshot = self.store.parse_snapshot(self.scope, name, data)
+            snapshot = parse_snapshot(self.scope, name, data)
             item = self._item(snapshot)
         except BlobMissingError:
             return
@@ -152,12 +153,12 @@ class ScopeInventory:
         try:
             envelope = read_envelope(data, name)
             own = naming.snapshot_name(envelope.created_at, canonical.sha256(data))
-            snapshot = self.store.parse_snapshot(self.scope, own, data)
+            snapshot = parse_snapshot(self.scope, own, data)
             item = self._item(snapshot)
         except StatelineError:
             return False
         if code == "altered" and self.obstacles[before:]:
-            # Objects that altered bytes name are no obstacle.
+            # ObjectChecker that altered bytes name are no obstacle.
             del self.obstacles[before:]
             return False
         self._candidates.append(MisplacedSnapshot(name, item, envelope.scope, code))
@@ -192,7 +193,7 @@ class ScopeInventory:
         if isinstance(error, IntegrityError):
             return DamagedFile(path, error.finding, error.message)
         if isinstance(error, UnsafePathError):
-            if out_of_kind(self.store.backend, path) is None:
+            if wrong_kind(self.store.backend, path) is None:
                 raise error
             return DamagedFile(path, "not_regular", error.message)
         code = "newer_version" if isinstance(error, NewerVersionError) else "unreadable"
@@ -224,9 +225,9 @@ class ScopeInventory:
     def _lost_objects(self, path: str, table: dict[str, Ref]) -> tuple[str, ...]:
         lost = []
         for fault in self.objects.faults(table.values()):
-            if fault.ground == "lost":
+            if fault.cause == "lost":
                 lost.append(fault.sha256)
-            elif fault.ground == "lie":
+            elif fault.cause == "mislabelled":
                 message = f"the snapshot {path} makes a false claim about an object: {fault.message}"
                 raise IntegrityError(message, finding="malformed")
             else:

@@ -13,7 +13,7 @@ from stateline.repair.inventory import DamagedFile, IntactSnapshot, ScopeInvento
 from stateline.repair.lineage import Lineage, find_head, find_tip, trace
 from stateline.repair.losses import OBJECTS_LOST, all_losses, find_losses, loss_of
 from stateline.repair.report import Loss, Obstacle
-from stateline.store.integrity import Objects
+from stateline.store.integrity import ObjectChecker
 from stateline.store.store import Store
 
 
@@ -54,7 +54,7 @@ class ScopePlan(msgspec.Struct, kw_only=True):
         return self.newer_lost or self.newer_aside or self.inventory.pointer is None
 
 
-def plan_scope(store: Store, scope: str, objects: Objects) -> ScopePlan:
+def plan_scope(store: Store, scope: str, objects: ObjectChecker) -> ScopePlan:
     """Plan the repair of the scope with that hash. Raises ``UnsafePathError`` or ``StorageError``."""
     inventory = ScopeInventory(store, scope, objects)
     plan = ScopePlan(inventory=inventory, set_aside=[*inventory.damaged])

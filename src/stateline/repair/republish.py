@@ -8,8 +8,9 @@ from stateline._version import __version__
 from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import Envelope
 from stateline.store.protocol import FAST
-from stateline.store.snapshot import Snapshot, require_known_version
-from stateline.store.store import Scope
+from stateline.store.scope import Scope
+from stateline.store.snapshot import Snapshot, publish, require_known_version
+from stateline.store.timestamps import next_timestamp
 
 
 def republish(scope: Scope, tip: Snapshot, content: Snapshot, event: Mapping[str, Json]) -> Snapshot:
@@ -22,10 +23,11 @@ def republish(scope: Scope, tip: Snapshot, content: Snapshot, event: Mapping[str
     store = scope.store
     # The damaged past cannot be made durable here, so what rests on a fast snapshot is fast too.
     fast = tip.event.get("durability") == FAST
-    return scope.seal(
+    return publish(
+        scope.store.backend,
         Envelope(
             seq=tip.seq + 1,
-            created_at=store.now(tip.envelope.created_at),
+            created_at=next_timestamp(store.clock(), tip.envelope.created_at),
             tool_version=__version__,
             scope=scope.key,
             prev_sha=tip.sha256,
@@ -34,5 +36,5 @@ def republish(scope: Scope, tip: Snapshot, content: Snapshot, event: Mapping[str
             event={**event, "durability": FAST if fast else store.backend.durability},
             state=content.envelope.state,
             objects=content.envelope.objects,
-        )
+        ),
     )

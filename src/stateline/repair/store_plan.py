@@ -9,7 +9,7 @@ from stateline.errors import StatelineError, UnsafePathError
 from stateline.repair.inventory import DamagedFile
 from stateline.repair.plan import plan_scope
 from stateline.repair.report import Obstacle
-from stateline.store.integrity import Objects, digest_of, out_of_kind
+from stateline.store.integrity import ObjectChecker, digest_of, wrong_kind
 from stateline.store.protocol import BlobMissingError
 from stateline.store.store import Store
 from stateline.verify.findings import Finding
@@ -78,7 +78,7 @@ def _keep_objects_that_may_be_needed(store: Store, plan: StorePlan) -> None:
 
 
 def _some_scope_is_blocked(store: Store, set_aside: set[str]) -> bool:
-    objects = Objects(store)
+    objects = ObjectChecker(store.backend)
     for scope in sorted(store.backend.scopes()):
         try:
             if scope not in set_aside and plan_scope(store, scope, objects).obstacles:
@@ -94,10 +94,10 @@ def _plan_object(store: Store, found: Finding, plan: StorePlan) -> None:
         plan.block(found)
         return
     directory = found.path.count("/") < 2 and found.code == "not_regular"
-    wrong_kind = out_of_kind(store.backend, found.path + "/" if directory else found.path)
-    if wrong_kind is not None:
-        message = f"{wrong_kind} is not of the kind it must be; it was not opened"
-        plan.set_aside.append(DamagedFile(wrong_kind, "not_regular", message))
+    in_the_way = wrong_kind(store.backend, found.path + "/" if directory else found.path)
+    if in_the_way is not None:
+        message = f"{in_the_way} is not of the kind it must be; it was not opened"
+        plan.set_aside.append(DamagedFile(in_the_way, "not_regular", message))
         return
     sha = found.path.rpartition("/")[2]
     if naming.is_sha256(sha) and naming.object_path(sha) == found.path:

@@ -31,7 +31,10 @@ from stateline.history.preconditions import require_head
 from stateline.machine.decider.run import Started
 from stateline.machine.spec import Machine, Toolset, to_json
 from stateline.service.answers import answered_run
-from stateline.store.store import WAIT, Scope, Snapshot, Store, require_known_version
+from stateline.store.scope import WAIT, Scope
+from stateline.store.snapshot import Snapshot, require_known_version
+from stateline.store.store import Store
+from stateline.store.timestamps import next_timestamp
 
 if TYPE_CHECKING:
     from stateline.machine.definition.formats.python_text import Evaluated
@@ -259,12 +262,11 @@ def start_chain(store: Store, how: NewRunOptions, machine_file: MachineFile, fir
             if head is not None and not how.force:
                 return read_run(store, scope, head), False
             require_head(scope, head, how.parent)
-            return _begin_on(scope, head, machine_file, first), True
+            return _begin_on(store, scope, head, machine_file, first), True
 
 
-def _begin_on(scope: Scope, head: Snapshot | None, machine_file: MachineFile, first: RunStart) -> Run:
+def _begin_on(store: Store, scope: Scope, head: Snapshot | None, machine_file: MachineFile, first: RunStart) -> Run:
     """Begin the run on the chain that ends in ``head``. The lock must be held."""
-    store = scope.store
     if head is not None:
         require_known_version(head)
     record = keep_machine(store, machine_file.data, machine_file.format, first.machine)
@@ -380,7 +382,7 @@ def run_before_start(store: Store, how: NewRunOptions, machine_file: MachineFile
 
 def new_id(store: Store) -> str:
     """A new run's id: ``exec-<date>-<time UTC>-<4 hex>``. It need not be secret, only free."""
-    moment = store.now(None)
+    moment = next_timestamp(store.clock())
     stamp = moment[:19].replace("-", "").replace(":", "").replace("T", "-")
     while True:
         name = f"exec-{stamp}-{os.urandom(2).hex()}"

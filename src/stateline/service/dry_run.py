@@ -16,7 +16,8 @@ from stateline.service.answers import is_built_in
 from stateline.service.outcome import Outcome
 from stateline.service.preconditions import require_names
 from stateline.store.overlay import OverlayBackend
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot, read_snapshot
+from stateline.store.store import Store
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +67,7 @@ def dry_run(
         plan = Plan(action="refuse", run=run, exit=error.exit_code, reason=reason, warnings=list(store.warnings))
     else:
         plan = _plan_of(result, effects)
-    saved = [overlay.read_snapshot(scope, pointer) for scope, pointer in backend.swaps]
+    saved = [read_snapshot(overlay.backend, scope, pointer) for scope, pointer in backend.swaps]
     return _completed(plan, store, saved, new=run is None)
 
 

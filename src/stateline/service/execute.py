@@ -60,7 +60,8 @@ from stateline.service.create_run import (
 )
 from stateline.service.outcome import Outcome, outcome
 from stateline.service.preconditions import require_names
-from stateline.store.store import WAIT, Store
+from stateline.store.scope import WAIT
+from stateline.store.store import Store
 
 CONTINUE: Json = {"action": "continue"}
 """The answer where nothing is asked but to go on."""

@@ -19,7 +19,8 @@ from stateline.engine.dependencies import Dependencies
 from stateline.errors import IntegrityError, RequestError, StatelineError, UsageError
 from stateline.service.answers import restart_commands
 from stateline.service.ranges import Numbers
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 
 if TYPE_CHECKING:
     from stateline.contexts.context import ContextContent, ContextRequest

@@ -10,7 +10,9 @@ from stateline.process.signals import Signals, shield
 from stateline.repair.apply import plan, repair
 from stateline.repair.event import carry_all
 from stateline.repair.report import RepairReport
-from stateline.store.store import WAIT, Snapshot, Store
+from stateline.store.scope import WAIT
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 
 
 def plan_repair(store: Store, key: str | None) -> RepairReport:

@@ -14,7 +14,10 @@ from stateline.engine.record import Run, load_run, read_run, run_scope
 from stateline.errors import ConflictError, IntegrityError, NotFoundError, RequestError, StatelineError
 from stateline.process.signals import Signals, shield
 from stateline.service.outcome import outcome, waiting
-from stateline.store.store import WAIT, Snapshot, Store
+from stateline.store.scope import WAIT
+from stateline.store.snapshot import Snapshot, parse_snapshot, read_head
+from stateline.store.store import Store
+from stateline.store.timestamps import next_timestamp
 
 if TYPE_CHECKING:
     from stateline.verify.findings import Finding
@@ -58,7 +61,7 @@ def _heads(store: Store, unread: list[UnreadableScope]) -> Iterator[Snapshot]:
     """The head of every run, in no order; fills ``unread``. One at a time: there may be 100,000."""
     for scope in store.backend.scopes():
         try:
-            head = store.read_head(scope)
+            head = read_head(store.backend, scope)
         except StatelineError as error:
             unread.append(UnreadableScope(scope, error))
             continue
@@ -194,7 +197,7 @@ def clean(store: Store, *, unfinished: bool, older_than: float, wait: float = 0.
     """
     heads, unread = run_heads(store)
     origins = _origins(store) if heads else {}
-    now = datetime.datetime.fromisoformat(store.now(None))
+    now = datetime.datetime.fromisoformat(next_timestamp(store.clock()))
     removed: list[str] = []
     kept = {found.scope: found.error.message for found in unread}
     with Signals():
@@ -238,7 +241,7 @@ def _origins(store: Store) -> dict[str, str]:
         for name in names[:1]:
             try:
                 data = store.backend.get(f"{scope}/{name}", 1 << 24)
-                envelope = store.parse_snapshot(scope, name, data).envelope
+                envelope = parse_snapshot(scope, name, data).envelope
             except StatelineError:
                 continue
             if envelope.origin is not None:

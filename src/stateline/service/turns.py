@@ -18,7 +18,8 @@ from stateline.engine.event_codec import RunEvent, read_event
 from stateline.engine.record import Run
 from stateline.errors import IntegrityError
 from stateline.history.diff import is_long_list, read_object
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 
 _TURNS = ("started", "succeeded", "failed", "replied", "answered")
 """Events that a row is about."""

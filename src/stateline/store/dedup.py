@@ -1,4 +1,4 @@
-"""Objects of a new snapshot that its parent holds already: they are neither read nor written again."""
+"""Deduplication: objects of a new snapshot that its parent holds already are neither read nor written again."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from stateline.bundle.objects import WHOLES, Split, references
 from stateline.errors import StatelineError
 
 
-def held(table: Iterable[Ref], parts: Split, wanted: Collection[Ref], get: Callable[[Ref], bytes]) -> set[Ref]:
-    """Objects that a parent with that ``table`` of objects holds, as many of ``wanted`` among them as are found.
+def objects_in_parent(
+    table: Iterable[Ref], parts: Split, wanted: Collection[Ref], get: Callable[[Ref], bytes]
+) -> set[Ref]:
+    """Return objects that a parent with this ``table`` of objects holds, among them the ``wanted`` ones it finds.
 
-    What ``parts`` hold too is known with all below it, without reading. Only nodes and chunks that changed are read, by
-    ``get``, each once, as long as something is wanted, and never more of them than there is to find. One that cannot
-    be read is passed over: the new snapshot does not rest on it.
+    An object that ``parts`` holds too is known with everything below it, without reading. Only nodes and chunks that
+    changed are read, each once with ``get``, at most as many as are wanted, and only until all wanted ones are found.
+    An unreadable one is skipped: the new snapshot does not depend on it.
     """
     known: set[Ref] = set()
     missing = set(wanted)

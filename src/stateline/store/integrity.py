@@ -1,9 +1,9 @@
-"""Are the objects that a snapshot names there, and what they must be? Each is read once, however many name it."""
+"""Integrity: check the objects that snapshots name, each once however many name it, and tell kinds of damage apart."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
@@ -11,39 +11,37 @@ from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import Ref
 from stateline.bundle.objects import references
 from stateline.errors import IntegrityError, NewerVersionError, StatelineError, UnsafePathError
-from stateline.store.protocol import Backend, BlobMissingError, Places
+from stateline.store.objects import read_object
+from stateline.store.protocol import Backend, BlobMissingError, Inspectable
 
-if TYPE_CHECKING:
-    from stateline.store.store import Store
-
-Ground = Literal["lost", "lie", "unreadable", "newer"]
-"""Why an object is of no use: its bytes are not there any more; whoever names it says of good bytes what is not so;
-the system refused to read it, which may pass; a newer version wrote it."""
+Cause = Literal["lost", "mislabelled", "unreadable", "newer"]
+"""Why an object is of no use: its bytes are missing or altered; its bytes are good, but the Ref gives another size or
+type; the system refused to read it, which may pass; a newer version wrote it."""
 
 
-class Fault(msgspec.Struct, frozen=True):
-    """What is wrong with an object as it is named. ``code`` is that of ``verify``."""
+class ObjectFault(msgspec.Struct, frozen=True):
+    """One object that cannot be used as it is named. ``code`` is the code that ``verify`` reports."""
 
-    ground: Ground
+    cause: Cause
     sha256: str
     code: str
     message: str
 
 
-class Objects:
-    """The objects of a store while it is looked through. Memory grows with their number, not with their sizes."""
+class ObjectChecker:
+    """Checks objects of a backend. Memory grows with their number, not with their sizes."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self._seen: dict[Ref, tuple[Fault | None, tuple[Ref, ...]]] = {}
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self._seen: dict[Ref, tuple[ObjectFault | None, tuple[Ref, ...]]] = {}
         self._good: set[Ref] = set()
 
-    def faults(self, refs: Iterable[Ref]) -> list[Fault]:
-        """What is wrong with these objects and with all that they name in turn; nothing, if all is well.
+    def faults(self, refs: Iterable[Ref]) -> list[ObjectFault]:
+        """Return the faults of these objects and of all that they name in turn, sorted; empty if all are intact.
 
-        Raises ``UnsafePathError`` for a file that others may use, where a writer must not believe what it says.
+        Raises ``UnsafePathError`` for a file that others may change: a writer must not trust its content.
         """
-        found: list[Fault] = []
+        found: list[ObjectFault] = []
         reached: set[Ref] = set()
         waiting = [*refs]
         while waiting:
@@ -52,7 +50,7 @@ class Objects:
                 continue
             reached.add(ref)
             if ref not in self._seen:
-                self._seen[ref] = self._look(ref)
+                self._seen[ref] = self._check(ref)
             fault, inner = self._seen[ref]
             if fault is not None:
                 found.append(fault)
@@ -61,33 +59,33 @@ class Objects:
             self._good |= reached
         return sorted(found, key=lambda fault: (fault.sha256, fault.code))
 
-    def _look(self, ref: Ref) -> tuple[Fault | None, tuple[Ref, ...]]:
+    def _check(self, ref: Ref) -> tuple[ObjectFault | None, tuple[Ref, ...]]:
+        path = naming.object_path(ref.sha256)
         try:
-            return None, tuple(references(self.store.get(ref), ref))
+            return None, tuple(references(read_object(self.backend, ref), ref))
         except NewerVersionError as error:
-            return Fault("newer", ref.sha256, "newer_version", error.message), ()
+            return ObjectFault("newer", ref.sha256, "newer_version", error.message), ()
         except IntegrityError as error:
-            lied = error.finding != "missing" and is_good_object(self.store.backend, naming.object_path(ref.sha256))
-            return Fault("lie" if lied else "lost", ref.sha256, error.finding, error.message), ()
+            good = error.finding != "missing" and is_intact_object(self.backend, path)
+            return ObjectFault("mislabelled" if good else "lost", ref.sha256, error.finding, error.message), ()
         except UnsafePathError as error:
-            if out_of_kind(self.store.backend, naming.object_path(ref.sha256)) is None:
+            if wrong_kind(self.backend, path) is None:
                 raise
-            return Fault("lost", ref.sha256, "not_regular", error.message), ()
+            return ObjectFault("lost", ref.sha256, "not_regular", error.message), ()
         except StatelineError as error:
-            return Fault("unreadable", ref.sha256, "unreadable", error.message), ()
+            return ObjectFault("unreadable", ref.sha256, "unreadable", error.message), ()
 
 
 def digest_of(backend: Backend, path: str) -> str:
-    """The SHA-256 of an object's bytes, which are not held together where the backend can help it: whoever put the file
-    there may have chosen its size. Raises as ``Blobs.get``."""
-    if isinstance(backend, Places):
+    """Return the SHA-256 of an object's bytes, in bounded memory where the backend supports it: anybody may have put a
+    huge file there. Raises as ``Blobs.get``."""
+    if isinstance(backend, Inspectable):
         return backend.digest(path, canonical.OBJECT_LIMIT)
     return canonical.sha256(backend.get(path, canonical.OBJECT_LIMIT))
 
 
-def is_good_object(backend: Backend, path: str) -> bool:
-    """Whether ``path`` is that of an object whose bytes are those of its name, whatever somebody says of its size and
-    type."""
+def is_intact_object(backend: Backend, path: str) -> bool:
+    """Return True if ``path`` is an object's, and its bytes have the digest in the name."""
     sha = path.rpartition("/")[2]
     try:
         return naming.is_sha256(sha) and naming.object_path(sha) == path and digest_of(backend, path) == sha
@@ -95,15 +93,17 @@ def is_good_object(backend: Backend, path: str) -> bool:
         return False
 
 
-def out_of_kind(backend: Backend, path: str) -> str | None:
-    """What stands in the way of a file at ``path``, or of a directory if it ends with a slash: a link, FIFO, directory
-    ... where a file must be, or anything else where a directory must be. None for what is merely open to others."""
-    if not isinstance(backend, Places):
+def wrong_kind(backend: Backend, path: str) -> str | None:
+    """Return the first path on the way to ``path`` that is a link, FIFO or another kind of file than it must be.
+
+    ``path`` names a file, or a directory if it ends with a slash. None if nothing is in the way; open modes are not.
+    """
+    if not isinstance(backend, Inspectable):
         return None
     parts = path.rstrip("/").split("/")
     steps = ["/".join(parts[:end]) + "/" for end in range(1, len(parts))]
     for step in [*steps, path]:
-        found = backend.look(step)
+        found = backend.inspect(step)
         if found is not None and found.code in ("symlink", "not_regular"):
             return step.rstrip("/")
     return None

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 
 from stateline.bundle import naming
 from stateline.bundle.envelope import Pointer
-from stateline.errors import ConflictError, IntegrityError
-from stateline.store.local.os_errors import unsafe
-from stateline.store.protocol import Backend, BlobExistsError, BlobMissingError, Durability, Places
+from stateline.errors import ConflictError, IntegrityError, UnsafePathError
+from stateline.store.protocol import Backend, BlobExistsError, BlobMissingError, Durability, Inspectable
 
 
 class OverlayBackend:
@@ -127,7 +126,7 @@ class OverlayBackend:
 
     def _require_safe(self, path: str) -> None:
         """Raise ``UnsafePathError`` for a file, or a directory with a trailing slash, that a writer would refuse."""
-        if isinstance(self._base, Places):
-            danger = self._base.look(path)
+        if isinstance(self._base, Inspectable):
+            danger = self._base.inspect(path)
             if danger is not None:
-                raise unsafe(danger)
+                raise UnsafePathError(f"{danger.reason}; nothing was changed", hint=danger.fix)

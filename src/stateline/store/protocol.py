@@ -1,7 +1,7 @@
-"""The two small protocols a backend fulfils, and what their words promise.
+"""The two small protocols of a backend, Blobs and Heads, and what their methods promise.
 
-``stateline.testing.backends`` is the contract in code: a new backend passes it or is not a backend. Retry, read-only
-and logging are wrappers of these protocols, never options inside a backend.
+``stateline.testing.backends`` is the same contract as tests, which every backend must pass. Retry, read-only and
+logging are wrappers of these protocols, never options inside a backend.
 """
 
 from __future__ import annotations
@@ -10,23 +10,34 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Literal, Protocol, runtime_checkable
 
+import msgspec
+
 from stateline.bundle.envelope import Pointer
 from stateline.errors import StatelineError
-from stateline.store.local.permissions import Danger
 
 Durability = Literal["full", "fast"]
-"""What a backend promises of what it acknowledged: ``full``, it survives a power loss; ``fast``, it survives the death
-of every process at any moment, and a power loss may take the newest of it away or leave it torn."""
+"""What survives once it is acknowledged. ``full``: a power loss. ``fast``: the death of every process at any moment,
+but a power loss may take the newest of it away or leave it torn."""
 FULL: Literal["full"] = "full"
 FAST: Literal["fast"] = "fast"
 
+DAMAGE_HINT = "nothing was changed; `stateline verify` lists all damage, `stateline repair` plans a repair"
+
 
 class BlobMissingError(Exception):
-    """No blob of that name. ``str(error)`` is the name."""
+    """No blob has that name. ``str(error)`` is the name."""
 
 
 class BlobExistsError(Exception):
-    """The name is taken by other bytes; they were left as they are. ``str(error)`` is the name."""
+    """The name is taken by other bytes, which were left as they are. ``str(error)`` is the name."""
+
+
+class PathProblem(msgspec.Struct, frozen=True):
+    """One reason not to trust a path: a stable ``code``, the ``reason``, and the ``fix``."""
+
+    code: str
+    reason: str
+    fix: str
 
 
 class Blobs(Protocol):
@@ -36,66 +47,67 @@ class Blobs(Protocol):
     """
 
     def put(self, name: str, data: bytes) -> None:
-        """Keep ``data`` under ``name``. On return it is as durable as the backend's ``durability`` says.
+        """Store ``data`` under ``name``, as durable on return as the backend's ``durability`` promises.
 
-        The same bytes under the same name are fine (and as durable on return, whoever put them). Raises
-        :class:`BlobExistsError` when the name holds other bytes, :class:`~stateline.errors.StorageError` when the medium
-        refuses; then nothing is visible under ``name`` that was not there before, but for the one case that has a type
-        of its own, :class:`~stateline.errors.DurabilityUnknownError`.
+        The same bytes under the same name are accepted, and made as durable. Raises :class:`BlobExistsError` when the
+        name holds other bytes, :class:`~stateline.errors.StorageError` when the medium refuses; then nothing new is
+        visible under ``name``, except after :class:`~stateline.errors.DurabilityUnknownError`.
         """
 
     def get(self, name: str, limit: int) -> bytes:
-        """The bytes of ``name``, whole. Raises :class:`BlobMissingError`; ``IntegrityError`` when it holds more than
-        ``limit`` [bytes], ``UnsafePathError`` when it is not a regular file. Never writes, never blocks on a FIFO."""
+        """Return all bytes of ``name``. Never writes, never blocks on a FIFO.
+
+        Raises :class:`BlobMissingError`, ``IntegrityError`` when it holds more than ``limit`` [bytes],
+        ``UnsafePathError`` when it is not a regular file.
+        """
 
     def list(self, prefix: str) -> Iterator[str]:
-        """Names directly below ``prefix`` (``<scope hash>`` or ``objects/<2 hex>``), without it, in no order.
-        Whatever lies there is listed, ours or not. Nothing there: an empty iterator. Several listings may be under
-        way at once."""
+        """Yield all names directly below ``prefix`` (``<scope hash>`` or ``objects/<2 hex>``), without it, in no order.
+
+        Foreign names are included. Empty if nothing is there. Several listings may be in progress at once.
+        """
 
     def has(self, name: str, size: int) -> bool:
-        """Whether a blob of that name and ``size`` [bytes] is there. Cheap: its bytes are not looked at."""
+        """Return True if a blob of that name and ``size`` [bytes] exists. Cheap: its bytes are not read."""
 
     def settle(self, names: Iterable[str]) -> None:
-        """Make durable what a ``fast`` writer put: on return the blobs ``names``, and the heads of the scopes they lie
-        in, survive a power loss, whoever put them. The caller has read them. A backend that is always durable has
-        nothing to do.
+        """Make the blobs ``names`` and the heads of their scopes survive a power loss, whichever process wrote them.
 
-        Raises :class:`BlobMissingError`, ``StorageError``.
+        The caller has read them. A backend that is always durable does nothing. Raises :class:`BlobMissingError`,
+        ``StorageError``.
         """
 
 
 class Heads(Protocol):
-    """One pointer a scope, and the lock that covers a turn. ``scope`` is always a scope's hash."""
+    """One pointer per scope, and the lock that covers a turn. ``scope`` is always a scope's hash."""
 
     def read(self, scope: str) -> Pointer | None:
-        """The head, or None. Raises ``IntegrityError`` for a pointer that cannot be read as one. Never writes."""
+        """Return the head, or None. Raises ``IntegrityError`` for a pointer that cannot be parsed. Never writes."""
 
     def swap(self, scope: str, expected: Pointer | None, new: Pointer) -> None:
-        """Make ``new`` the head if ``expected`` still is; on return as durable as the backend's ``durability`` says.
-        Raises ``ConflictError`` otherwise, ``DurabilityUnknownError`` when ``new`` is the head and may not stay it,
-        or when nobody can tell whether it is.
+        """Make ``new`` the head if ``expected`` still is; as durable on return as ``durability`` promises.
 
-        There is no default implementation: a backend that cannot compare and swap is none.
+        Raises ``ConflictError`` otherwise; ``DurabilityUnknownError`` when ``new`` is the head and may not stay it, or
+        when it is not known whether it is.
         """
 
     def lock(self, scope: str, wait: float) -> AbstractContextManager[None]:
-        """Hold the scope alone. Raises ``LockTimeoutError`` after ``wait`` [s]. A dead holder holds nothing."""
+        """Hold the scope's lock. Raises ``LockTimeoutError`` after ``wait`` [s]. A dead process holds no lock."""
 
     def scopes(self) -> Iterator[str]:
-        """Hashes of all scopes that have a place, in no order."""
+        """Yield the hashes of all scopes that have a directory, in no order."""
 
     def remove(self, scope: str) -> None:
-        """Take the whole scope away: after a crash it is wholly there or wholly gone."""
+        """Remove the whole scope. After a crash it exists completely or not at all."""
 
 
 class Backend(Blobs, Heads, Protocol):
-    """Both protocols, and a place for people to be told about."""
+    """Both protocols, and what users must know about the place."""
 
     durability: Durability
-    """What ``put`` and ``swap`` promise on return. It stands in every snapshot's ``event``."""
+    """What ``put`` and ``swap`` promise on return. Recorded in every snapshot's ``event``."""
     warnings: list[str]
-    """What a user should know about this place (a network file system ...)."""
+    """Warnings for the user about this place (a network file system ...)."""
 
     def prepare(self) -> None:
         """Make the store ready for writing: create it if it is absent, refuse it if it is unsafe. Idempotent.
@@ -104,35 +116,34 @@ class Backend(Blobs, Heads, Protocol):
         """
 
     def require_writable(self) -> None:
-        """Raise what :meth:`prepare` would raise, as far as reading can tell; change nothing. From then on reading
+        """Raise what :meth:`prepare` would raise, as far as reading can tell; change nothing. Afterwards reading
         raises what it would raise for a writer."""
 
     def describe(self) -> str:
-        """Where this is, for messages."""
+        """Return where this is, for messages."""
 
 
 @runtime_checkable
-class Places(Protocol):
-    """What a backend on a file system can say besides, for ``verify``. Optional; nothing here writes, and each goes on
-    where the other protocols stop: at a store file that is damaged or of a newer version."""
+class Inspectable(Protocol):
+    """Extra methods of a backend on a file system, for ``verify``. Optional. They never write, and they work where the
+    other protocols stop: at a store file that is damaged or of a newer version."""
 
-    def top(self) -> Iterator[str]:
-        """All names in the state dir itself, ours or not."""
+    def top_names(self) -> Iterator[str]:
+        """Yield all names in the state dir itself, foreign ones included."""
 
-    def look(self, name: str) -> Danger | None:
-        """Why a writer would refuse a file or directory; None if it would not, or if it is not there.
+    def inspect(self, name: str) -> PathProblem | None:
+        """Return why a writer would refuse a file or directory; None if it would not, or if it does not exist.
 
-        ``name`` is relative to the state dir, "" for itself, which is not opened for that; a trailing slash means that
-        it should be a directory.
+        ``name`` is relative to the state dir, "" for the state dir itself, which is not opened; a trailing slash means
+        that it must be a directory.
         """
 
     def digest(self, name: str, limit: int) -> str:
-        """The SHA-256 of a blob's bytes in hex; they are never held together, however many. Raises as ``Blobs.get``."""
+        """Return the SHA-256 of a blob's bytes in hex, in bounded memory. Raises as ``Blobs.get``."""
 
-    def above(self) -> tuple[Danger, ...]:
-        """Why a writer would refuse what is above the state dir: directories in which others may put something else in
-        its place."""
+    def parent_problems(self) -> tuple[PathProblem, ...]:
+        """Return why a writer would refuse directories above the state dir: others may replace what is in them."""
 
-    def examine(self) -> StatelineError | None:
-        """What is wrong with ``stateline.json``: None, ``NotFoundError`` if it is not there, or the error that reading
-        raises. Afterwards this backend reads what lies here whatever the answer was."""
+    def check_store_file(self) -> StatelineError | None:
+        """Return the problem of ``stateline.json``: ``NotFoundError`` if it does not exist, another error that reading
+        it raises, or None. Afterwards this backend reads the rest regardless of the result."""

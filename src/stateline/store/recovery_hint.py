@@ -1,44 +1,41 @@
-"""What a writer says when it meets damage: what is left, and what to do. Loaded only then."""
+"""Hints for recovery from damage: the newest intact snapshot, and the commands to run. Loaded only when needed."""
 
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
 
 from stateline.bundle import canonical, naming
 from stateline.errors import IntegrityError, StatelineError
-from stateline.store.integrity import Objects
-from stateline.store.protocol import BlobMissingError
-from stateline.store.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from stateline.store.store import Scope
+from stateline.store.integrity import ObjectChecker
+from stateline.store.protocol import Backend, BlobMissingError
+from stateline.store.snapshot import Snapshot, parse_snapshot
 
 
-def with_way_out(scope: Scope, error: IntegrityError) -> IntegrityError:
-    """``Scope.with_way_out``."""
-    newest = newest_intact(scope)
+def with_recovery_hint(backend: Backend, key: str, error: IntegrityError) -> IntegrityError:
+    """Return ``error`` of the scope ``key`` with its newest intact snapshot and the commands that help."""
+    newest = newest_intact(backend, naming.scope_hash(key))
     found = f"the newest intact snapshot is {newest.path} (seq {newest.seq})" if newest else "no snapshot is intact"
-    key = shlex.quote(scope.key)
+    argument = shlex.quote(key)
     return IntegrityError(
         f"{error.message}. Nothing was changed; {found}.",
         finding=error.finding,
-        hint=f"`stateline verify {key}` lists all damage; `stateline repair {key}` plans how to go on",
+        hint=f"`stateline verify {argument}` lists all damage; `stateline repair {argument}` plans a repair",
     )
 
 
-def newest_intact(scope: Scope) -> Snapshot | None:
-    """``Scope.newest_intact``."""
-    store = scope.store
-    objects = Objects(store)
-    names = sorted((n for n in store.backend.list(scope.hash) if naming.snapshot_parts(n)), reverse=True)
+def newest_intact(backend: Backend, scope: str) -> Snapshot | None:
+    """Return the newest snapshot of the scope with this hash that is intact, its objects included, or None.
+
+    The pointer is not used. Reads from the newest, and stops at the first intact one.
+    """
+    objects = ObjectChecker(backend)
+    names = sorted((name for name in backend.list(scope) if naming.snapshot_parts(name)), reverse=True)
     for name in names:
         try:
-            data = store.backend.get(f"{scope.hash}/{name}", canonical.SNAPSHOT_LIMIT)
-            snapshot = store.parse_snapshot(scope.hash, name, data)
+            snapshot = parse_snapshot(scope, name, backend.get(f"{scope}/{name}", canonical.SNAPSHOT_LIMIT))
             if not objects.faults(snapshot.envelope.objects.values()):
                 return snapshot
         except (StatelineError, BlobMissingError):
-            # What cannot be read, or must not be believed, is not the one that is looked for.
+            # Not readable, or not to be trusted: not the one wanted.
             continue
     return None

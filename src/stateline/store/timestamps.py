@@ -1,26 +1,27 @@
-"""The time of a snapshot: a microsecond later than its parent's at least."""
+"""Times of snapshots: strictly increasing within a scope, regardless of the clock."""
 
 from __future__ import annotations
 
 import datetime
 
 from stateline.errors import IntegrityError
+from stateline.store.protocol import DAMAGE_HINT
 
 
-def following(now: int, after: str | None) -> str:
-    """The time ``now`` [ns since 1970] as envelopes hold it, or the first one later than ``after`` if that is later.
+def next_timestamp(now: int, after: str | None = None) -> str:
+    """Return the time ``now`` [ns since 1970] as envelopes hold it, or one microsecond past ``after`` if that is later.
 
-    Raises ``IntegrityError`` for an ``after`` that no time can follow.
+    Raises ``IntegrityError`` for an ``after`` that no time can follow (31 February, the last microsecond of 9999).
     """
     moment = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(microseconds=now // 1000)
     if after is not None:
         try:
-            next_one = datetime.datetime.fromisoformat(after) + datetime.timedelta(microseconds=1)
+            earliest = datetime.datetime.fromisoformat(after) + datetime.timedelta(microseconds=1)
         except (ValueError, OverflowError):
             raise IntegrityError(
                 f"no time can follow the head's created_at, {after}; nothing was written",
                 finding="malformed",
-                hint="nothing was changed; `stateline verify` lists all damage, `stateline repair` plans how to go on",
+                hint=DAMAGE_HINT,
             ) from None
-        moment = max(moment, next_one)
+        moment = max(moment, earliest)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -16,9 +16,10 @@ from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import Envelope, Link, Pointer
 from stateline.bundle.repair_record import DeclaredLosses
 from stateline.errors import IntegrityError, StatelineError
-from stateline.store.integrity import out_of_kind
+from stateline.store.integrity import wrong_kind
 from stateline.store.protocol import BlobMissingError
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot, parse_snapshot, read_snapshot
+from stateline.store.store import Store
 from stateline.verify.anchors import recorded_lost
 from stateline.verify.digest_mismatch import classify_error, misplaced_message
 from stateline.verify.findings import Finding
@@ -91,7 +92,7 @@ class ChainCheck:
             elif name not in (naming.POINTER, naming.LOCK):
                 report.findings.append(Finding.unknown_name(name, report.key, path))
             else:
-                if name == naming.LOCK and out_of_kind(self.store.backend, path):
+                if name == naming.LOCK and wrong_kind(self.store.backend, path):
                     report.add("damage", "not_regular", name, "the lock is not a regular file; nobody can hold it")
                 self._add_unsafe(name)
 
@@ -115,7 +116,9 @@ class ChainCheck:
             if child is not None and not listed and self._is_declared_lost(pointer):
                 pointer = self._cross_gap(child, pointer)
                 continue
-            snapshot = self._snapshot(pointer.path, partial(self.store.read_snapshot, self.scope, pointer), known)
+            snapshot = self._snapshot(
+                pointer.path, partial(read_snapshot, self.store.backend, self.scope, pointer), known
+            )
             if snapshot is None:
                 self._broken_links.add(pointer.sha256)
                 if pointer.sha256 in self._anchors:
@@ -156,7 +159,7 @@ class ChainCheck:
         if pointer.sha256 not in self._losses.gaps:
             return False
         try:
-            self.store.read_snapshot(self.scope, pointer)
+            read_snapshot(self.store.backend, self.scope, pointer)
         except IntegrityError as error:
             return error.finding == "missing"
         except StatelineError:
@@ -208,7 +211,7 @@ class ChainCheck:
         except BlobMissingError:
             # It was listed a moment ago and nothing leads to it: its scope was removed.
             return None
-        return self.store.parse_snapshot(self.scope, path, data)
+        return parse_snapshot(self.scope, path, data)
 
     def _snapshot(self, path: str, read: Callable[[], Snapshot | None], known: bool) -> Snapshot | None:
         """Read a snapshot, count it and check what it names, unless it is ``known``. None, with a finding, if damaged."""

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from stateline.bundle import naming
 from stateline.errors import NewerVersionError, NotFoundError, StatelineError
-from stateline.store.local.scan import reading_all
-from stateline.store.protocol import Places
+from stateline.store.local.scan import scan_backend
+from stateline.store.protocol import Inspectable
 from stateline.store.store import Store
 from stateline.verify.anchors import AnchorIndex, checked_anchors
 from stateline.verify.chain import ChainCheck
@@ -40,8 +40,8 @@ def verify(store: Store, key: str | None = None, anchors: Collection[str] = ()) 
     """
     anchors = checked_anchors(anchors)
     nothing_read = AnchorIndex([], key, unreadable=True)
-    store = reading_all(store)
-    places = store.backend if isinstance(store.backend, Places) else None
+    store = Store(scan_backend(store.backend), redactor=store.redactor)
+    places = store.backend if isinstance(store.backend, Inspectable) else None
     scopes = sorted(store.backend.scopes()) if places is None else []
     findings: list[Finding] = []
     if places is not None:
@@ -53,8 +53,8 @@ def verify(store: Store, key: str | None = None, anchors: Collection[str] = ()) 
                 replace(found, severity="damage") if found.code in _NOT_A_DIRECTORY else found for found in findings
             ]
             return _report(findings, [], 0, anchors, nothing_read)
-        names = sorted(places.top())
-        if not names and isinstance(places.examine(), NotFoundError):
+        names = sorted(places.top_names())
+        if not names and isinstance(places.check_store_file(), NotFoundError):
             message = "there is no store here; an absent store is an empty one"
             findings.append(Finding("warning", "no_store", None, "", message))
         scopes = [name for name in names if naming.is_sha256(name)]
@@ -84,10 +84,10 @@ def verify(store: Store, key: str | None = None, anchors: Collection[str] = ()) 
     return _report(findings + objects.findings, reports, objects.intact, anchors, index)
 
 
-def _unsafe_parents(places: Places) -> list[Finding]:
+def _unsafe_parents(places: Inspectable) -> list[Finding]:
     """Return one finding for each directory in which others may replace the state dir."""
     try:
-        above = places.above()
+        above = places.parent_problems()
     except StatelineError:
         # A directory that cannot be examined cannot be passed either; opening the state dir gives the reason.
         return []
@@ -112,9 +112,9 @@ def _report(
     )
 
 
-def _store_file_is_newer(places: Places, names: list[str], findings: list[Finding]) -> bool:
+def _store_file_is_newer(places: Inspectable, names: list[str], findings: list[Finding]) -> bool:
     """Check ``stateline.json``; return whether a newer Stateline must read the rest."""
-    error = places.examine()
+    error = places.check_store_file()
     if error is not None:
         # It is made before anything else, and ``names`` were listed before it was examined: so ``names`` cannot hold a
         # scope of a store that is just being made.
@@ -125,7 +125,7 @@ def _store_file_is_newer(places: Places, names: list[str], findings: list[Findin
     return isinstance(error, NewerVersionError)
 
 
-def _check_top(places: Places, names: list[str]) -> list[Finding]:
+def _check_top(places: Inspectable, names: list[str]) -> list[Finding]:
     findings: list[Finding] = []
     for name in names:
         if name.startswith(naming.TEMPORARY):

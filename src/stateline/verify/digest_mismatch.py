@@ -5,7 +5,7 @@ from __future__ import annotations
 from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import read_envelope
 from stateline.errors import IntegrityError, StatelineError
-from stateline.store.truncation import torn
+from stateline.store.snapshot import is_truncated
 
 _REASONS = {
     "misplaced": "it is an intact snapshot of another name or scope",
@@ -27,7 +27,7 @@ def classify_error(error: IntegrityError, scope: str, name: str, data: bytes) ->
     parts = naming.snapshot_parts(name)
     if parts is None or canonical.sha256(data).startswith(parts[1]):
         return error
-    code: str = torn(data)
+    code: str = "truncated" if is_truncated(data) else "altered"
     try:
         envelope = read_envelope(data, name)
         if envelope.created_at.replace(":", "") != parts[0] and not _only_time_altered(

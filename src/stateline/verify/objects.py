@@ -9,8 +9,9 @@ from stateline.bundle.envelope import JSON_TYPE, LIST_TYPE, NODE_TYPE, Ref
 from stateline.bundle.objects import references
 from stateline.errors import NewerVersionError, StatelineError
 from stateline.store.integrity import digest_of
-from stateline.store.protocol import BlobMissingError, Places
-from stateline.store.store import Snapshot, Store
+from stateline.store.protocol import BlobMissingError, Inspectable
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 from stateline.verify.findings import Finding, Severity
 
 
@@ -20,7 +21,7 @@ class ObjectCheck:
     Digests are kept as bytes: a store may hold millions, and only these sets grow with it.
     """
 
-    def __init__(self, store: Store, places: Places | None) -> None:
+    def __init__(self, store: Store, places: Inspectable | None) -> None:
         self.store = store
         self.places = places
         self.findings: list[Finding] = []
@@ -157,10 +158,10 @@ def _add_claim(ref: Ref, checked: set[bytes]) -> bool:
     return True
 
 
-def unsafe_findings(places: Places, path: str, scope: str | None) -> list[Finding]:
+def unsafe_findings(places: Inspectable, path: str, scope: str | None) -> list[Finding]:
     """Return one finding if a writer would refuse the place. A trailing slash means that it should be a directory."""
     try:
-        danger = places.look(path)
+        danger = places.inspect(path)
     except StatelineError:
         # A place that cannot be examined cannot be read either; reading it gives the reason.
         return []

@@ -6,6 +6,7 @@ from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import Link
 from stateline.errors import StatelineError
 from stateline.store.protocol import BlobMissingError
+from stateline.store.snapshot import parse_snapshot
 from stateline.store.store import Store
 
 
@@ -22,7 +23,7 @@ def origin_problem(store: Store, origin: Link) -> tuple[str, str] | None:
                 continue
             data = store.backend.get(f"{scope}/{name}", canonical.SNAPSHOT_LIMIT)
             if canonical.sha256(data) == origin.sha256:
-                found = store.parse_snapshot(scope, name, data)
+                found = parse_snapshot(scope, name, data)
                 if found.seq != origin.seq:
                     return "misordered", f"its origin has seq {found.seq}, not {origin.seq}"
                 return None

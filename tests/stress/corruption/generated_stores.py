@@ -20,7 +20,7 @@ from stateline.service.execute import Call, Options, execute
 from stateline.service.repair import apply_repair
 from stateline.store.local.backend import LocalBackend
 from stateline.store.protocol import FAST, FULL
-from stateline.store.store import Scope
+from stateline.store.scope import Scope
 
 LONGEST = 12
 """Most snapshots of a chain of notes before it is repaired."""

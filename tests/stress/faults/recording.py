@@ -114,7 +114,7 @@ def main(side: str, what: str, *words: str) -> int:
             from stateline.cli.main import run
             from stateline.store.local import backend
 
-            backend.default_fs = lambda: Recording(fd)  # type: ignore[assignment]
+            backend.Filesystem = lambda: Recording(fd)  # type: ignore[assignment]
             return run(list(words))
         import tempfile
 

@@ -47,7 +47,8 @@ from stateline.machine.expressions import cel, json_schema
 from stateline.process import child, command, program
 from stateline.process.pipes import CapturedOutput
 from stateline.redaction.redactor import Redactor
-from stateline.store.store import Snapshot, Store
+from stateline.store.snapshot import Snapshot
+from stateline.store.store import Store
 from stateline.tools import runner
 
 SECRET = "hunter2-hunter2"

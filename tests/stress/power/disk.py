@@ -21,9 +21,9 @@ from stateline.store.local.filesystem import (
     FILE_MODE,
     Directory,
     Filesystem,
-    NotRegular,
+    FileTooLargeError,
+    NotRegularFileError,
     Stat,
-    TooLarge,
 )
 
 ROOT = 1
@@ -304,10 +304,10 @@ class ModelFs(Filesystem):
     def read(self, directory: Directory, name: str, limit: int) -> tuple[bytes, Stat]:
         inode = self._at(directory, name)
         if inode in self.image.directories:
-            raise NotRegular(errno.EINVAL, "not a regular file", name)
+            raise NotRegularFileError(errno.EINVAL, "not a regular file", name)
         data = self.image.files[inode]
         if len(data) > limit:
-            raise TooLarge(errno.EFBIG, f"{len(data)} bytes, over the limit of {limit}", name)
+            raise FileTooLargeError(errno.EFBIG, f"{len(data)} bytes, over the limit of {limit}", name)
         return data, self._stat(inode)
 
     def digest(self, directory: Directory, name: str, limit: int) -> tuple[str, Stat]:

@@ -17,17 +17,18 @@ from stress.scenarios import Note, Witness, WitnessedQuarantine
 
 from stateline.bundle import naming
 from stateline.bundle.envelope import Pointer
-from stateline.engine import calls, loop, step
+from stateline.engine import calls, loop, record, step
 from stateline.machine.decider.run import Intended
 from stateline.repair import quarantine
 from stateline.repair.quarantine import LocalQuarantine
-from stateline.store import durability, store
+from stateline.store import objects, scope
 from stateline.store.local import atomic_write, backend, lock
 from stateline.store.local.backend import LocalBackend
 from stateline.store.local.filesystem import Directory
 from stateline.store.local.lock import Held
 from stateline.store.local.state_dir import StateDir
-from stateline.store.store import Scope, Store
+from stateline.store.scope import Scope
+from stateline.store.store import Store
 
 
 class Mutant(msgspec.Struct, frozen=True):
@@ -236,7 +237,7 @@ def _open_to_others() -> AbstractContextManager[Any]:
 
 def _nothing_settled() -> AbstractContextManager[Any]:
     """A ``full`` save rests on ``fast`` ones as they are."""
-    return mock.patch.object(store, "settle_past", _nothing)
+    return mock.patch.object(scope, "sync_past", _nothing)
 
 
 def _found_object_trusted() -> AbstractContextManager[Any]:
@@ -325,23 +326,29 @@ def _tool_first() -> AbstractContextManager[Any]:
 
 def _append_unsettled() -> AbstractContextManager[Any]:
     """A list that was put ``fast`` is appended to as it is."""
-    return mock.patch.object(store, "settle_objects", _nothing)
+    append = Store.append
+
+    def unsynced(opened: Store, ref: Any, items: Any) -> Any:
+        with mock.patch.object(objects, "sync_objects", _nothing):
+            return append(opened, ref, items)
+
+    return mock.patch.object(Store, "append", unsynced)
 
 
 def _reference_unsettled() -> AbstractContextManager[Any]:
     """What a state names by a reference is taken as it is."""
-    return mock.patch.object(durability, "settle_objects", _nothing)
+    require = Store._require
+
+    def unsynced(opened: Store, refs: Any) -> None:
+        with mock.patch.object(objects, "sync_objects", _nothing):
+            require(opened, refs)
+
+    return mock.patch.object(Store, "_require", unsynced)
 
 
 def _context_unsettled() -> AbstractContextManager[Any]:
     """The context of a run is taken as it is."""
-    settle = Scope.settle
-
-    def own(scope: Scope, snapshot: Any) -> None:
-        if not scope.key.startswith("context:"):
-            settle(scope, snapshot)
-
-    return mock.patch.object(Scope, "settle", own)
+    return mock.patch.object(record, "make_durable", _nothing)
 
 
 def _pointer_unsettled() -> AbstractContextManager[Any]:

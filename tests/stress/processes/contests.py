@@ -13,7 +13,7 @@ from stress.processes.sample_workflow import Ended, SampleWorkflow
 from stress.runs import runs_of
 
 from stateline import Store
-from stateline.store.store import Snapshot
+from stateline.store.snapshot import Snapshot
 from stateline.verify.checker import verify
 
 if TYPE_CHECKING:

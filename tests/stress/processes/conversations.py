@@ -25,7 +25,7 @@ from stress.processes.sample_workflow import Ended, Note, SampleWorkflow
 
 from stateline import Store
 from stateline.bundle import canonical
-from stateline.store.store import Snapshot
+from stateline.store.snapshot import Snapshot
 
 PROCESSES = 6
 _TOOLS = ("look", "push", "fail")

@@ -24,7 +24,7 @@ from stress.processes.sample_workflow import Ended, SampleWorkflow, children_of
 from stress.processes.task import output_of
 
 from stateline import Store
-from stateline.store.store import Snapshot
+from stateline.store.snapshot import Snapshot
 
 Say = Callable[[str], None]
 

@@ -16,7 +16,7 @@ from stress.processes.kills import Reference, Say, reference
 from stress.processes.sample_workflow import TASKS, Ended, SampleWorkflow
 
 from stateline import Store
-from stateline.store.store import Snapshot
+from stateline.store.snapshot import Snapshot
 
 PROCESSES = 6
 _WAIT = "120"

@@ -35,7 +35,7 @@ from stateline.model.recordings.exchange import (
 from stateline.model.recordings.nearby import no_directory
 from stateline.process.signals import shield
 from stateline.store.local import atomic_write, permissions
-from stateline.store.local.filesystem import Directory, Filesystem, NotRegular, Stat, TooLarge, default_fs
+from stateline.store.local.filesystem import Directory, Filesystem, FileTooLargeError, NotRegularFileError, Stat
 
 HIGHEST = 999_999_999
 """The highest number that an exchange can have."""
@@ -56,7 +56,7 @@ class Recordings:
         """Raises ``NotFoundError`` where there is no such directory, naming recordings near it; ``RequestError`` for a file
         with a number that is not spelt as :func:`file_name` does, ``StorageError`` for what cannot be looked at."""
         self.path = os.fspath(path)
-        self._fs = default_fs()
+        self._fs = Filesystem()
         try:
             self._directory = self._fs.open_root(os.path.realpath(_checked_path(self.path)))
             self.numbers = _numbers(self._fs, self._directory, self.path)
@@ -74,7 +74,7 @@ class Recordings:
             data, _ = self._fs.read(self._directory, name, LIMIT)
         except FileNotFoundError:
             raise RequestError(f"{where} is not there any more", hint="put it back, or record it anew") from None
-        except (NotRegular, TooLarge) as error:
+        except (NotRegularFileError, FileTooLargeError) as error:
             raise RequestError(f"{where}: {error.strerror}; it was not read", hint=MEND) from None
         except OSError as error:
             raise _unreadable(where, error) from None
@@ -147,7 +147,7 @@ class Recorder:
         self._mask = mask
         self._resumes = used is not None
         self._seen: set[int] = set()
-        self._fs = default_fs()
+        self._fs = Filesystem()
 
     def reply(self, request: ModelRequest, on_text: TextListener | None = None) -> Reply:
         """As the model's. Raises also ``InvalidValueError``, ``UnsafePathError``, ``RequestError`` and ``StorageError``, all of
@@ -317,7 +317,7 @@ def check_place(directory: str | os.PathLike[str], *, files: bool = True) -> Non
     if it cannot be looked at, made or written to, ``RequestError`` for what lies in it under an exchange's name and is
     none (with ``files``: all of them are looked at). Changes nothing; one that is not there yet is good."""
     path = os.path.abspath(_checked_path(os.fspath(directory)))
-    fs = default_fs()
+    fs = Filesystem()
     try:
         if not _is_there(fs, path) or not files:
             return
@@ -371,7 +371,7 @@ def _require_file(fs: Filesystem, directory: Directory, where: str) -> None:
 
 
 def _require_safe(found: Stat, path: str) -> None:
-    danger = permissions.danger(found, path, "directory")
+    danger = permissions.path_problem(found, path, "directory")
     if danger is None or (danger.code == "open_mode" and not found.mode & 0o022):
         return  # others may see the names of the files, which are closed to them
     fix = f"chmod go-w {path}" if danger.code == "open_mode" else "name a directory of your own"

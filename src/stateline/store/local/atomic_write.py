@@ -11,11 +11,11 @@ import os
 from contextlib import suppress
 
 from stateline.bundle import naming
-from stateline.store.local.filesystem import Directory, Filesystem, Stat, TooLarge
+from stateline.store.local.filesystem import Directory, Filesystem, FileTooLargeError, Stat
 from stateline.store.protocol import BlobExistsError
 
 
-class Swept(OSError):
+class SweptError(OSError):
     """A temporary file is gone before it got its name, although its writer holds a lock."""
 
 
@@ -24,12 +24,12 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 def holds(fs: Filesystem, directory: Directory, base: str, data: bytes) -> Stat | None:
     """What the file is that is there with these bytes, or None if none is. Raises BlobExistsError if it holds others,
-    ``NotRegular``."""
+    ``NotRegularFileError``."""
     try:
         found, seen = fs.read(directory, base, len(data))
     except FileNotFoundError:
         return None
-    except TooLarge:
+    except FileTooLargeError:
         raise BlobExistsError(base) from None
     if found != data:
         raise BlobExistsError(base)
@@ -92,12 +92,12 @@ def write_temporary(fs: Filesystem, directory: Directory, data: bytes, *, durabl
 
 
 def require_there(fs: Filesystem, directory: Directory, name: str, error: Exception) -> None:
-    """Raise ``Swept`` if ``error`` came of it that another writer took the temporary file ``name`` away."""
+    """Raise ``SweptError`` if ``error`` came of it that another writer took the temporary file ``name`` away."""
     if isinstance(error, FileNotFoundError):
         try:
             fs.stat(directory, name)
         except FileNotFoundError:
-            raise Swept(errno.ENOENT, "another writer removed what was being written") from error
+            raise SweptError(errno.ENOENT, "another writer removed what was being written") from error
         except OSError:
             pass
 

@@ -25,13 +25,13 @@ from stateline.errors import (
     UnsafePathError,
     UsageError,
 )
-from stateline.store.local.atomic_write import Swept, holds, put_file, require_there
-from stateline.store.local.filesystem import Directory, Filesystem, NotRegular, Stat, TooLarge, default_fs
+from stateline.store.local.atomic_write import SweptError, holds, put_file, require_there
+from stateline.store.local.filesystem import Directory, Filesystem, FileTooLargeError, NotRegularFileError, Stat
 from stateline.store.local.lock import Held, acquire, sweep
 from stateline.store.local.os_errors import REPAIR, storage
-from stateline.store.local.permissions import Danger, danger
+from stateline.store.local.permissions import path_problem
 from stateline.store.local.state_dir import SMALL_FILE, StateDir
-from stateline.store.protocol import FAST, FULL, BlobMissingError, Durability
+from stateline.store.protocol import FAST, FULL, BlobMissingError, Durability, PathProblem
 
 WAIT = 10.0
 """[s] that a swap outside the lock waits for it."""
@@ -52,7 +52,7 @@ class LocalBackend:
         self, path: str, fs: Filesystem | None = None, *, durability: Durability = FULL, trust_parent: bool = False
     ) -> None:
         self.path = os.path.abspath(path)
-        self.fs = fs or default_fs()
+        self.fs = fs or Filesystem()
         if durability not in (FULL, FAST):
             # Taken for the weaker one it would be a promise broken in silence.
             raise UsageError(f"{durability!r} is no durability; nothing was done", hint="say full or fast")
@@ -60,15 +60,15 @@ class LocalBackend:
         self.state_dir = StateDir(self.path, self.fs, trust_parent=trust_parent)
         self.warnings = self.state_dir.warnings
         self._held: dict[tuple[str, int], Held] = {}
-        self._shelves: set[str] = set()
-        self._heeded: set[str] = set()
+        self._nonempty: set[str] = set()
+        self._checked: set[str] = set()
         self._swept = False
 
     def describe(self) -> str:
         return self.path
 
-    def examine(self) -> StatelineError | None:
-        return self.state_dir.examine()
+    def check_store_file(self) -> StatelineError | None:
+        return self.state_dir.check_store_file()
 
     def prepare(self) -> None:
         self.state_dir.prepare()
@@ -99,19 +99,19 @@ class LocalBackend:
             for part in place.split("/"):
                 directory = self.state_dir.open_inside(directory, part)
                 opened.append(directory)
-                self._heed_directory(directory)
+                self._check_directory(directory)
             yield directory
         finally:
             for directory in opened:
                 self.fs.close_directory(directory)
 
-    def _heed_directory(self, directory: Directory) -> None:
+    def _check_directory(self, directory: Directory) -> None:
         writing = self._writes()
-        if writing or directory.path not in self._heeded:
-            self.state_dir.apply_losses(self.fs.stat(directory), directory.path, "directory", writing=writing)
-            if len(self._heeded) > _REMEMBERED:
-                self._heeded.clear()
-            self._heeded.add(directory.path)
+        if writing or directory.path not in self._checked:
+            self.state_dir.check_access(self.fs.stat(directory), directory.path, "directory", writing=writing)
+            if len(self._checked) > _REMEMBERED:
+                self._checked.clear()
+            self._checked.add(directory.path)
 
     def _made(self, place: str) -> AbstractContextManager[Directory]:
         """A directory below the root to write into: made if it is missing, durable in its parent, and nobody else's."""
@@ -170,10 +170,10 @@ class LocalBackend:
             except FileNotFoundError:
                 return False
             return True
-        if directory.path not in self._shelves:
+        if directory.path not in self._nonempty:
             if all(found.startswith(naming.TEMPORARY) for found in self.fs.names(directory)):
                 return False
-            self._shelves.add(directory.path)
+            self._nonempty.add(directory.path)
         return True
 
     def _sync(self, directory: Directory, what: str) -> None:
@@ -204,13 +204,13 @@ class LocalBackend:
             try:
                 with self._directory(place) as directory:
                     found, seen = read(directory, base, limit)
-                    self.state_dir.apply_losses(seen, path, "file", writing=self._writes())
+                    self.state_dir.check_access(seen, path, "file", writing=self._writes())
                     return found
             except FileNotFoundError:
                 raise BlobMissingError(name) from None
-            except NotRegular:
+            except NotRegularFileError:
                 raise _not_regular(path) from None
-            except TooLarge as error:
+            except FileTooLargeError as error:
                 raise IntegrityError(
                     f"{path} is too large: {error.strerror}", finding="too_large", hint=REPAIR
                 ) from None
@@ -240,7 +240,7 @@ class LocalBackend:
                 if not self._is_there(directory, place, base, data):
                     with self._room(place) as room:
                         made = put_file(self.fs, (room, directory), base, data, durable=durable)
-            except NotRegular:
+            except NotRegularFileError:
                 raise _not_regular(path) from None
             if durable:
                 if not made:
@@ -255,7 +255,7 @@ class LocalBackend:
             return False
         seen = holds(self.fs, directory, base, data)
         if seen is not None:
-            self.state_dir.apply_losses(seen, os.path.join(directory.path, base), "file", writing=True)
+            self.state_dir.check_access(seen, os.path.join(directory.path, base), "file", writing=True)
         return seen is not None
 
     @contextmanager
@@ -273,7 +273,7 @@ class LocalBackend:
                     sweep(self.fs, objects, before=time.time() - OLD)
                 try:
                     yield objects
-                except Swept as error:
+                except SweptError as error:
                     # No lock covers it, so none is to be blamed.
                     said = f"it was not done within {OLD:g} s, and another writer took it for litter"
                     raise FileNotFoundError(error.errno, said) from error
@@ -444,15 +444,15 @@ class LocalBackend:
 
     # -- for verify ------------------------------------------------------------------------------------------------
 
-    def top(self) -> Iterator[str]:
+    def top_names(self) -> Iterator[str]:
         root = self.state_dir.open_unexamined()
         if root is not None:
             with storage(f"list {self.path}"):
                 yield from self.fs.names(root)
 
-    def look(self, name: str) -> Danger | None:
+    def inspect(self, name: str) -> PathProblem | None:
         if not name:
-            return self.state_dir.look()
+            return self.state_dir.own_problem()
         kind = "directory" if name.endswith("/") else "file"
         place, _, base = name.rstrip("/").rpartition("/")
         root = self.state_dir.open_unexamined()
@@ -460,14 +460,14 @@ class LocalBackend:
             return None
         with storage(f"look at {self.path}/{name}"), suppress(FileNotFoundError):
             if not place:
-                return danger(self.fs.stat(root, base), os.path.join(self.path, base), kind)
+                return path_problem(self.fs.stat(root, base), os.path.join(self.path, base), kind)
             with self._directory(place) as directory:
-                return danger(self.fs.stat(directory, base), os.path.join(directory.path, base), kind)
+                return path_problem(self.fs.stat(directory, base), os.path.join(directory.path, base), kind)
         return None
 
-    def above(self) -> tuple[Danger, ...]:
+    def parent_problems(self) -> tuple[PathProblem, ...]:
         with storage(f"look at what is above {self.path}"):
-            return self.state_dir.above()
+            return self.state_dir.parent_problems()
 
 
 class Lock:

@@ -17,7 +17,7 @@ from stateline.errors import LockTimeoutError
 from stateline.store.local.atomic_write import discard, write_temporary
 from stateline.store.local.filesystem import Directory, Filesystem, Stat
 from stateline.store.local.os_errors import unsafe
-from stateline.store.local.permissions import danger
+from stateline.store.local.permissions import path_problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -206,7 +206,7 @@ def _open_lock(fs: Filesystem, directory: Directory) -> int:
 
 
 def _require_safe(lock: Stat, directory: Directory) -> None:
-    found = danger(lock, f"{directory.path}/{naming.LOCK}", "file")
+    found = path_problem(lock, f"{directory.path}/{naming.LOCK}", "file")
     if found:
         raise unsafe(found)
 

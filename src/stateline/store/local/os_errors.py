@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 
 from stateline.errors import StatelineError, StorageError, UnsafePathError
-from stateline.store.local.atomic_write import Swept
-from stateline.store.local.permissions import Danger
+from stateline.store.local.atomic_write import SweptError
+from stateline.store.protocol import PathProblem
 
 REPAIR = "nothing was changed; `stateline verify` lists all damage, `stateline repair` plans how to go on"
 """The hint at what is damaged."""
@@ -51,10 +51,10 @@ class storage:
 def storage_error(error: OSError, doing: str) -> StatelineError:
     """The typed error for an OSError: what happened, what was left untouched, what to do next."""
     unforeseen = error.strerror or str(error), "look at the state dir, then call again"
-    reason, hint = _SWEPT if isinstance(error, Swept) else _REASONS.get(error.errno or 0, unforeseen)
+    reason, hint = _SWEPT if isinstance(error, SweptError) else _REASONS.get(error.errno or 0, unforeseen)
     return StorageError(f"cannot {doing}: {reason}; what was acknowledged before is untouched", hint=hint)
 
 
-def unsafe(found: Danger) -> UnsafePathError:
+def unsafe(found: PathProblem) -> UnsafePathError:
     """The error a writer stops with at a dangerous place."""
     return UnsafePathError(f"{found.reason}; nothing was changed", hint=found.fix)

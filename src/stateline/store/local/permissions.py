@@ -11,9 +11,8 @@ import os
 import stat
 import sys
 
-import msgspec
-
 from stateline.store.local.filesystem import Filesystem, Stat
+from stateline.store.protocol import PathProblem
 
 NETWORK = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "ceph", "glusterfs", "fuse.sshfs", "fuse.s3fs"}
@@ -22,33 +21,23 @@ _LINKS = 40
 """How many symlinks a path may lead through, as in the kernel."""
 
 
-class Danger(msgspec.Struct, frozen=True):
-    """One reason not to trust a place: a stable ``code``, the ``reason``, and the ``fix``."""
-
-    code: str
-    reason: str
-    fix: str
-
-
-def danger(found: Stat, path: str, kind: str) -> Danger | None:
+def path_problem(found: Stat, path: str, kind: str) -> PathProblem | None:
     """Why ``path``, which should be a ``kind`` ("directory" or "file"), must not be written to, or None.
 
     Where the platform has no owners (Windows) only the kind is checked.
     """
     if found.kind == "symlink":
-        return Danger("symlink", f"{path} is a symbolic link", "name the real directory")
+        return PathProblem("symlink", f"{path} is a symbolic link", "name the real directory")
     if found.kind != kind:
-        return Danger("not_regular", f"{path} is not a {kind}", f"move it away, and let stateline make the {kind}")
-    if sys.platform == "win32":
-        return None
+        return PathProblem("not_regular", f"{path} is not a {kind}", f"move it away, and let stateline make the {kind}")
     if found.uid != os.geteuid():
-        return Danger(
+        return PathProblem(
             "foreign_owner",
             f"{path} belongs to user {found.uid}, not to you ({os.geteuid()})",
             "use a state dir of your own (--state-dir), or run as its owner",
         )
     if found.mode & 0o077:
-        return Danger(
+        return PathProblem(
             "open_mode",
             f"{path} has mode {found.mode:04o}: others may use it",
             f"chmod {'700' if kind == 'directory' else '600'} {path}",
@@ -56,15 +45,13 @@ def danger(found: Stat, path: str, kind: str) -> Danger | None:
     return None
 
 
-def open_parents(fs: Filesystem, path: str) -> list[Danger]:
+def open_parents(fs: Filesystem, path: str) -> list[PathProblem]:
     """The directories above ``path`` in which others may put something else in its place; one ``stat`` for each.
 
     All directories are looked at in which a part of the way is looked up, those that symlinks lead through included.
     ``path`` is absolute; what is missing of it is not looked for. Raises OSError for what cannot be looked at.
     """
-    if sys.platform == "win32":
-        return []
-    found: list[Danger] = []
+    found: list[PathProblem] = []
     seen: set[str] = set()
     place, rest, links = "/", [part for part in path.split("/") if part][::-1], 0
     _note_parent(fs.stat_path(place), place, seen, found)
@@ -92,7 +79,7 @@ def open_parents(fs: Filesystem, path: str) -> list[Danger]:
     return found
 
 
-def _note_parent(stat_of: Stat, path: str, seen: set[str], found: list[Danger]) -> None:
+def _note_parent(stat_of: Stat, path: str, seen: set[str], found: list[PathProblem]) -> None:
     if path in seen:
         return
     seen.add(path)
@@ -101,7 +88,7 @@ def _note_parent(stat_of: Stat, path: str, seen: set[str], found: list[Danger]) 
     if stat_of.mode & 0o002 or not _is_private_group(stat_of.gid):
         reason = f"{path}, above the state dir, has mode {stat_of.mode:04o}: others may put something else in its place"
         fix = f"chmod go-w {path}, or say --trust-parent if all who may write there are trusted"
-        found.append(Danger("open_parent", reason, fix))
+        found.append(PathProblem("open_parent", reason, fix))
 
 
 def _is_private_group(gid: int) -> bool:

@@ -1,5 +1,4 @@
-"""A local store as somebody reads it who reads all of it: a directory stays open while its files are read, and what a
-writer would refuse is told by the same look at an open file that gave its size."""
+"""A local backend for reading a whole store: a directory stays open while its files are read."""
 
 from __future__ import annotations
 
@@ -11,34 +10,34 @@ from stateline.errors import StatelineError
 from stateline.store.local.backend import LocalBackend
 from stateline.store.local.filesystem import Directory
 from stateline.store.local.os_errors import storage
-from stateline.store.local.permissions import Danger, danger
-from stateline.store.store import Store
+from stateline.store.local.permissions import path_problem
+from stateline.store.protocol import Backend, PathProblem
 
-_KEPT = 1000
-"""How many files' looks are kept until somebody asks; for others the file is looked at again."""
-
-
-def reading_all(store: Store) -> Store:
-    """The same store, quicker for whoever reads all of it and writes nothing; ``store`` itself if it is not local."""
-    backend = store.backend
-    return Store(Reading(backend), redactor=store.redactor) if type(backend) is LocalBackend else store
+_REMEMBERED = 1000
+"""Problems of how many files are remembered until ``inspect`` asks for them; others are looked at again."""
 
 
-class Reading(LocalBackend):
+def scan_backend(backend: Backend) -> Backend:
+    """Return a backend that reads the whole of a local store faster and writes nothing; another backend as it is."""
+    return ScanBackend(backend) if type(backend) is LocalBackend else backend
+
+
+class ScanBackend(LocalBackend):
     """The same state dir as ``backend``, with the same handles and warnings.
 
-    The directory that was listed last stays open, and its files are read through that handle: they are those that were
-    listed, even if the directory is removed meanwhile and another takes its name. To see that one, list again.
+    The directory that was listed last stays open, and its files are read through that handle: they are the listed ones
+    even if the directory is removed and another takes its name. List again to see that one. The ``fstat`` of a read
+    also gives the problem of the file that ``inspect`` returns.
     """
 
     def __init__(self, backend: LocalBackend) -> None:
         self.__dict__.update(backend.__dict__)
         self._place = ""
         self._open: Directory | None = None
-        self._seen: dict[str, Danger | None] = {}
+        self._problems: dict[str, PathProblem | None] = {}
 
     def list(self, prefix: str) -> Iterator[str]:
-        self._let_go()
+        self._close()
         naming.checked_place(prefix)
         with storage(f"list {self.path}/{prefix}"):
             try:
@@ -58,23 +57,22 @@ class Reading(LocalBackend):
                 with self._directory(place) as directory:
                     data, stat = self.fs.read(directory, file, limit)
         except (OSError, StatelineError):
-            # There it becomes the error that it is; what was removed is not there either.
+            # The ordinary way raises the error that fits, and finds that a removed file is gone.
             return super().get(name, limit)
-        found = danger(stat, file, "file")
-        if found is not None:
-            path = os.path.join(self.path, name)
-            found = danger(stat, path, "file")
-            self.state_dir.apply_losses(stat, path, "file")
-        if len(self._seen) == _KEPT:
-            self._seen.clear()
-        self._seen[name] = found
+        path = os.path.join(self.path, name)
+        problem = path_problem(stat, path, "file")
+        if problem is not None:
+            self.state_dir.check_access(stat, path, "file")
+        if len(self._problems) == _REMEMBERED:
+            self._problems.clear()
+        self._problems[name] = problem
         return data
 
-    def look(self, name: str) -> Danger | None:
-        return self._seen.pop(name) if name in self._seen else super().look(name)
+    def inspect(self, name: str) -> PathProblem | None:
+        return self._problems.pop(name) if name in self._problems else super().inspect(name)
 
-    def _let_go(self) -> None:
+    def _close(self) -> None:
         if self._open is not None:
             self.fs.close_directory(self._open)
         self._open = None
-        self._seen.clear()
+        self._problems.clear()

@@ -21,10 +21,10 @@ from stateline.errors import (
     UnsafePathError,
 )
 from stateline.store.local.atomic_write import put_file
-from stateline.store.local.filesystem import Directory, Filesystem, NotRegular, Stat, TooLarge
+from stateline.store.local.filesystem import Directory, Filesystem, FileTooLargeError, NotRegularFileError, Stat
 from stateline.store.local.os_errors import REPAIR, storage, storage_error, unsafe
-from stateline.store.local.permissions import Danger, danger, network_warning, open_parents
-from stateline.store.protocol import BlobExistsError
+from stateline.store.local.permissions import network_warning, open_parents, path_problem
+from stateline.store.protocol import BlobExistsError, PathProblem
 
 SMALL_FILE = 4096
 """Largest pointer or store file that is read [bytes]."""
@@ -44,8 +44,8 @@ class StateDir:
         self._examined = False
         self._prepared = False
         self._poisoned = False
-        self._met: set[str] = set()
-        self._above: tuple[Danger, ...] | None = None
+        self._warned: set[str] = set()
+        self._above: tuple[PathProblem, ...] | None = None
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -75,14 +75,14 @@ class StateDir:
             except OSError as error:
                 raise self._not_a_directory(error) from None
             with storage(f"open {self.path}"):
-                self.apply_losses(self.fs.stat(root), self.path, "directory")
+                self.check_access(self.fs.stat(root), self.path, "directory")
                 with suppress(OSError):
-                    for found in self.above():
-                        self._meet(found)
+                    for found in self.parent_problems():
+                        self._warn(found)
             self._root = root
         return self._root
 
-    def examine(self) -> StatelineError | None:
+    def check_store_file(self) -> StatelineError | None:
         """What is wrong with the store file; afterwards everything here is read whatever the answer was."""
         root = self.open_unexamined()
         self._examined = True
@@ -115,45 +115,45 @@ class StateDir:
 
     # -- what may be trusted ---------------------------------------------------------------------------------------
 
-    def above(self) -> tuple[Danger, ...]:
+    def parent_problems(self) -> tuple[PathProblem, ...]:
         """Directories above in which others may put something else in the state dir's place; none if trusted. They
         are looked at once."""
         if self._above is None:
             self._above = () if self._trust_parent else tuple(open_parents(self.fs, self.path))
         return self._above
 
-    def look(self) -> Danger | None:
+    def own_problem(self) -> PathProblem | None:
         """Why a writer would refuse the state dir itself, which is not opened; None if it is not there."""
         with storage(f"look at {self.path}"), suppress(FileNotFoundError, NotADirectoryError):
-            return danger(self.fs.stat_path(self.path), self.path, "directory")
+            return path_problem(self.fs.stat_path(self.path), self.path, "directory")
         return None
 
-    def apply_losses(self, seen: Stat, path: str, kind: str, *, writing: bool = False) -> None:
+    def check_access(self, seen: Stat, path: str, kind: str, *, writing: bool = False) -> None:
         """What was opened must not be in others' hands: ``UnsafePathError`` for a writer, a warning for a reader."""
-        found = danger(seen, path, kind)
+        found = path_problem(seen, path, kind)
         if found is None:
             return
         if writing or self.careful:
             raise unsafe(found)
-        self._meet(found)
+        self._warn(found)
 
-    def _meet(self, found: Danger) -> None:
+    def _warn(self, found: PathProblem) -> None:
         # One of each sort: a copy of somebody else's store has one for every file.
-        if found.code not in self._met:
-            self._met.add(found.code)
+        if found.code not in self._warned:
+            self._warned.add(found.code)
             self.warnings.append(f"{found.reason}; reading all the same ({found.fix})")
 
     def require_safe(self, directory: Directory, name: str = "") -> None:
         """For writers. Raises ``UnsafePathError``, or FileNotFoundError."""
         path = f"{directory.path}/{name}" if name else directory.path
         seen = self.fs.stat(directory, name)
-        self.apply_losses(seen, path, "file" if name else "directory", writing=True)
+        self.check_access(seen, path, "file" if name else "directory", writing=True)
         if not name:
             directory.identity = seen.identity
 
     def require_safe_parents(self) -> None:
         """For writers. Raises ``UnsafePathError`` if others may put something else in the state dir's place, OSError."""
-        for found in self.above():
+        for found in self.parent_problems():
             raise unsafe(found)
 
     def open_inside(self, parent: Directory, name: str) -> Directory:
@@ -187,7 +187,7 @@ class StateDir:
             raise StorageError(f"{self.path} vanished while it was opened", hint="call again")
         with storage(f"write {self.path}/{naming.STORE_FILE}"):
             seen = self.fs.stat(root)
-            self.apply_losses(seen, self.path, "directory", writing=True)
+            self.check_access(seen, self.path, "directory", writing=True)
             warning = network_warning(self.path, seen.identity)
             try:
                 self._check_store_file(root, writing=True)
@@ -303,11 +303,11 @@ class StateDir:
         try:
             data, seen = self.fs.read(root, naming.STORE_FILE, SMALL_FILE)
             document = canonical.decode(data)
-        except NotRegular as error:
+        except NotRegularFileError as error:
             raise UnsafePathError(
                 f"{what} is {error.strerror}; nothing was changed", hint="look at it by hand"
             ) from None
-        except TooLarge as error:
+        except FileTooLargeError as error:
             raise IntegrityError(f"{what} is too large: {error.strerror}", finding="too_large", hint=REPAIR) from None
         except IntegrityError as error:
             raise IntegrityError(f"{what}: {error.message}", finding=error.finding, hint=REPAIR) from None
@@ -321,7 +321,7 @@ class StateDir:
             raise IntegrityError(f"{what} does not say that this is a state dir", finding="malformed", hint=REPAIR)
         if not naming.is_store_id(document.get("store_id")):
             raise IntegrityError(f"{what} has no `store_id`", finding="malformed", hint=REPAIR)
-        self.apply_losses(seen, what, "file", writing=writing)
+        self.check_access(seen, what, "file", writing=writing)
 
     def _require_empty(self, root: Directory) -> None:
         """Raise unless the directory may become a state dir: a lost store file is damage, foreign files are a mistake.
