@@ -40,6 +40,7 @@ from stateline.redaction.redactor import Redactor
 from stateline.store.local.backend import LocalBackend
 from stateline.store.memory import MemoryBackend
 from stateline.store.scope import WAIT
+from stateline.store.timestamps import next_timestamp
 from stateline.verify.checker import verify
 
 SECRET = "sesame-open-12"
@@ -534,7 +535,7 @@ def test_where_nothing_can_be_saved_nobody_is_asked(tmp_path: Path) -> None:
         scope = Store.open(place).scope("context:demo")
         head = scope.load()
         newer = canonical.decode(head.data) | {"version": "1.9", "seq": 1, "prev": head.path, "prev_sha": head.sha256}
-        newer["created_at"] = Store.open(place).now(head.envelope.created_at)
+        newer["created_at"] = next_timestamp(time.time_ns(), head.envelope.created_at)
         data = canonical.encode(newer, depth=canonical.FILE_DEPTH)
         path = naming.snapshot_name(newer["created_at"], canonical.sha256(data))
         for name, text in ((path, data), ("latest.json", Pointer(path, canonical.sha256(data)).encode())):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stateline.store.local.backend import LocalBackend
-from stateline.store.local.filesystem import Filesystem, PathFs
+from stateline.store.local.filesystem import Filesystem
 from stateline.store.memory import MemoryBackend
 from stateline.store.protocol import Backend, Durability
 from stateline.testing.backends import BackendContract
@@ -27,13 +27,12 @@ class TestMemory(BackendContract):
 
 
 class TestLocal(BackendContract):
-    fs = Filesystem
     durability: Durability = "full"
 
     @pytest.fixture
     def backend(self, tmp_path: Path) -> Backend:
         (tmp_path / "beside").write_bytes(b"not to be touched")
-        return LocalBackend(str(tmp_path / "a state dir"), self.fs(), durability=self.durability)
+        return LocalBackend(str(tmp_path / "a state dir"), Filesystem(), durability=self.durability)
 
     def raw_get(self, backend: Backend, name: str) -> bytes | None:
         path = Path(backend.describe(), name)
@@ -45,17 +44,11 @@ class TestLocal(BackendContract):
         path.write_bytes(data)
 
     def another(self, backend: Backend) -> Backend:
-        return LocalBackend(backend.describe(), self.fs(), durability=self.durability)
+        return LocalBackend(backend.describe(), Filesystem(), durability=self.durability)
 
     def outside(self, backend: Backend) -> object:
         parent = Path(backend.describe()).parent
         return sorted(os.listdir(parent)), (parent / "beside").read_bytes(), sorted(os.listdir(backend.describe()))
-
-
-class TestLocalByPath(TestLocal):
-    """The way of platforms without directory descriptors."""
-
-    fs = PathFs
 
 
 class TestLocalFast(TestLocal):

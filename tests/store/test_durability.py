@@ -14,7 +14,6 @@ import pytest
 from stateline import Artifact, Store
 from stateline.bundle import naming
 from stateline.errors import DurabilityUnknownError, IntegrityError, StorageError, UsageError
-from stateline.store.durability import _names
 from stateline.store.local.backend import LocalBackend
 from stateline.store.local.filesystem import Directory, Filesystem
 from stateline.store.protocol import Durability
@@ -202,7 +201,7 @@ def test_a_full_writer_that_appends_to_a_list_of_a_fast_one_syncs_all_of_it(tmp_
         store = store_on(root, "full", fs)
         longer = store.append(fast[name], ["one more"])
         head = store.scope(f"notes:{name}").save({"l": longer})
-        resting = {path.rpartition("/")[2] for path in _names(store, head.envelope.objects.values(), set(), set())}
+        resting = {path.rpartition("/")[2] for path in _blobs(head.envelope.objects.values(), set(), set(), store.get)}
         assert len(resting & below) > 2
         assert resting & below <= set(fs.synced)
         fs.synced.clear()

@@ -27,7 +27,7 @@ from stateline.errors import (
     UnsafePathError,
 )
 from stateline.store.local.backend import LocalBackend
-from stateline.store.local.filesystem import Directory, Filesystem, PathFs
+from stateline.store.local.filesystem import Directory, Filesystem
 from stateline.store.local.lock import Held
 from stateline.store.protocol import Durability
 
@@ -533,12 +533,11 @@ def test_stores_that_are_let_go_leave_no_descriptor_open(tmp_path: Path) -> None
 # -- whose directory is it ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fs", [Filesystem, PathFs])
-def test_a_state_dir_that_is_a_symlink_is_refused(tmp_path: Path, fs: type[Filesystem]) -> None:
+def test_a_state_dir_that_is_a_symlink_is_refused(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "s").symlink_to("real")
     with pytest.raises(UnsafePathError, match="symbolic link"):
-        store_on(tmp_path / "s", fs()).scope(KEY).save(1)
+        store_on(tmp_path / "s").scope(KEY).save(1)
     assert os.listdir(tmp_path / "real") == []
 
 
@@ -584,16 +583,15 @@ def test_a_scope_that_others_may_enter_is_refused(tmp_path: Path) -> None:
     assert store_on(tmp_path / "s").scope(KEY).load().state == 1
 
 
-@pytest.mark.parametrize("fs", [Filesystem, PathFs])
 @pytest.mark.parametrize("name", [HASH, "objects"])
-def test_a_directory_inside_that_is_a_symlink_is_never_entered(tmp_path: Path, name: str, fs: type[Filesystem]) -> None:
+def test_a_directory_inside_that_is_a_symlink_is_never_entered(tmp_path: Path, name: str) -> None:
     store_on(tmp_path / "s").scope(KEY).save({"n": 1, "big": BIG})
     os.rename(tmp_path / "s" / name, tmp_path / "elsewhere")
     (tmp_path / "s" / name).symlink_to(tmp_path / "elsewhere")
     before = sorted(tmp_path.joinpath("elsewhere").rglob("*"))
     with pytest.raises(UnsafePathError):
-        store_on(tmp_path / "s", fs()).scope(KEY).save({"big": "another" * 1000})
-    store = store_on(tmp_path / "s", fs())
+        store_on(tmp_path / "s").scope(KEY).save({"big": "another" * 1000})
+    store = store_on(tmp_path / "s")
     with pytest.raises(UnsafePathError):
         store.resolve(store.scope(KEY).load().state)
     assert sorted(tmp_path.joinpath("elsewhere").rglob("*")) == before
@@ -614,12 +612,9 @@ def plant(path: Path, kind: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kinds of files are POSIX's")
-@pytest.mark.parametrize("fs", [Filesystem, PathFs])
 @pytest.mark.parametrize("kind", ["symlink", "fifo", "directory", "socket"])
 @pytest.mark.parametrize("which", ["pointer", "snapshot", "object", "store file"])
-def test_what_is_not_a_regular_file_is_neither_followed_nor_waited_for(
-    tmp_path: Path, which: str, kind: str, fs: type[Filesystem]
-) -> None:
+def test_what_is_not_a_regular_file_is_neither_followed_nor_waited_for(tmp_path: Path, which: str, kind: str) -> None:
     root = tmp_path / "s"
     head = store_on(root).scope(KEY).save({"big": BIG})
     plant(
@@ -632,7 +627,7 @@ def test_what_is_not_a_regular_file_is_neither_followed_nor_waited_for(
         }[which],
         kind,
     )
-    store = store_on(root, fs())
+    store = store_on(root)
     with pytest.raises(UnsafePathError):
         store.resolve(store.scope(KEY).load().state)
     if which != "object":

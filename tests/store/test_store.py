@@ -460,7 +460,7 @@ def test_names_of_a_state_that_was_masked_by_its_caller_are_left_alone(root: Pat
 )
 def test_words_of_the_store_in_a_callers_event_are_refused(root: Path, event: dict[str, Any], masked: bool) -> None:
     store = Store.open(root)
-    with pytest.raises(InvalidValueError, match="is the store's own; nothing was written") as caught:
+    with pytest.raises(InvalidValueError, match="reserved") as caught:
         store.scope(KEY).save(1, event={"why": "so", **event}, masked=masked)
     assert caught.value.where == f"/{next(iter(event))}"
     assert not root.exists()
@@ -587,7 +587,7 @@ def test_a_lost_pointer_is_damage_and_never_a_new_beginning(root: Path) -> None:
     snapshots = three(root)
     (root / HASH / "latest.json").unlink()
     before = tree(root)
-    with pytest.raises(IntegrityError, match="pointer of the scope notes:x is missing") as caught:
+    with pytest.raises(IntegrityError, match="pointer") as caught:
         local(root).scope(KEY).save(9)
     assert snapshots[-1].path in caught.value.message
     assert tree(root) == before

@@ -30,7 +30,7 @@ from stateline.errors import (
     UnsafePathError,
 )
 from stateline.store.local.backend import LocalBackend
-from stateline.store.local.filesystem import Directory, Filesystem, PathFs
+from stateline.store.local.filesystem import Directory, Filesystem
 from stateline.store.recovery_hint import newest_intact
 from stateline.store.snapshot import parse_snapshot
 
@@ -210,16 +210,6 @@ def test_d17_each_cause_has_its_own_error_with_a_way_out(root: Path) -> None:
         "newer": ("newer_version", ""),
     }
     assert all(error.hint for error in found.values())
-
-
-def test_d19_platforms_without_descriptors_have_a_way_of_their_own_and_root_is_no_special_case(root: Path) -> None:
-    by_path = Store(LocalBackend(str(root), PathFs()))
-    saved = by_path.scope(KEY).save({"big": "x" * 5000})
-    assert local(root).scope(KEY).load() == saved
-    (root / HASH / saved.path).rename(root / "aside")
-    (root / HASH / saved.path).symlink_to(root / "aside")
-    with pytest.raises(UnsafePathError):
-        by_path.scope(KEY).load()
 
 
 def test_d20_a_failed_save_leaves_no_temporary_file_and_a_new_directory_is_durable_in_its_parent(root: Path) -> None:

@@ -31,6 +31,7 @@ from stateline.errors import (
 )
 from stateline.history import revision
 from stateline.service.answers import parse_answer
+from stateline.store.snapshot import parse_snapshot
 from stateline.store.store import Store
 
 SHA = "ab" * 32
@@ -157,7 +158,7 @@ def _file_in_store(data: bytes, read: Envelope | None) -> None:
     created = read.created_at if read else "2026-11-20T09:26:59.123456Z"
     scope = naming.scope_hash(read.scope) if read else SHA
     try:
-        found = Store.in_memory().parse_snapshot(scope, naming.snapshot_name(created, sha), data)
+        found = parse_snapshot(scope, naming.snapshot_name(created, sha), data)
     except (IntegrityError, NewerVersionError):
         require(read is None, "refused although its name and its scope fit")
     else:

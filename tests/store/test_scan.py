@@ -11,7 +11,7 @@ from stateline.bundle import naming
 from stateline.errors import IntegrityError, StatelineError, UsageError
 from stateline.store.local.backend import LocalBackend
 from stateline.store.local.filesystem import Directory, Filesystem, Stat
-from stateline.store.local.scan import Reading, reading_all
+from stateline.store.local.scan import ScanBackend, scan_backend
 from stateline.store.protocol import BlobMissingError
 from stateline.store.store import Store
 from stateline.verify.checker import verify
@@ -59,9 +59,9 @@ def test_verify_opens_each_snapshot_once_and_the_directory_of_a_scope_a_few_time
 
 def test_what_is_read_and_looked_at_is_what_the_backend_itself_says(place: Path) -> None:
     backend = LocalBackend(str(place))
-    reading = Reading(backend)
+    scan = ScanBackend(backend)
     scope = naming.scope_hash(KEY)
-    names = sorted(reading.list(scope))
+    names = sorted(scan.list(scope))
     assert names == sorted(backend.list(scope))
     (place / scope / names[-1]).chmod(0o640)
     (place / scope / names[-2]).unlink()
@@ -69,40 +69,40 @@ def test_what_is_read_and_looked_at_is_what_the_backend_itself_says(place: Path)
     for name in names:
         path = f"{scope}/{name}"
         outcomes: list[object] = []
-        for each in (backend, reading):
+        for each in (backend, scan):
             try:
                 outcomes.append(each.get(path, 4000))
             except (StatelineError, BlobMissingError) as error:
                 outcomes.append((type(error), str(error)))
         assert outcomes[0] == outcomes[1]
-        # Twice: what was kept from reading, and a look of its own.
-        assert reading.look(path) == reading.look(path) == backend.look(path)
+        # Twice: what was kept from scan, and a look of its own.
+        assert scan.inspect(path) == scan.inspect(path) == backend.inspect(path)
 
 
 def test_names_and_limits_are_checked_as_everywhere(place: Path) -> None:
-    reading = Reading(LocalBackend(str(place)))
+    scan = ScanBackend(LocalBackend(str(place)))
     scope = naming.scope_hash(KEY)
-    name = next(name for name in reading.list(scope) if name.startswith("state-"))
+    name = next(name for name in scan.list(scope) if name.startswith("state-"))
     for bad in (f"{scope}/..", f"{scope}/", "../x", f"{scope}/a\\b", f"{scope}/a\0"):
         with pytest.raises(UsageError):
-            reading.get(bad, 10)
+            scan.get(bad, 10)
     with pytest.raises(IntegrityError, match="too large"):
-        reading.get(f"{scope}/{name}", 10)
+        scan.get(f"{scope}/{name}", 10)
     with pytest.raises(BlobMissingError):
-        reading.get(f"{scope}/nothing", 10)
+        scan.get(f"{scope}/nothing", 10)
     with pytest.raises(UsageError):
-        next(reading.list("../x"))
+        next(scan.list("../x"))
 
 
 def test_a_directory_that_took_the_name_is_seen_after_it_was_listed(place: Path, tmp_path: Path) -> None:
-    reading = Reading(LocalBackend(str(place)))
+    scan = ScanBackend(LocalBackend(str(place)))
     scope = naming.scope_hash(KEY)
-    list(reading.list(scope))
+    list(scan.list(scope))
     (place / scope).rename(tmp_path / "aside")
     Store.open(place).scope(KEY).save({"n": "new"})
-    assert sorted(reading.list(scope)) == sorted(path.name for path in (place / scope).iterdir())
+    assert sorted(scan.list(scope)) == sorted(path.name for path in (place / scope).iterdir())
 
 
 def test_a_store_of_another_sort_is_read_as_it_is() -> None:
     store = Store.in_memory()
-    assert reading_all(store) is store
+    assert scan_backend(store.backend) is store.backend
