@@ -14,6 +14,7 @@ import pytest
 from stateline import Artifact, Store
 from stateline.bundle import naming
 from stateline.errors import DurabilityUnknownError, IntegrityError, StorageError, UsageError
+from stateline.store.durability import _blobs
 from stateline.store.local.backend import LocalBackend
 from stateline.store.local.filesystem import Directory, Filesystem
 from stateline.store.protocol import Durability
@@ -216,6 +217,7 @@ def test_a_state_that_ends_in_the_middle_of_a_save_is_only_residue(tmp_path: Pat
 import os, signal, sys
 from stateline import Store
 from stateline.store.local.filesystem import Filesystem
+from stateline.store.durability import _blobs
 from stateline.store.local.backend import LocalBackend
 class Dying(Filesystem):
     left = int(sys.argv[3])
