@@ -217,7 +217,6 @@ def test_a_state_that_ends_in_the_middle_of_a_save_is_only_residue(tmp_path: Pat
 import os, signal, sys
 from stateline import Store
 from stateline.store.local.filesystem import Filesystem
-from stateline.store.durability import _blobs
 from stateline.store.local.backend import LocalBackend
 class Dying(Filesystem):
     left = int(sys.argv[3])
