@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from stateline.errors import InvalidManifestError
 from stateline.machine.definition.check import check
 from stateline.machine.problems import Problem
-from stateline.redaction.redactor import PLACEHOLDER, Redactor
+from stateline.redaction.masking import PLACEHOLDER
+from stateline.redaction.redactor import Redactor
 from stateline.tools.check import check_manifest
 
 TEXT = {"type": "string"}

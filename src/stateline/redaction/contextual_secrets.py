@@ -1,8 +1,8 @@
-"""Secrets that are told by where they stand in a text: behind a header's name, in a URL, in a line of an env file.
+"""Secrets that are known by their context: behind a header's name, in a URL, in a line of an env file.
 
-What stands there may be anything, so the place has to be unmistakable, and what is plainly no secret is left alone:
-words (``Authorization: Bearer your-api-key``), templates (``$TOKEN``, ``{token}``, ``<token>``), what somebody has
-shortened (``abc...xyz``) or masked (``****``). So a password that reads as words stays, except in a URL and a cookie.
+The value may look like anything, so the context must be unmistakable, and values that are clearly not secret stay:
+words (``Authorization: Bearer your-api-key``), templates (``$TOKEN``, ``{token}``, ``<token>``), shortened
+(``abc...xyz``) and masked values (``****``). So a password that reads as words stays, except in a URL and a cookie.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import binascii
 import re
 
-from stateline.redaction.tokens import Format
+from stateline.redaction.tokens import RegexPattern
 
 # Between a name and its value, in JSON, JSON inside JSON, YAML, code, shell and URL-quoted forms.
-# Nothing that JSON text writes longer is counted, or what is found would depend on where it is looked for.
+# Nothing that is longer in JSON text is counted, or matches would depend on the level of JSON that is searched.
 _CLOSING = r"""["'`\\\])]*+"""
 _OPENING = r"""["'`\\\[(]*+(?:b\\*["'])?"""
 _BLANKS = r"(?:[ \t+]|%20|\\++t|(?<=\\)t)*+"
@@ -25,15 +25,15 @@ _SLASHED = r"\\++/"  # JSON of PHP
 _LONG_VALUE = rf"(?:{_VALUE}++|{_SLASHED})++"
 _SCHEMES = r"(?ai:bearer|basic|token|api-?key|key|oauth|bot|jwt|negotiate|ntlm|splunk)"
 
-# Words apart by anything but letters and digits: lower case, Capitalized, camelCase or CAPITALS. A longer row of
-# letters is no word.
+# Words separated by anything but letters and digits: lower case, Capitalized, camelCase or CAPITALS. A longer row of
+# letters is not a word.
 _PIECE = r"(?:[a-z]{0,24}+(?:[A-Z][a-z]{1,24}+)*+|[A-Z]{1,24})"
 _WORDS = rf"{_PIECE}(?:[^A-Za-z0-9]{_PIECE})*"
 _HARMLESS_TOKENS = ("PAGE", "NEXT", "CONTINUATION", "BOS", "EOS", "PAD", "UNK", "SEP", "CLS", "MASK", "STOP", "SPECIAL")
 
 
 def is_plain(value: str) -> bool:
-    """Whether ``value`` is words, or what was shortened or masked by somebody else so that next to nothing is left."""
+    """Return true if ``value`` is words, or was shortened or masked so that next to nothing is left."""
     head = re.split(r"\.\.\.|\*\*\*|xxxx|XXXX", value, maxsplit=1)[0]
     return len(head) < min(8, len(value)) or re.fullmatch(_WORDS, head) is not None
 
@@ -43,7 +43,7 @@ def _is_mixed(value: str) -> bool:
 
 
 def _is_credential(found: re.Match[str]) -> bool:
-    """Whether what stands behind a scheme (group 1), or without one that would tell (group 2), may be a credential."""
+    """Check the value behind a scheme (group 1) or without a known scheme (group 2)."""
     value = found[found.lastindex or 0]
     if is_plain(value) or len(value) < (8 if found.lastindex == 1 else 20):
         return False
@@ -51,7 +51,7 @@ def _is_credential(found: re.Match[str]) -> bool:
 
 
 def _is_user_and_password(found: re.Match[str]) -> bool:
-    """Whether Basic credentials (RFC 7617) begin like text with a colon in it."""
+    """Check that Basic credentials (RFC 7617) decode to the beginning of a text with a colon."""
     text = re.sub("%2[Bb]", "+", re.sub("%2[Ff]", "/", found[1].replace("\\", ""))).partition("=")[0].partition("%")[0]
     try:
         data = binascii.a2b_base64(text[: len(text) // 4 * 4])
@@ -61,8 +61,8 @@ def _is_user_and_password(found: re.Match[str]) -> bool:
     return bool(user and colon) and all(0x20 <= byte < 0x7F for byte in user)
 
 
-def _has_a_long_cookie(found: re.Match[str]) -> bool:
-    """Whether one of the cookies may be a session. Short values and words are flags: a theme, a language."""
+def _has_session_cookie(found: re.Match[str]) -> bool:
+    """Return true if one of the cookies may be a session. Short values and words are flags: a theme, a language."""
     values = [re.split("=|%3[Dd]", pair, maxsplit=1)[-1] for pair in found[1].split(";")]
     return any(len(value) >= 8 and not is_plain(value) for value in values)
 
@@ -73,13 +73,13 @@ def _is_password(found: re.Match[str]) -> bool:
         r"\$\{?\w+\}?|\$\(.*\)|\{.*\}|%\(?\w*\)?s?|\*+|x+|\.+|pass|passw(?:or)?d|pwd?|PASSW(?:OR)?D", password
     ):
         return False
-    # `docker://image:tag@sha256:...` names a digest, and no host.
+    # `docker://image:tag@sha256:...` names a digest, not a host.
     return not found.string.startswith("sha256:", found.end())
 
 
-def _is_assigned(found: re.Match[str]) -> bool:
-    """Whether the name in front is a secret's: in a URL's query, in capitals as in an env file, or of an Azure
-    connection string."""
+def _has_secret_name(found: re.Match[str]) -> bool:
+    """Check the name in front of the value: in a URL's query, in capitals as in an env file, or of an Azure connection
+    string."""
     value = found[1]
     before = found.string[max(0, found.start() - 64) : found.start()]
     if before.endswith(("AccountKey", "SharedAccessKey")):
@@ -95,7 +95,7 @@ def _is_assigned(found: re.Match[str]) -> bool:
         return False
     squeezed = name[0].replace("_", "")
     if squeezed.endswith("KEY"):
-        return squeezed.endswith(KEY_NAMES) and len(value) >= 16
+        return squeezed.endswith(KEY_NAME_ENDS) and len(value) >= 16
     if squeezed.endswith("TOKEN"):
         return not squeezed[:-5].endswith(_HARMLESS_TOKENS) and len(value) >= 16
     return squeezed.endswith(_PASSWORDS) and len(value) >= 8
@@ -110,9 +110,18 @@ _QUERY = frozenset(
         "xgoogsignature",
     ]
 )  # fmt: skip
-KEY_NAMES = ("APIKEY", "ACCESSKEY", "SECRETKEY", "PRIVATEKEY", "ENCRYPTIONKEY", "SIGNINGKEY", "ACCOUNTKEY", "MASTERKEY")
+KEY_NAME_ENDS = (
+    "APIKEY",
+    "ACCESSKEY",
+    "SECRETKEY",
+    "PRIVATEKEY",
+    "ENCRYPTIONKEY",
+    "SIGNINGKEY",
+    "ACCOUNTKEY",
+    "MASTERKEY",
+)
 _PASSWORDS = ("SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "PASS", "PWD")
-NAMES = (
+NAME_ENDS = (
     "key", "KEY", "Key", "token", "TOKEN", "Token", "secret", "SECRET", "Secret", "password", "PASSWORD", "passwd",
     "PASSWD", "pwd", "PASSPHRASE", "_PASS", "_PWD", "sig", "ignature",
 )  # fmt: skip
@@ -120,85 +129,85 @@ NAMES = (
 _PAIR = r"[A-Za-z0-9_.!#&*+^|~-]{1,128}(?:=|%3[Dd])"
 _COOKIE_VALUE = rf"""(?:[^\s\x00-\x20\x7f"'`\\<>{{}}()\[\];,$]++|{_SLASHED})"""
 _SLASH = r"(?:\\*+/|%2[Ff])"
-# Not beyond "/", so that no text is looked at from two beginnings.
+# Not beyond "/", so that no text is read from two beginnings.
 USER = r"""[^\s\x00-\x20\x7f/?#:@"'`<>\\\[]*+"""
 PASSWORD = r"""[^\s\x00-\x20\x7f/?#"'`<>\\]+"""
 QUOTED = r"(?:[A-Za-z0-9._~!*'()+-]++|%(?!2[Ff]|3[Ff]|23|40|3[Aa])[0-9A-Fa-f]{2})"
 
 HEADERS = (
-    Format(
+    RegexPattern(
         "Authorization header",
         ("uthorization", "UTHORIZATION"),
         rf"(?ai:uthorization){_GAP}"
         rf"(?:{_SCHEMES}(?:[ \t+]|%20|\\++t)++(?:(?ai:token)={_OPENING})?({_LONG_VALUE})|({_LONG_VALUE}))",
-        holds=_is_credential,
+        accepts=_is_credential,
     ),
-    Format(
+    RegexPattern(
         "bearer token",
         ("Bearer ", "bearer ", "Bearer%20", "bearer%20"),
         r"[Bb]earer(?: {1,8}|%20)()([A-Za-z0-9._~+/=-]{20,})",
-        holds=_is_credential,
+        accepts=_is_credential,
     ),
-    Format(
+    RegexPattern(
         "Basic credentials",
         ("Basic ", "basic ", "Basic%20", "basic%20"),
         r"[Bb]asic(?: {1,8}|%20)((?:[A-Za-z0-9+=]|%(?!20)|\\*+/){8,2048})",
-        holds=_is_user_and_password,
-        inside=True,
+        accepts=_is_user_and_password,
+        nested=True,
     ),
-    Format(
+    RegexPattern(
         "cookie",
         ("ookie", "OOKIE"),
         rf"(?ai:ookies?){_GAP}({_PAIR}{_COOKIE_VALUE}++(?:;(?: |%20)?(?:{_PAIR}{_COOKIE_VALUE}*+|[A-Za-z]{{1,32}}))*+)",
-        holds=_has_a_long_cookie,
+        accepts=_has_session_cookie,
     ),
-    Format(
+    RegexPattern(
         "AWS secret key",
         ("ecret", "ECRET"),
         rf"(?ai:ecret[_-]?(?:access[_-]?)?key){_GAP}((?:[A-Za-z0-9+%=]++|\\*+/)++)",
-        holds=lambda found: len(found[1]) >= 40,
+        accepts=lambda found: len(found[1]) >= 40,
     ),
 )
-"""Found behind a name."""
+"""Values behind a name."""
 
 URLS = (
-    Format(
+    RegexPattern(
         "password in a URL",
         ("://", ":\\"),
         rf":\\*+/\\*+/{USER}:({PASSWORD})@",
-        holds=_is_password,
-        inside=True,
+        accepts=_is_password,
+        nested=True,
     ),
-    Format(
+    RegexPattern(
         "password in a URL",
         ("%3A%2F%2F", "%3a%2f%2f"),
         rf"(?i:%3A%2F%2F){QUOTED}*+%3[Aa]({QUOTED}++)%40",
-        holds=_is_password,
-        inside=True,
+        accepts=_is_password,
+        nested=True,
     ),
 )
-"""User info of a URL: there is an ``@`` (``%40``) too."""
+"""User info of a URL: followed by an ``@`` (``%40``)."""
 
-HOOKS = (
-    Format(
+WEBHOOKS = (
+    RegexPattern(
         "Slack webhook",
         ("hooks.slack",),
         rf"hooks\.slack(?:-gov)?\.com{_SLASH}(?:services|workflows|triggers){_SLASH}"
         rf"((?:[A-Za-z0-9_-]++|{_SLASH})++)",
-        holds=lambda found: len(found[1]) >= 20,
+        accepts=lambda found: len(found[1]) >= 20,
     ),
-    Format("Discord webhook", ("webhooks",), rf"webhooks{_SLASH}[0-9]{{15,20}}{_SLASH}([A-Za-z0-9_-]{{40,}})"),
+    RegexPattern("Discord webhook", ("webhooks",), rf"webhooks{_SLASH}[0-9]{{15,20}}{_SLASH}([A-Za-z0-9_-]{{40,}})"),
 )
-"""URLs that are secrets as a whole: who has one may post."""
+"""URLs that are secret as a whole: they allow to post."""
 
-# Over no more than three "=", so that no text is looked at from many beginnings.
+# Over at most three "=", so that no text is read from many beginnings.
 _PART = rf"(?:{_VALUE.replace('[^', '[^=%')}++|%(?!3[Dd])|{_SLASHED})*+"
 
-ASSIGNED = Format(
+ASSIGNED = RegexPattern(
     "assigned secret",
     ("=", "%3D", "%3d"),
-    rf"(?:{'|'.join(f'(?<={name})' for name in NAMES)})(?:=|%3[Dd])"
+    rf"(?:{'|'.join(f'(?<={name})' for name in NAME_ENDS)})(?:=|%3[Dd])"
     rf"{_OPENING}({_PART}(?:(?:=|%3[Dd]){{1,4}}{_PART}){{0,3}})",
-    holds=_is_assigned,
-    inside=True,
+    accepts=_has_secret_name,
+    nested=True,
 )

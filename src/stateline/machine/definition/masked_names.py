@@ -7,7 +7,7 @@ from typing import Any
 
 from stateline.machine.problems import Findings, Path, quoted
 from stateline.machine.spec import Json
-from stateline.redaction.redactor import PLACEHOLDER, names_a_secret
+from stateline.redaction.masking import PLACEHOLDER, is_secret_name
 
 _NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 """Keys below which each key is a name of the author's, and not a word of JSON Schema."""
@@ -36,10 +36,10 @@ def masked_properties(schema: Json) -> Iterator[tuple[Path, str]]:
     declared = {name for _, part in parts for name in _members(part, "properties")}
     for path, part in parts:
         for name, below in _members(part, "properties").items():
-            if names_a_secret(name) and not _stays(below):
+            if is_secret_name(name) and not _stays(below):
                 yield (*path, "properties", name), name
         for index, name in enumerate(_listed(part.get("required"))):
-            if isinstance(name, str) and names_a_secret(name) and name not in declared:
+            if isinstance(name, str) and is_secret_name(name) and name not in declared:
                 yield (*path, "required", index), name
 
 

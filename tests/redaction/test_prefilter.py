@@ -10,21 +10,21 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from bundle.corpus import CARRIERS, KINDS, ORDINARY
-from bundle.test_redact_tokens import FRAGMENTS, REDACT, known, made, trees
 from hypothesis import given
 from hypothesis import strategies as st
+from redaction.corpus import CARRIERS, KINDS, ORDINARY
+from redaction.test_formats import FRAGMENTS, REDACT, known, made, trees
 
 from stateline.bundle import canonical
-from stateline.redaction import formats
-from stateline.redaction.prefilter import PLACES, SIGNED, shown
-from stateline.redaction.redactor import PLACEHOLDER, Redactor, _Masking
+from stateline.redaction.masking import PLACEHOLDER, Masker
+from stateline.redaction.prefilter import ALL_PATTERNS, CONTEXT_CHECKS, TOKEN_CHECKS, candidates
+from stateline.redaction.redactor import Redactor
 from stateline.redaction.tokens import SIGNS, TOKENS
 
 
 def everywhere(value: Any, redactor: Redactor) -> tuple[Any, int]:
     """Each format and each known value is looked for in each string and key, whatever the encoding shows."""
-    masking = _Masking(list(redactor._forms), formats.ALL)
+    masking = Masker(list(redactor._forms), ALL_PATTERNS)
     return masking.value(value), masking.count
 
 
@@ -80,20 +80,20 @@ def test_ordinary_texts_seldom_show_anything() -> None:
         if "secret" not in name
         for number in range(50)
     ]
-    assert sum(bool(shown(canonical.encode(text))) for text in texts) <= len(texts) / 10
+    assert sum(bool(candidates(canonical.encode(text))) for text in texts) <= len(texts) / 10
 
 
 def test_every_token_has_a_sign_or_a_place_of_its_own() -> None:
-    placed = {token for place in PLACES for token in place._formats}
+    placed = {token for place in CONTEXT_CHECKS for token in place._formats}
     for token in TOKENS:
         assert token in placed or all(any(sign in needle for sign in SIGNS) for needle in token.needles)
-    pairs = [pair for signed in SIGNED for parts in (signed._ahead, signed._behind) for pair in parts.values()]
-    assert set(formats.ALL) == placed | {token for some in pairs for _, token in some}
+    pairs = [pair for signed in TOKEN_CHECKS for parts in (signed._ahead, signed._behind) for pair in parts.values()]
+    assert set(ALL_PATTERNS) == placed | {token for some in pairs for _, token in some}
 
 
 def test_what_follows_a_sign_tells_which_of_the_ways_to_compare_is_meant() -> None:
     """Of one hit one needle is told; so no needle that is read from behind may look like one that is read ahead."""
-    for signed in SIGNED:
+    for signed in TOKEN_CHECKS:
         sign = signed.sign.decode()
         for needle in (needle.decode() for pairs in signed._behind.values() for needle, _ in pairs):
             rest = needle.partition(sign)[2]
@@ -147,10 +147,10 @@ def test_how_much_is_escaped_between_a_name_and_its_value_does_not_count(name: s
 @pytest.mark.parametrize("repeated", ["sk-", "AKIA", "eyJ", "%2F0", "xoxb-", "ghp_"])
 def test_looking_at_a_text_of_heads_takes_no_memory_for_each(repeated: str) -> None:
     encoded = canonical.encode(repeated * (1 << 18))
-    shown(b'"sk-AKIAeyJ%2F0//0xoxb-ghp_."')
+    candidates(b'"sk-AKIAeyJ%2F0//0xoxb-ghp_."')
     tracemalloc.start()
     try:
-        shown(encoded)
+        candidates(encoded)
         # In small letters it stands there once more.
         assert tracemalloc.get_traced_memory()[1] < 2 * len(encoded) + (1 << 20)
     finally:
@@ -161,8 +161,8 @@ def test_looking_at_a_text_of_heads_takes_no_memory_for_each(repeated: str) -> N
 def test_the_first_short_texts_of_a_process_are_masked_as_by_looking_everywhere(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for look in (*PLACES, *SIGNED):
-        monkeypatch.setattr(look, "_spared", 1 << 30)
+    for look in (*CONTEXT_CHECKS, *TOKEN_CHECKS):
+        monkeypatch.setattr(look, "_uncompiled", 1 << 30)
     text, _ = made(kind)
     for carrier, carry in CARRIERS.items():
         value = {"text": carry(text)}
@@ -171,11 +171,11 @@ def test_the_first_short_texts_of_a_process_are_masked_as_by_looking_everywhere(
 
 def test_a_small_event_compiles_next_to_no_look() -> None:
     program = (
-        "from stateline.redaction.prefilter import PLACES, SIGNED\n"
+        "from stateline.redaction.prefilter import CONTEXT_CHECKS, TOKEN_CHECKS\n"
         "from stateline.redaction.redactor import Redactor\n"
         "event = {'type': 'task', 'argv': ['python', '-m', 'pip', '--book=1'], 'cwd': '/work/my_dir-1/x.y'}\n"
         "Redactor().redact({'files': ['src/a_b-c.py', 'SIZE', 'JSON'], 'event': event})\n"
-        "print(sum('_pattern' in vars(look) for look in PLACES + SIGNED))\n"
+        "print(sum('_pattern' in vars(look) for look in CONTEXT_CHECKS + TOKEN_CHECKS))\n"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert int(run.stdout) <= 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from bundle.corpus import KINDS, TOKENS, some
-from bundle.test_redact_tokens import made
 from hypothesis import given
 from hypothesis import strategies as st
+from redaction.corpus import KINDS, TOKENS, some
+from redaction.test_formats import made
 
 from stateline.redaction.redactor import Redactor
 

@@ -7,15 +7,15 @@ import random
 from typing import Any
 
 import pytest
-from bundle.corpus import CARRIERS, KINDS, ORDINARY, documents
-from bundle.test_redact_tokens import made
 from hypothesis import given
 from hypothesis import strategies as st
+from redaction.corpus import CARRIERS, KINDS, ORDINARY, documents
+from redaction.test_formats import made
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import DEPTH
 from stateline.errors import InvalidValueError
-from stateline.redaction import redactor
+from stateline.redaction import masking
 from stateline.redaction.redactor import Redactor
 
 FIND = Redactor().find
@@ -141,6 +141,6 @@ def test_a_value_as_deep_as_a_store_takes_is_looked_at_to_its_ground() -> None:
 
 def test_only_the_pointer_that_is_said_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[str] = []
-    monkeypatch.setattr(redactor, "escape", lambda key: built.append(key) or canonical.escape(key))
+    monkeypatch.setattr(masking, "escape", lambda key: built.append(key) or canonical.escape(key))
     assert str(FIND({"a/b": [0, "x"] * 2_000 + [made("npm")[0]]})) == "/a~1b/4000: npm token"
     assert built == ["4000", "a/b"]

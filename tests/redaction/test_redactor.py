@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from stateline.bundle import canonical
 from stateline.errors import InvalidValueError
-from stateline.redaction.redactor import PLACEHOLDER, Redactor
+from stateline.redaction.masking import PLACEHOLDER
+from stateline.redaction.redactor import Redactor
 
 SECRET = 'pa$$ "w\\rd"/<é>&+𝄞\n§9'
 PLAIN = "sk-1234567890abcdef"

@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle.corpus import CARRIERS, KINDS, ORDINARY, TOKENS, documents
 from hypothesis import given
 from hypothesis import strategies as st
+from redaction.corpus import CARRIERS, KINDS, ORDINARY, TOKENS, documents
 
 from stateline import Store
 from stateline.bundle import canonical
-from stateline.redaction import formats
-from stateline.redaction.redactor import PLACEHOLDER, Redactor, _Masking
+from stateline.redaction.masking import PLACEHOLDER, Masker
+from stateline.redaction.prefilter import ALL_PATTERNS, present
+from stateline.redaction.redactor import Redactor
 
 EXAMPLES = 3
 """Of each kind, in each carrier."""
@@ -273,10 +274,10 @@ def test_redacting_twice_is_redacting_once(value: Any, values: list[str]) -> Non
 def test_the_quick_look_at_the_encoding_misses_nothing(value: Any) -> None:
     encoded = canonical.draft(value)
     if encoded is not None:
-        names = {spotter.name for spotter in formats.present(encoded)}
+        names = {pattern.name for pattern in present(encoded)}
         for text in strings(value):
-            for spotter in formats.ALL:
-                assert spotter.name in names or not list(spotter.spans(text, 0, len(text)))
+            for pattern in ALL_PATTERNS:
+                assert pattern.name in names or not list(pattern.spans(text, 0, len(text)))
 
 
 def strings(value: Any) -> list[str]:
@@ -364,7 +365,7 @@ def test_searches_go_over_a_hostile_text_a_bounded_number_of_times(unit: str) ->
         text = unit * times + "PRIVATE KEY@ ="
         Counted.seen = 0
         for again in (text, REDACT(text)[0]):
-            _Masking([], formats.ALL).text(Counted(again))
+            Masker([], ALL_PATTERNS).text(Counted(again))
         return Counted.seen
 
     assert seen(4000) <= 4.2 * seen(1000) + 20_000
