@@ -10,17 +10,17 @@ from collections.abc import Iterable, Sequence
 
 from benchmarks.measure import Failed, environment
 
-LIBRARIES = ("typer", "msgspec", "filelock")
+LIBRARIES = ("argparse", "msgspec", "filelock")
 """What the hot commands are built on by decision; what these bring along is counted by itself."""
 
 _BASE = [
     *("stateline", "stateline._version", "stateline.cli", "stateline.cli.main", "__future__", "gc"),
 ]
 _COMMAND = [
-    *("stateline.errors", "stateline.cli.app", "stateline.cli.options", "stateline.cli.output"),
+    *("stateline.errors", "stateline.cli.app", "stateline.cli.options", "stateline.cli.output", "stateline.cli.command", "stateline.cli.parser"),
     *("collections", "collections.abc", "_collections", "contextlib", "functools", "_functools", "types", "typing"),
     *("_typing", "enum", "re", "re.*", "_sre", "copyreg", "keyword", "operator", "_operator", "reprlib", "itertools"),
-    *("errno", "math", "_weakrefset", "weakref", "typer*", "msgspec*", "shellingham*"),
+    *("errno", "math", "_weakrefset", "weakref", "argparse", "gettext", "locale", "msgspec*"),
 ]
 _STORE = [
     *("stateline.bundle", "stateline.bundle.*", "stateline.store", "stateline.store.*"),

@@ -88,7 +88,7 @@ def facts(place: Path) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "file_system": _file_system(place),
         "python": platform.python_version(),
-        "versions": versions(sys.executable, ["stateline", "typer", "msgspec", "filelock"]),
+        "versions": versions(sys.executable, ["stateline", "msgspec", "filelock"]),
         "create_us": _create(place),
         "load": [round(load, 2) for load in os.getloadavg()],
     }

@@ -70,7 +70,6 @@ def _commands(place: Path, path: str) -> dict[str, Sequence[str]]:
     run = chains.RUN
     return {
         BARE: ["-c", "pass"],
-        "python -c 'import typer'": ["-c", "import typer"],
         "--version": [stateline()[0], "--version"],
         "--help": [stateline()[0], "--help"],
         "log -n 20": stateline("log", "-n", "20", f"run:{run}"),

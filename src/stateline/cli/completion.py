@@ -1,36 +1,42 @@
-"""``stateline completion``, and what its scripts ask at each TAB. No other command loads this.
+"""``stateline completion``, and the command that its scripts call at each TAB.
 
-The words come from the application itself, so there is no second list. Where nothing is offered, the shell completes
+The candidates come from the parsers themselves, so there is no second list. Without candidates, the shell completes
 names of files.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
+from argparse import Action
 from collections.abc import Callable, Iterator
 from itertools import islice
-from shlex import quote
-from typing import Annotated, Any
 
-import typer
+import msgspec
+
+from stateline.cli.command import Command, Entry, Group, fields_of
+from stateline.cli.options import Settings
+from stateline.cli.output import Output, one_line
+from stateline.cli.parser import Parser, is_option, takes_value
+from stateline.errors import StatelineError
 
 Candidate = tuple[str, str]
 """A word and its description."""
-_MOST = 1000
-"""Scopes that are looked into: each costs a read, and nobody chooses among more."""
+_MOST_SCOPES = 1000
+"""Most scopes that are read: each costs a read, and nobody chooses among more."""
 
 BASH = r"""_stateline() {
-    local line=${COMP_LINE:0:COMP_POINT} word said cut
-    # bash breaks words at : and =, and puts what is chosen in the place of the last piece only.
+    local line=${COMP_LINE:0:COMP_POINT} word help cut
+    # bash breaks words at : and =, and replaces only the last piece.
     cut=${line##*[[:space:]]}
     case $cut in
         *[:=]*) cut=${cut%"${cut##*[:=]}"} ;;
         *) cut= ;;
     esac
     COMPREPLY=()
-    while IFS=$'\t' read -r word said; do
-        case $said in
-            # Only names of files are quoted, and by the shell; an old one that cannot be told so completes them itself.
+    while IFS=$'\t' read -r word help; do
+        case $help in
+            # The shell quotes names of files, and no other words; one without compopt completes names of files itself.
             'machine file' | directory) compopt -o filenames 2> /dev/null || { COMPREPLY=() && return; } ;;
         esac
         COMPREPLY+=("${word#"$cut"}")
@@ -41,11 +47,11 @@ complete -o default -F _stateline stateline
 ZSH = r"""#compdef stateline
 _stateline() {
     local -a found files
-    local word said
-    while IFS=$'\t' read -r word said; do
-        case $said in
+    local word help
+    while IFS=$'\t' read -r word help; do
+        case $help in
             'machine file' | directory) files+=("$word") ;;
-            *) found+=("${word//:/\\:}:$said") ;;
+            *) found+=("${word//:/\\:}:$help") ;;
         esac
     done < <("${words[1]}" complete -- "${(j: :)words[1,CURRENT]}" 2> /dev/null)
     if (( ${#files} )); then
@@ -71,135 +77,219 @@ complete --command stateline --no-files --arguments '(__stateline_complete)'
 _SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 
 
-def completion(
-    shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", help="The shell to complete in.")],
-) -> int:
-    """Print the script by which a shell completes commands, options, machine files, runs and scopes.
+class CompletionOptions(msgspec.Struct, frozen=True):
+    """Options of ``completion``."""
 
-    bash: eval "$(stateline completion bash)" in ~/.bashrc. zsh: eval "$(stateline completion zsh)" in ~/.zshrc, after
-    compinit. fish: stateline completion fish | source, in ~/.config/fish/config.fish.
-    """
-    from stateline.cli.output import write
-    from stateline.errors import UsageError
-
-    if shell not in _SCRIPTS:
-        raise UsageError(f"there is no completion for {shell!r}", hint=f"one of {', '.join(_SCRIPTS)}")
-    write(_SCRIPTS[shell].encode())
-    return 0
+    settings: Settings
+    shell: str
 
 
-def complete(line: Annotated[str, typer.Argument(metavar="LINE", help="The command line up to the cursor.")]) -> int:
-    """What may follow, one a line, with a tab before its description: what the scripts of `completion` ask."""
-    from stateline.cli.output import one_line, write
+def _completion_arguments(parser: Parser) -> None:
+    parser.add_argument("shell", metavar="bash|zsh|fish", choices=tuple(_SCRIPTS), help="The shell.")
 
-    lines = [f"{word}\t{one_line(said, 100)}\n" for word, said in candidates(line)]
-    write("".join(lines).encode("utf-8", "surrogateescape"))
-    return 0
+
+def _script(options: CompletionOptions) -> bytes:
+    return _SCRIPTS[options.shell].encode()
+
+
+class CompleteOptions(msgspec.Struct, frozen=True):
+    """Options of ``complete``: the command line up to the cursor."""
+
+    settings: Settings
+    line: str
+
+
+def _complete_arguments(parser: Parser) -> None:
+    parser.add_argument("line", metavar="LINE", help="The command line up to the cursor.")
+
+
+def _complete(options: CompleteOptions) -> bytes:
+    lines = [f"{word}\t{one_line(help, 100)}\n" for word, help in candidates(options.line)]
+    return "".join(lines).encode("utf-8", "surrogateescape")
+
+
+def _raw_output(options: CompletionOptions | CompleteOptions, data: bytes) -> Output:
+    return Output(raw=data)
 
 
 def candidates(line: str) -> list[Candidate]:
-    """What may stand for the last word of ``line``, which begins with the command's own name. Empty where only a file
-    can follow, and for whatever cannot be understood: a TAB is no place for an error."""
-    from typer._click.exceptions import ClickException
-
-    from stateline.errors import StatelineError
-
+    """Candidates for the last word of ``line``, which begins with the program's name. Empty where only a file can
+    follow, and for a line that cannot be understood."""
     found: set[Candidate] = set()
     try:
-        found.update(_candidates(line))  # what came before an error stays
-    except (ClickException, StatelineError, OSError, ValueError):
+        found.update(_candidates(line))  # those before an error stay
+    except (StatelineError, OSError, ValueError):
         pass
     return sorted(found)
 
 
+class _Cursor:
+    """The place in a command line after some words: the command, the option that waits for its value, the number of
+    arguments, and the state dir."""
+
+    def __init__(self) -> None:
+        from stateline.cli.app import COMMANDS
+
+        self.node: Group | Entry = COMMANDS
+        self.path = ["stateline"]
+        self.parser = self.node.parser(self.path)
+        self.option: Action | None = None
+        self.arguments = 0
+        self.state_dir: str | None = None
+
+    def read(self, word: str) -> None:
+        """Move over ``word``. Raises ``ValueError`` for an unknown command."""
+        if self.option is not None:
+            self._set(self.option, word)
+            self.option = None
+        elif is_option(word):
+            name, equals, value = word.partition("=")
+            option = self.parser.option(name)
+            if option is not None and takes_value(option):
+                if equals:
+                    self._set(option, value)
+                else:
+                    self.option = option
+        elif isinstance(self.node, Entry):
+            self.arguments += 1
+        elif word in self.node.commands:
+            self.node = self.node.commands[word]
+            self.path.append(word)
+            self.parser = self.node.parser(self.path)
+        else:
+            raise ValueError(word)
+
+    def _set(self, option: Action, value: str) -> None:
+        if option.dest == "state_dir":
+            self.state_dir = value
+
+    def argument(self) -> Action | None:
+        """The next argument; the last one may take several words."""
+        places = self.parser.positionals()
+        if self.arguments < len(places):
+            return places[self.arguments]
+        return places[-1] if places and places[-1].nargs == "+" else None
+
+    def settings(self) -> Settings:
+        """The settings that the line names so far."""
+        return Settings(state_dir=self.state_dir or os.environ.get("STATELINE_STATE_DIR"))
+
+
 def _candidates(line: str) -> Iterator[Candidate]:
-    from typer._click import core, shell_completion
-
-    from stateline.cli.app import application
-
-    words = shell_completion.split_arg_string(line)[1:]
+    words = _split(line)[1:]
     last = words.pop() if words and not line[-1:].isspace() else ""
-    ctx = shell_completion._resolve_context(application(), {}, "stateline", words)
-    asked, begin = shell_completion._resolve_incomplete(ctx, words, last)
-    before = last[: len(last) - len(begin)]  # `--option=`
-    if isinstance(asked, core.Parameter):
-        found = _values(ctx, str(asked.metavar or ""), begin)
-    else:
-        found = iter([(item.value, item.help or "") for item in asked.shell_complete(ctx, begin)])
-    for word, said in found:
-        if word.startswith(begin) and word.isprintable():
-            yield before + word, said
+    cursor = _Cursor()
+    for word in words:
+        cursor.read(word)
+    prefix, option = "", cursor.option
+    if option is None and last.startswith("--") and "=" in last:
+        name, _, value = last.partition("=")
+        prefix, last, option = f"{name}=", value, cursor.parser.option(name)
+    for word, help in _following(cursor, option, last):
+        if word.startswith(last) and word.isprintable():
+            yield prefix + word, help
 
 
-def _values(ctx: Any, metavar: str, begin: str) -> Iterator[Candidate]:
-    """Values for an argument or option, by the word that its help shows for them."""
-    kind = metavar.strip("[].")
+def _split(line: str) -> list[str]:
+    """The words of a command line; an unclosed quote ends with the line."""
+    lexer = shlex.shlex(line, posix=True)
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    words: list[str] = []
+    try:
+        words += lexer
+    except ValueError:
+        words.append(lexer.token)
+    return words
+
+
+def _following(cursor: _Cursor, option: Action | None, last: str) -> Iterator[Candidate]:
+    """Words that may follow: values of ``option``, options, commands, or values of the next argument."""
+    if option is not None:
+        return _values(cursor, option, last)
+    if last.startswith("-"):
+        declared = cursor.parser.declared
+        return iter([(name, str(action.help)) for action in declared for name in action.option_strings])
+    if isinstance(cursor.node, Group):
+        return iter(cursor.node.summaries())
+    argument = cursor.argument()
+    return iter(()) if argument is None else _values(cursor, argument, last)
+
+
+def _values(cursor: _Cursor, action: Action, last: str) -> Iterator[Candidate]:
+    """Values of an option or argument, by the word for them in its help."""
+    kind = str(action.metavar)
     if "|" in kind and kind.replace("|", "").islower():
         return iter([(word, "") for word in kind.split("|")])
-    return _VALUES.get(kind, _nothing)(ctx, begin)
+    if kind == "MACHINE":
+        return _machines(last)
+    return _VALUES[kind](cursor) if kind in _VALUES else iter(())
 
 
-def _nothing(ctx: Any, begin: str) -> Iterator[Candidate]:
-    return iter(())
-
-
-def _machines(ctx: Any, begin: str) -> Iterator[Candidate]:
-    """Machine files, and the directories that may lead to one."""
+def _machines(last: str) -> Iterator[Candidate]:
+    """Machine files, and directories."""
     from stateline.machine.definition.formats.reader import EXTENSIONS
 
-    directory, _ = os.path.split(begin)
+    directory, name = os.path.split(last)
     with os.scandir(os.path.expanduser(directory) or ".") as entries:
         for entry in entries:
-            hidden = entry.name.startswith(".") and not begin.rpartition("/")[2].startswith(".")
-            name = os.path.join(directory, entry.name)
-            if entry.is_dir() and not hidden:
-                yield name + "/", "directory"
-            elif entry.name.lower().endswith(EXTENSIONS) and not hidden:
-                yield name, "machine file"
+            path = os.path.join(directory, entry.name)
+            if entry.name.startswith(".") and not name.startswith("."):
+                continue
+            if entry.is_dir():
+                yield path + "/", "directory"
+            elif entry.name.lower().endswith(EXTENSIONS):
+                yield path, "machine file"
 
 
-def _runs(ctx: Any, begin: str) -> Iterator[Candidate]:
-    return _names(ctx, "run:")
+def _runs(cursor: _Cursor) -> Iterator[Candidate]:
+    return _names(cursor, "run:")
 
 
-def _contexts(ctx: Any, begin: str) -> Iterator[Candidate]:
-    return _names(ctx, "context:")
+def _contexts(cursor: _Cursor) -> Iterator[Candidate]:
+    return _names(cursor, "context:")
 
 
-def _names(ctx: Any, kind: str) -> Iterator[Candidate]:
-    """The names of one kind of scopes, where they are ids: others may have written the store."""
+def _names(cursor: _Cursor, kind: str) -> Iterator[Candidate]:
+    """Names of scopes of one kind that are ids: other users may have written the store."""
     from stateline.bundle.naming import is_id
 
-    for key, _ in _scopes(ctx, kind):
+    for key, _ in _scopes(cursor):
         if key.startswith(kind) and is_id(key[len(kind) :]):
             yield key[len(kind) :], ""
 
 
-def _scopes(ctx: Any, begin: str) -> Iterator[Candidate]:
-    """Keys of scopes that no shell reads anything into: they may hold whatever can be printed, and bash puts a word
-    into the line as it is."""
-    for head in islice(_settings(ctx).store().heads(), _MOST):
+def _scopes(cursor: _Cursor) -> Iterator[Candidate]:
+    """Keys of scopes that need no quotes: a key may hold any printable character, and bash inserts words unquoted."""
+    for head in islice(cursor.settings().store().heads(), _MOST_SCOPES):
         key = head.envelope.scope
-        if quote(key) == key:
+        if shlex.quote(key) == key:
             yield key, ""
 
 
-def _settings(ctx: Any) -> Any:
-    """The common options that stand on the line so far."""
-    from stateline.cli.options import Settings
-
-    said: dict[str, Any] = {}
-    while ctx is not None:
-        said = {name: value for name, value in ctx.params.items() if value is not None} | said
-        ctx = ctx.parent
-    directory = said.get("state_dir") or os.environ.get("STATELINE_STATE_DIR")
-    return Settings(state_dir=directory)
-
-
-_VALUES: dict[str, Callable[[Any, str], Iterator[Candidate]]] = {
-    "MACHINE": _machines,
+_VALUES: dict[str, Callable[[_Cursor], Iterator[Candidate]]] = {
     "NAME": _contexts,
     "RUN": _runs,
     "REV": _scopes,
+    "OLD": _scopes,
+    "NEW": _scopes,
     "KEY": _scopes,
 }
+
+COMPLETION = Command(
+    help="""Print the script that completes commands and names in a shell.
+
+bash: eval "$(stateline completion bash)" in ~/.bashrc. zsh: eval "$(stateline completion zsh)" in ~/.zshrc, after \
+compinit. fish: stateline completion fish | source, in ~/.config/fish/config.fish.""",
+    arguments=_completion_arguments,
+    options=fields_of(CompletionOptions),
+    run=_script,
+    output=_raw_output,
+)
+COMPLETE = Command(
+    help="Print the candidates for the last word of a command line, for the scripts of `completion`.",
+    arguments=_complete_arguments,
+    options=fields_of(CompleteOptions),
+    run=_complete,
+    output=_raw_output,
+)

@@ -1,53 +1,32 @@
-"""The parts of ``stateline run`` that are about contexts: the words of a refinement, and how a context stands."""
+"""A context for people: what was done to it, and its content."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from stateline.cli.options import Settings, read_file
-from stateline.cli.output import counted, emit, is_terminal, one_line, say, warn
-from stateline.errors import UsageError
+from stateline.cli.call_options import shows_progress
+from stateline.cli.options import Settings
+from stateline.cli.output import Output, counted, notify, one_line
 
 if TYPE_CHECKING:
     from stateline.contexts.prepare import Prepared
 
-_WORDS = {"derive": "derived", "refine": "refined", "restore": "is there already, unchanged"}
+_WORDS = {"derive": "derived", "refine": "refined", "restore": "exists, unchanged"}
 
 
-def refinement(text: str | None, file: str | None) -> str | None:
-    """The words of ``--refine-text`` or ``--refine-file``; None without either. Raises ``UsageError`` for both, for
-    none in them, and for a file that cannot be read."""
-    from stateline.contexts.context import LIMIT
-
-    if text is not None and file is not None:
-        raise UsageError("--refine-text and --refine-file exclude each other", hint="give one of them")
-    if file is not None:
-        try:
-            data = read_file(file, LIMIT)
-            text = data.decode("utf-8", "ignore" if len(data) > LIMIT else "strict")  # cut; refused for its size
-        except (OSError, ValueError) as error:
-            raise UsageError(f"cannot read {file!r}: {error}; nothing was saved", hint="a UTF-8 text file") from None
-    if text is not None and not text.strip():
-        raise UsageError("the refinement is empty; nothing was saved", hint="say what should change")
-    return text
-
-
-def show_context(said: Settings, prepared: Prepared) -> int:
-    """Print how a context stands after a call that was about nothing else."""
+def context_output(settings: Settings, prepared: Prepared) -> Output:
+    """The output of a call that was about a context only."""
     from stateline.service.outcome import context_outcome
 
     outcome = context_outcome(prepared)
-    if said.ephemeral:
+    if settings.ephemeral:
         outcome.warnings.append("the context was not kept (--ephemeral)")
-    warn(said, outcome.warnings)
-    emit(said, outcome.document(), context_lines(prepared))
-    return 0
+    return Output(document=outcome.document(), lines=context_lines(prepared), warnings=outcome.warnings)
 
 
 def context_lines(prepared: Prepared) -> list[str]:
-    """What was done, to which head, and what the context says now."""
+    """What was done, the head, and the content."""
     now = prepared.effective
     lines = [f"{prepared.scope} {_WORDS[prepared.action]} (seq {prepared.head.seq})"]
     lines.append(f"  head:   {prepared.head.sha256}")
@@ -65,14 +44,14 @@ def context_lines(prepared: Prepared) -> list[str]:
     return lines
 
 
-def progress(said: Settings, *, played: bool) -> Callable[[str], None]:
-    """Says that a model is asked (or, where it is ``played``, that a recording is), on a terminal or with -v anywhere:
-    that may take a while."""
-    talks = not said.quiet and (said.verbose or is_terminal(sys.stderr))
+def progress(settings: Settings, *, played: bool) -> Callable[[str], None]:
+    """A function that reports a call of a model, or with ``played`` of a recording: it may take a while."""
 
     def began(purpose: str) -> None:
-        if talks:
-            doing = "playing back what a model said" if played else "asking the model"
-            say(said, f"{doing} to {purpose} the context ...")
+        if shows_progress(settings):
+            notify(
+                settings,
+                f"{'playing back the recording' if played else 'asking the model'} to {purpose} the context ...",
+            )
 
     return began

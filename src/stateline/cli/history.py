@@ -1,42 +1,42 @@
-"""``stateline exec history``: the turns of a run, with what was said, called and put out in them."""
+"""``stateline exec history``: the turns of a run, with replies, tool calls and outputs."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from msgspec import UNSET
 
-from stateline.cli.options import settings
-from stateline.cli.output import coloured, columns, emit, one_line, plain, pretty, warn
-from stateline.cli.runs import RunId
+from stateline.cli.command import Command, fields_of
+from stateline.cli.output import Output, coloured, columns, one_line, plain, pretty
+from stateline.cli.runs import RunOptions, run_argument
+
+if TYPE_CHECKING:
+    from stateline.store.store import Store
 
 WIDTH = 116
-"""Columns where stdout is no terminal."""
+"""Columns if stdout is not a terminal."""
 _INDENT = 6
 _LEAST = 24
-"""So many characters of a step are shown on however narrow a terminal."""
+"""Fewest characters of a step, on any terminal."""
 
 
-def history(ctx: typer.Context, run: RunId = None) -> int:
-    """Show the turns of a run, oldest first: what a model said, the tools it called, and what came out.
+def _run(options: RunOptions) -> tuple[Store, list[dict[str, Any]]]:
+    from stateline.service.runs import history
 
-    Each step is one line, cut at the terminal's width; -v shows all of it.
-    """
-    from stateline.service.runs import history as verb
+    store = options.settings.store()
+    return store, history(store, options.run)
 
-    said = settings(ctx)
-    store = said.store()
-    rows = verb(store, run)
-    warn(said, store.warnings)
+
+def _output(options: RunOptions, result: tuple[Store, list[dict[str, Any]]]) -> Output:
+    store, rows = result
     width = columns() or WIDTH
-    emit(said, {"history": rows}, [line for row in rows for line in turn_lines(row, width, whole=said.verbose)])
-    return 0
+    lines = [line for row in rows for line in turn_lines(row, width, whole=options.settings.verbose)]
+    return Output(document={"history": rows}, lines=lines, warnings=store.warnings)
 
 
 def turn_lines(row: dict[str, Any], width: int, *, whole: bool) -> list[str]:
-    """One row of the history: a heading, and below it a line for each step, cut at ``width`` [characters]. With
-    ``whole`` nothing is cut: what is longer goes on below."""
+    """A heading for one turn, and a line for each step, cut at ``width`` [characters]. With ``whole`` nothing is cut:
+    long values continue on the next lines."""
     show = _whole if whole else _cut
     room = max(width - _INDENT, _LEAST)
     steps = [] if row["text"] is None else show("said:", row["text"], "", UNSET, room)
@@ -52,7 +52,7 @@ def turn_lines(row: dict[str, Any], width: int, *, whole: bool) -> list[str]:
 
 
 def _ending(call: dict[str, Any]) -> tuple[str, Any]:
-    """How a call ended: a word for it, and what it gave; of a failure the message."""
+    """A word for the end of a call, and its result, or the message of its failure."""
     if call["status"] == "open":
         return "has not ended", UNSET
     if not call["error"]:
@@ -62,14 +62,13 @@ def _ending(call: dict[str, Any]) -> tuple[str, Any]:
 
 
 def _message(result: Any) -> Any:
-    """The words of a failure that a model was told; whatever else stands in their place as it is."""
+    """The message of a failure that was reported to the model; any other result unchanged."""
     error = result.get("error") if isinstance(result, dict) else None
     return error.get("message", result) if isinstance(error, dict) else result
 
 
 def _cut(name: str, value: Any, word: str, result: Any, room: int) -> list[str]:
-    """A step on one line: a value with a ``name`` before it, and after a ``word`` what it led to. Where both do not
-    fit, the first has half of the line."""
+    """A step on one line: name, value, word, result. If that is too long, name and value get half of the line."""
     before = f"{one_line(name)} {_flat(value)}".strip()
     after = f" {one_line(word)} {'' if result is UNSET else _flat(result)}".rstrip() if word else ""
     if len(before) + len(after) > room:
@@ -92,7 +91,7 @@ def _whole(name: str, value: Any, word: str, result: Any, room: int) -> list[str
 
 
 def _block(name: str, value: Any, room: int) -> list[str]:
-    """A value with a ``name`` before it: on that line if it is one line that fits, else below."""
+    """A name and a value, on one line if they fit, else with the value below."""
     if value is UNSET:
         return [name]
     lines = plain(value).split("\n") if isinstance(value, str) else [_flat(value)]
@@ -101,3 +100,14 @@ def _block(name: str, value: Any, room: int) -> list[str]:
     if not name or (len(lines) == 1 and len(name) + 1 + len(lines[0]) <= room):
         return [f"{name} {lines[0]}".strip(), *lines[1:]]
     return [name, *(f"  {line}" for line in lines)]
+
+
+HISTORY = Command(
+    help="""Show a run's turns, oldest first: replies, tool calls, outputs.
+
+Each step is one line, cut at the terminal's width; -v shows all of it.""",
+    arguments=run_argument,
+    options=fields_of(RunOptions),
+    run=_run,
+    output=_output,
+)

@@ -1,15 +1,19 @@
-"""``stateline log``: the past of a scope, one line a snapshot."""
+"""``stateline log``: the past of a scope, one line for each snapshot."""
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import msgspec
 
-from stateline.cli.audit import Revision
-from stateline.cli.options import settings
-from stateline.cli.output import emit, stream, warn
+from stateline.cli.audit import REVISION
+from stateline.cli.command import Command
+from stateline.cli.options import Settings
+from stateline.cli.output import Output, coloured, plain
+from stateline.cli.parser import Parser
+from stateline.errors import IntegrityError, UsageError
 
 if TYPE_CHECKING:
     from stateline.history.declared_losses import RepairHistory
@@ -19,56 +23,76 @@ if TYPE_CHECKING:
     from stateline.store.store import Store
 
 
-def log(
-    ctx: typer.Context,
-    revision: Revision,
-    number: Annotated[int | None, typer.Option("-n", min=0, metavar="N", help="At most N snapshots.")] = None,
-    patch: Annotated[
-        bool, typer.Option("-p", "--patch", help="With each snapshot's diff from the one before.")
-    ] = False,
-) -> int:
-    """Show the snapshots from REV back to the first, newest first: what changed, and why."""
+class LogOptions(msgspec.Struct, frozen=True):
+    """Options of ``log``. ``number`` is the most snapshots to show; None for all."""
+
+    settings: Settings
+    revision: str
+    number: int | None
+    patch: bool
+
+
+class _Start(msgspec.Struct, frozen=True):
+    """The newest snapshot of a log."""
+
+    store: Store
+    snapshot: Snapshot
+
+
+def _arguments(parser: Parser) -> None:
+    parser.add_argument("revision", metavar="REV", help=REVISION)
+    parser.add_argument("-n", dest="number", type=int, metavar="N", help="Show at most N snapshots.")
+    parser.switch("-p", "--patch", help="With each snapshot, show the changes from the one before.")
+
+
+def log_options(flags: Namespace, settings: Settings) -> LogOptions:
+    """Turn the flags of ``log`` into options. Raises ``UsageError``."""
+    if flags.number is not None and flags.number < 0:
+        raise UsageError(f"-n is {flags.number}; it must be 0 or more", hint="for example -n 10")
+    return LogOptions(settings, flags.revision, flags.number, flags.patch)
+
+
+def _run(options: LogOptions) -> _Start:
     from stateline.history.revision import find
 
-    said = settings(ctx)
-    store = said.store()
-    snapshot = find(store, revision)
-    warn(said, store.warnings)
-    if said.json:
-        emit(said, {"snapshots": _documents(store, snapshot, number, patch)}, [])
-    else:
-        stream(_lines(store, snapshot, number, patch))
-    return 0
+    store = options.settings.store()
+    return _Start(store, find(store, options.revision))
 
 
-def _lines(store: Store, start: Snapshot, number: int | None, patched: bool) -> Iterator[str]:
+def _output(options: LogOptions, start: _Start) -> Output:
+    """The log. It is read while it is printed, so that `log KEY | head` reads no more than it prints."""
+    warnings = start.store.warnings
+    if options.settings.json:
+        return Output(document={"snapshots": _documents(start, options)}, warnings=warnings)
+    return Output(lines=_lines(start, options), warnings=warnings)
+
+
+def _lines(start: _Start, options: LogOptions) -> Iterator[str]:
     from stateline.cli.snapshot_summary import line
     from stateline.history.log import entries, repair_history
 
-    repairs = repair_history(store, start)
+    repairs = repair_history(start.store, start.snapshot)
     last: Snapshot | None = None
     count = 0
-    for snapshot, changes in entries(store, start, number, with_changes=patched):
+    for snapshot, changes in entries(start.store, start.snapshot, options.number, with_changes=options.patch):
         if changes is None:
             if last is not None and last.seq - snapshot.seq > 1:
                 yield _lost(snapshot.seq + 1, last.seq - 1)
             yield line(snapshot)
             last, count = snapshot, count + 1
         else:
-            for text in _patch_lines(store, snapshot, changes, repairs):
+            for text in _patch_lines(start.store, snapshot, changes, repairs):
                 yield f"    {text}"
             yield ""
-    # Nobody asked for less, and it does not end with a first one: what is older is lost.
-    if last is not None and last.envelope.prev is not None and count != number:
+    # The log ended before -n, and not with a first snapshot: older ones are lost.
+    if last is not None and last.envelope.prev is not None and count != options.number:
         yield _lost(0, last.seq - 1)
 
 
 def _patch_lines(
     store: Store, snapshot: Snapshot, changes: list[Change] | UnknownChanges, repairs: RepairHistory
 ) -> Iterator[str]:
-    from stateline.cli.output import coloured, plain
     from stateline.cli.state_changes import lines
-    from stateline.errors import IntegrityError
     from stateline.history.log import UnknownChanges, unknown_changes
 
     if not isinstance(changes, UnknownChanges):
@@ -81,35 +105,31 @@ def _patch_lines(
 
 
 def _lost(first: int, last: int) -> str:
-    from stateline.cli.output import coloured
-
-    what = f"snapshot {first}" if first == last else f"snapshots {first} to {last}"
-    return coloured(f"{'':14}lost: {what}", "red")
+    numbers = f"snapshot {first}" if first == last else f"snapshots {first} to {last}"
+    return coloured(f"{'':14}lost: {numbers}", "red")
 
 
-def _documents(store: Store, start: Snapshot, number: int | None, patched: bool) -> list[Any]:
-    """The rows, each as the bytes of its document: a long chain takes no more memory than what is printed."""
-    import msgspec
-
+def _documents(start: _Start, options: LogOptions) -> list[Any]:
+    """The rows as encoded JSON: a long chain takes no more memory than its text."""
     from stateline.history.log import LogRow, entries, repair_history
 
-    repairs = repair_history(store, start)
+    repairs = repair_history(start.store, start.snapshot)
     return [
         msgspec.Raw(
             msgspec.json.encode(
-                LogRow.of(snapshot).document() | ({} if changes is None else _patch(store, snapshot, changes, repairs))
+                LogRow.of(snapshot).document()
+                | ({} if changes is None else _patch(start.store, snapshot, changes, repairs))
             )
         )
-        for snapshot, changes in entries(store, start, number, with_changes=patched)
-        if patched == (changes is not None)
+        for snapshot, changes in entries(start.store, start.snapshot, options.number, with_changes=options.patch)
+        if options.patch == (changes is not None)
     ]
 
 
 def _patch(
     store: Store, snapshot: Snapshot, changes: list[Change] | UnknownChanges, repairs: RepairHistory
 ) -> dict[str, Any]:
-    """The member ``patch`` of a row; null, with ``unshown`` that says why, where what it needs is lost."""
-    from stateline.errors import IntegrityError
+    """The member ``patch`` of a row; null, with the reason in ``unshown``, if something it needs is lost."""
     from stateline.history.diff import patch
     from stateline.history.log import UnknownChanges, unknown_changes
 
@@ -119,3 +139,14 @@ def _patch(
         except IntegrityError as error:
             changes = unknown_changes(repairs, snapshot, error)
     return {"patch": None, "unshown": changes.why}
+
+
+LOG = Command(
+    help="""Show the snapshots from REV back to the first, newest first.
+
+Each line says what changed and why.""",
+    arguments=_arguments,
+    options=log_options,
+    run=_run,
+    output=_output,
+)

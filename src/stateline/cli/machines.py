@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
+import msgspec
 
-from stateline.cli.options import settings
-from stateline.cli.output import coloured, emit, plain, pretty
+from stateline.cli.command import Command, fields_of
+from stateline.cli.options import Settings
+from stateline.cli.output import Output, coloured, plain, pretty
+from stateline.cli.parser import Parser
 
-File = Annotated[str | None, typer.Argument(metavar="[MACHINE]", help="A machine file (.yaml, .json, .toml, .py).")]
-OfRun = Annotated[
-    str | None, typer.Option("--run", metavar="RUN", help="The machine that this run goes by, from the store.")
-]
+if TYPE_CHECKING:
+    from stateline.service.machines import Checked
+
+_FILE = "A machine file (.yaml, .json, .toml, .py)."
 
 
-def check(
-    ctx: typer.Context,
-    machine: Annotated[str, typer.Argument(metavar="MACHINE", help="A machine file (.yaml, .json, .toml, .py).")],
-) -> int:
-    """Say everything that is wrong with a machine file, each mistake with its place and a hint.
+class CheckOptions(msgspec.Struct, frozen=True):
+    """Options of ``machine check``."""
 
-    A Python machine (.py) is run for that, in a process of its own.
-    """
-    import msgspec
+    settings: Settings
+    machine: str
 
+
+def _check_arguments(parser: Parser) -> None:
+    parser.add_argument("machine", metavar="MACHINE", help=_FILE)
+
+
+def _check(options: CheckOptions) -> Checked:
     from stateline.service.machines import check_machine
 
-    said = settings(ctx)
-    result = check_machine(machine)
-    name = plain(machine)
+    return check_machine(options.machine)
+
+
+def _check_output(options: CheckOptions, result: Checked) -> Output:
+    name = plain(options.machine)
     lines = []
     for problem in result.problems:
         colour = "red" if problem["severity"] == "error" else "yellow"
@@ -38,50 +44,95 @@ def check(
         if problem["hint"]:
             lines.append(f"    hint: {plain(problem['hint'])}")
     lines.append(f"{name}: {'ok' if result.ok else 'not usable'}")
-    emit(said, msgspec.to_builtins(result), lines)
-    return 0 if result.ok else 1
+    return Output(document=msgspec.to_builtins(result), lines=lines, exit_code=0 if result.ok else 1)
 
 
-def show(ctx: typer.Context, machine: File = None, run: OfRun = None) -> int:
-    """Print the machine's canonical spec as JSON: every field written out, whatever the file's format.
+class MachineOptions(msgspec.Struct, frozen=True):
+    """Options of ``machine show`` and ``machine draw``: a file or a run."""
 
-    A Python machine (.py) is run for that; with --run nothing is.
-    """
+    settings: Settings
+    machine: str | None
+    run: str | None
+
+
+def _machine_arguments(parser: Parser) -> None:
+    parser.add_argument("machine", nargs="?", metavar="MACHINE", help=_FILE)
+    parser.add_argument("--run", metavar="RUN", help="The stored machine of that run.")
+
+
+def _show(options: MachineOptions) -> dict[str, Any]:
     from stateline.service.machines import show_machine
 
-    said = settings(ctx)
-    document = show_machine(said.store(), machine, run)
-    emit(said, document, pretty(document))
-    return 0
+    return show_machine(options.settings.store(), options.machine, options.run)
 
 
-def draw(ctx: typer.Context, machine: File = None, run: OfRun = None) -> int:
-    """Draw the machine as a Mermaid flowchart; with --run, with the way that the run took.
+def _document_output(options: Any, document: dict[str, Any]) -> Output:
+    return Output(document=document, lines=pretty(document))
 
-    Boxes are tasks, leaning ones people, round ones ends. Arrows bear their conditions, dashed ones are error_next.
-    A Python machine (.py) is run for that; with --run nothing is.
-    """
+
+def _draw(options: MachineOptions) -> str:
     from stateline.service.machines import draw_machine
 
-    said = settings(ctx)
-    text = draw_machine(said.store(), machine, run)
-    emit(said, {"mermaid": text}, text.splitlines())
-    return 0
+    return draw_machine(options.settings.store(), options.machine, options.run)
 
 
-def schema(
-    ctx: typer.Context,
-    bundle: Annotated[bool, typer.Option("--bundle", help="That of snapshots, not of machine files.")] = False,
-) -> int:
-    """Print the JSON Schema (2020-12) of machine files, by which editors complete and check."""
-    said = settings(ctx)
-    if bundle:
+def _draw_output(options: MachineOptions, text: str) -> Output:
+    return Output(document={"mermaid": text}, lines=text.splitlines())
+
+
+class SchemaOptions(msgspec.Struct, frozen=True):
+    """Options of ``machine schema``."""
+
+    settings: Settings
+    bundle: bool
+
+
+def _schema_arguments(parser: Parser) -> None:
+    parser.switch("--bundle", help="The schema of snapshots instead.")
+
+
+def _schema(options: SchemaOptions) -> dict[str, Any]:
+    if options.bundle:
         from stateline.service.snapshot_schema import snapshot_schema
 
-        document = snapshot_schema()
-    else:
-        from stateline.machine.definition.editor_schema import machine_schema
+        return snapshot_schema()
+    from stateline.machine.definition.editor_schema import machine_schema
 
-        document = machine_schema()
-    emit(said, document, pretty(document))
-    return 0
+    return machine_schema()
+
+
+CHECK = Command(
+    help="""Report every mistake in a machine file, with its place and a hint.
+
+A Python machine (.py) is executed for this, in a separate process.""",
+    arguments=_check_arguments,
+    options=fields_of(CheckOptions),
+    run=_check,
+    output=_check_output,
+)
+SHOW = Command(
+    help="""Print a machine's canonical spec as JSON, with every field.
+
+A Python machine (.py) is executed for this; with --run nothing is.""",
+    arguments=_machine_arguments,
+    options=fields_of(MachineOptions),
+    run=_show,
+    output=_document_output,
+)
+DRAW = Command(
+    help="""Draw a machine as a Mermaid flowchart; with --run, with the run's path.
+
+Rectangles are tasks, slanted boxes people, rounded boxes ends. Arrows carry their conditions; dashed arrows are \
+error_next. A Python machine (.py) is executed for this; with --run nothing is.""",
+    arguments=_machine_arguments,
+    options=fields_of(MachineOptions),
+    run=_draw,
+    output=_draw_output,
+)
+SCHEMA = Command(
+    help="Print the JSON Schema (2020-12) of machine files, for editors.",
+    arguments=_schema_arguments,
+    options=fields_of(SchemaOptions),
+    run=_schema,
+    output=_document_output,
+)

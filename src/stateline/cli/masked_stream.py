@@ -1,4 +1,4 @@
-"""A text that is shown while it comes, with its secrets masked although they come in pieces."""
+"""Mask secrets in a text that arrives in pieces."""
 
 from __future__ import annotations
 
@@ -6,55 +6,56 @@ import os
 import re
 from collections.abc import Callable
 
-# White space, and what ends a sentence in scripts that write none.
+# White space, and the ends of sentences in scripts that write none.
 _BREAK = re.compile(r".*[\s\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f]", re.DOTALL)
-_REMEMBERED = 32 * 1024
-"""So much of what was shown is looked at again [characters]: a key's name stands before it, and a private key has many
-lines. Over that, half of it is forgotten."""
+_CONTEXT = 32 * 1024
+"""Text that is masked again with each piece [characters]: a key's name comes before its value, and a private key has
+many lines. Above this, half of it is dropped."""
 
 
-class Masked:
-    """Shows a text as far as it is decided: up to the last white space, and the rest when it has ended.
+class MaskedStream:
+    """Shows a text up to the last white space, and the rest at its end.
 
-    What is shown is what masking the whole text would give, for secrets without white space. Of others the first words
-    may have been shown when they are recognized, and no more of them follows.
+    The shown text equals the mask of the whole text, for secrets without white space. Of other secrets, the first words
+    may be shown before the secret is recognized; nothing of them is shown after that.
     """
 
     def __init__(self, show: Callable[[str], None], mask: Callable[[str], str] | None = None) -> None:
-        """``mask`` (default: by the environment's secrets) gives a text with its secrets masked."""
+        """``mask`` (default: by the environment's secrets) returns a text with its secrets masked."""
         self._show = show
         self._mask = mask
         self._held: list[str] = []
         self._text = self._shown = ""
 
-    def hear(self, piece: str) -> None:
-        """The next piece of the text."""
+    def write(self, piece: str) -> None:
+        """Add a piece of the text."""
         found = _BREAK.match(piece)
         if found is None:
             self._held.append(piece)
             return
         decided = "".join([*self._held, piece[: found.end()]])
         self._held = [piece[found.end() :]]
-        self._tell(decided)
+        self._add(decided)
 
     def end(self) -> None:
-        """The text has ended: show the rest of it. What is heard next is another text."""
+        """Show the rest of the text. The next piece begins another text."""
         rest = "".join(self._held)
         self._held = []
         if rest:
-            self._tell(rest)
+            self._add(rest)
         self._text = self._shown = ""
 
-    def _tell(self, decided: str) -> None:
+    def _add(self, decided: str) -> None:
         self._text += decided
         masked = self._masked(self._text)
-        # More than what is new differs only where a secret reaches back over white space.
-        new = masked[_alike(self._shown, masked) :]
+        # If more differs than the new part, a secret reaches back over white space.
+        same = os.path.commonprefix([self._shown, masked])  # noqa: RUF071 (by characters, as texts are compared)
+        new = masked[len(same) :]
         self._shown = masked
         if new:
             self._show(new)
-        if len(self._text) > _REMEMBERED:
-            self._text = self._text[-_REMEMBERED // 2 :]
+        if len(self._text) > _CONTEXT:
+            self._text = self._text[-_CONTEXT // 2 :]
             self._shown = self._masked(self._text)
 
     def _masked(self, text: str) -> str:
@@ -64,11 +65,3 @@ class Masked:
             redactor = Redactor.from_environment(os.environ)
             self._mask = lambda plain: str(redactor.redact(plain)[0])
         return self._mask(text)
-
-
-def _alike(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
-    if other.startswith(one):
-        return len(one)
-    pairs = zip(one, other, strict=False)
-    return next((at for at, (left, right) in enumerate(pairs) if left != right), min(len(one), len(other)))

@@ -1,10 +1,10 @@
-"""Data to stdout, talk to stderr. What is printed came from others, so nothing in it may act on a terminal."""
+"""Data to stdout, messages to stderr. Texts come from others, so nothing printed here can control a terminal."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 import msgspec
@@ -19,71 +19,130 @@ _REPLACED = dict.fromkeys(HARMFUL_IN_LINES, "\N{REPLACEMENT CHARACTER}")
 _ESCAPED = {code: f"\\u{code:04x}" for code in range(127, 160)}
 
 
+class Output(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a command: a ``document`` for ``--format json``, ``lines`` for people, warnings, and the exit code.
+    An iterator of lines is printed line by line. ``raw`` bytes replace both forms."""
+
+    document: Any = None
+    lines: Iterable[str] = ()
+    warnings: list[str] = []
+    exit_code: int = 0
+    raw: bytes | None = None
+
+
+def print_output(settings: Settings, output: Output) -> int:
+    """Print the output of a command; its exit code. Raises ``StorageError`` if stdout takes nothing."""
+    print_warnings(settings, output.warnings)
+    if output.raw is not None:
+        write_stdout(output.raw)
+    elif settings.json:
+        data = _encoded(output.document)
+        if is_terminal(sys.stdout):
+            data = "\n".join(pretty(output.document)).encode()
+        write_stdout(data + b"\n")
+    elif isinstance(output.lines, Iterator):
+        for line in output.lines:
+            if not write_stdout(_as_bytes([line])):
+                break  # the reader has gone
+    else:
+        write_stdout(_as_bytes(output.lines))
+    return output.exit_code
+
+
+def _as_bytes(lines: Iterable[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
+
+
 def plain(text: str) -> str:
-    """``text`` with what could act on a terminal replaced; tab and newline stay."""
+    """``text`` with everything replaced that could control a terminal; tab and newline stay."""
     return text.translate(_REPLACED)
 
 
 def one_line(value: Any, limit: int = 200) -> str:
-    """A value on one line, cut at ``limit`` characters: strings as they are, everything else as JSON."""
+    """A value on one line, cut at ``limit`` characters: strings unquoted, everything else as JSON."""
     text = value if isinstance(value, str) else _encoded(value).decode()
     text = " ".join(plain(text).split())
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def counted(number: int, word: str) -> str:
-    """A number and what it counts: ``1 gap``, ``2 gaps``."""
+    """A number and a noun: ``1 gap``, ``2 gaps``."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
-def coloured(text: str, colour: str, *, talk: bool = False) -> str:
-    """``text`` in a colour if stdout (stderr for ``talk``) is a terminal, and nobody said NO_COLOR."""
-    if not is_terminal(sys.stderr if talk else sys.stdout) or os.environ.get("NO_COLOR"):
+def coloured(text: str, colour: str, *, stderr: bool = False) -> str:
+    """``text`` in a colour if its stream is a terminal and NO_COLOR is not set."""
+    if not is_terminal(sys.stderr if stderr else sys.stdout) or os.environ.get("NO_COLOR"):
         return text
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
 
 
 def is_terminal(stream: Any) -> bool:
-    """Whether somebody sits before a standard stream; it is None where the caller closed it."""
+    """True if a standard stream is a terminal. The stream is None where the caller closed it."""
     return stream is not None and bool(stream.isatty())
 
 
 def columns() -> int | None:
-    """How many characters a line of the terminal holds that stdout is; what COLUMNS says goes before. None where it is
-    no terminal: what reads it there is no pair of eyes, whatever terminal the environment is of."""
+    """The width of the terminal that stdout is, or COLUMNS if set; None if stdout is not a terminal."""
     import shutil
 
     return shutil.get_terminal_size((0, 0)).columns or None if is_terminal(sys.stdout) else None
 
 
-class _Typed:
-    """A text that is written piece by piece to stderr: whether it stands in the middle of a line, its pieces since
-    anything else was written, and what is called where it ends, before anything else is written."""
+def table(rows: list[dict[str, Any]], columns: list[str]) -> list[str]:
+    """Rows as aligned columns with a heading."""
+    cells = [columns, *([one_line(row[name], 64) for name in columns] for row in rows)]
+    widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+
+
+def pretty(document: Any) -> list[str]:
+    """A document as indented JSON, by line. JSON leaves DEL and the second range of control characters as they are;
+    they are escaped here, so that a terminal does not act on them."""
+    text = msgspec.json.format(_encoded(document), indent=2).decode()
+    return text.translate(_ESCAPED).split("\n")
+
+
+def _encoded(document: Any) -> bytes:
+    try:
+        return msgspec.json.encode(document)
+    except UnicodeEncodeError:
+        # A file's name that is not UTF-8 holds half a character, which JSON cannot express.
+        return msgspec.json.encode(canonical.walk(document, _as_utf8))
+
+
+def _as_utf8(leaf: Any) -> Any:
+    return leaf.encode("utf-8", "backslashreplace").decode() if isinstance(leaf, str) else leaf
+
+
+class _Streamed:
+    """A text that is written to stderr piece by piece: its pieces since anything else was written, and a function to be
+    called at its end, before anything else is written. ``midline``: the last line is not complete."""
 
     midline = False
-    ending: Callable[[], None] | None = None
+    on_end: Callable[[], None] | None = None
     pieces: ClassVar[list[str]] = []
 
 
-def type_out(text: str) -> None:
-    """A piece of a text, on stderr, as it comes. Whatever is said or written next begins on a line of its own."""
+def stream_text(text: str) -> None:
+    """Write a piece of a text to stderr. Anything printed afterwards begins on a new line."""
     text = plain(text)
-    if text and _put(text, end=""):
-        _Typed.midline = not text.endswith("\n")
-        _Typed.pieces.append(text)
+    if text and _write_stderr(text, end=""):
+        _Streamed.midline = not text.endswith("\n")
+        _Streamed.pieces.append(text)
 
 
-def at_the_end_of_typing(ending: Callable[[], None]) -> None:
-    """Have ``ending`` called, which may type out the rest of a text, before anything else is said or written."""
-    _Typed.ending = ending
+def at_end_of_stream(on_end: Callable[[], None]) -> None:
+    """Call ``on_end`` before anything else is printed. It may write the rest of the streamed text."""
+    _Streamed.on_end = on_end
 
 
-def just_typed(text: str) -> bool:
-    """Whether ``text`` is what was typed out last, with nothing written since, on the terminal that stdout is."""
-    if _Typed.ending is not None:
-        _Typed.ending()
-    typed = "".join(_Typed.pieces).strip()
-    return bool(typed) and typed == text.strip() and _is_one_terminal()
+def was_just_streamed(text: str) -> bool:
+    """True if ``text`` was streamed last, with nothing printed since, to the terminal that stdout is."""
+    if _Streamed.on_end is not None:
+        _Streamed.on_end()
+    streamed = "".join(_Streamed.pieces).strip()
+    return bool(streamed) and streamed == text.strip() and _is_one_terminal()
 
 
 def _is_one_terminal() -> bool:
@@ -92,66 +151,18 @@ def _is_one_terminal() -> bool:
     return os.path.samestat(os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno()))
 
 
-def _end_line() -> None:
-    if _Typed.ending is not None:
-        _Typed.ending()
-    _Typed.pieces.clear()
-    if _Typed.midline:
-        _Typed.midline = False
-        _put("")
+def _end_stream() -> None:
+    if _Streamed.on_end is not None:
+        _Streamed.on_end()
+    _Streamed.pieces.clear()
+    if _Streamed.midline:
+        _Streamed.midline = False
+        _write_stderr("")
 
 
-def _put(text: str, end: str = "\n") -> bool:
-    if sys.stderr is not None:
-        try:
-            print(text, file=sys.stderr, flush=True, end=end)
-            return True
-        except (OSError, ValueError):
-            pass
-    return False
-
-
-def emit(settings: Settings, document: Any, lines: list[str]) -> None:
-    """The result: one JSON document, or lines for people."""
-    if settings.json:
-        data = _encoded(document)
-        if is_terminal(sys.stdout):
-            data = "\n".join(pretty(document)).encode()
-        write(data + b"\n")
-    else:
-        write("".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
-
-
-def stream(lines: Iterable[str]) -> None:
-    """Lines for people, each as soon as it is known; none more is asked for once whoever reads them has gone."""
-    for line in lines:
-        if not write(f"{line}\n".encode("utf-8", "backslashreplace")):
-            return
-
-
-def _encoded(document: Any) -> bytes:
-    try:
-        return msgspec.json.encode(document)
-    except UnicodeEncodeError:
-        # Half a character, from a file's name that is not UTF-8: JSON cannot hold it, and has to say so all the same.
-        return msgspec.json.encode(canonical.walk(document, _whole))
-
-
-def _whole(leaf: Any) -> Any:
-    return leaf.encode("utf-8", "backslashreplace").decode() if isinstance(leaf, str) else leaf
-
-
-def pretty(document: Any) -> list[str]:
-    """A document as indented JSON, by line; still that document, and harmless on a terminal: JSON leaves DEL and the
-    second range of control characters as they are, so they are escaped here."""
-    text = msgspec.json.format(_encoded(document), indent=2).decode()
-    return text.translate(_ESCAPED).split("\n")
-
-
-def write(data: bytes) -> bool:
-    """Bytes to stdout; False if whoever read it has gone, which is no error. Raises ``StorageError`` if it takes
-    nothing."""
-    _end_line()
+def write_stdout(data: bytes) -> bool:
+    """Write bytes to stdout; False if its reader has gone. Raises ``StorageError`` if stdout takes nothing."""
+    _end_stream()
     try:
         if sys.stdout is None:
             raise ValueError("it is closed")
@@ -162,68 +173,68 @@ def write(data: bytes) -> bool:
     except BrokenPipeError:
         return False
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
         raise StorageError(
-            f"cannot write the result to standard output: {reason}; what the command did before is done and saved",
-            hint="give it a place to write to, and look again: `stateline exec status`",
+            f"cannot write the result to standard output: {_reason(error)}; the command's work is done and saved",
+            hint="free some space, then see `stateline exec status`",
         ) from None
 
 
-def tell(text: str) -> None:
-    """What was asked about the program itself, help or version: a text for stdout. That nobody reads it is no error.
-    Raises ``StorageError`` if stdout takes nothing."""
+def print_text(text: str) -> None:
+    """Print help or the version. A reader that has gone is no error. Raises ``StorageError`` if stdout takes nothing."""
     try:
-        print(text, flush=True)
+        print(text, end="", flush=True)
     except BrokenPipeError:
         pass
     except (OSError, ValueError) as error:
-        raise StorageError(**not_printed(error)) from None
+        raise StorageError(
+            f"cannot write to standard output: {_reason(error)}; nothing was changed",
+            hint="free some space, then repeat the command",
+        ) from None
 
 
-def not_printed(error: Exception) -> dict[str, str]:
-    """What is said where help or version could not be printed."""
-    reason = getattr(error, "strerror", None) or error
-    message = f"cannot write to standard output: {reason}; nothing was changed"
-    return {"message": message, "hint": "give it a place to write to, then call again"}
+def _reason(error: OSError | ValueError) -> object:
+    return getattr(error, "strerror", None) or error
 
 
-def talk(text: str) -> None:
-    """A line on stderr. That nobody listens stops no work."""
-    _end_line()
-    _put(text)
+def print_message(text: str) -> None:
+    """Print a line on stderr. Does nothing if stderr is closed."""
+    _end_stream()
+    _write_stderr(text)
 
 
-def say(settings: Settings, text: str) -> None:
-    """Talk, on stderr, unless told to be quiet."""
+def notify(settings: Settings, text: str) -> None:
+    """Print a message on stderr, unless ``--quiet``."""
     if not settings.quiet:
-        talk(plain(text))
+        print_message(plain(text))
 
 
-def warn(settings: Settings, warnings: list[str]) -> None:
-    """Warnings, on stderr; with ``--format json`` they are in the document too."""
+def print_warnings(settings: Settings, warnings: list[str]) -> None:
+    """Print warnings on stderr, each once, unless ``--quiet``. A JSON document repeats them."""
     if not settings.quiet:
         for warning in dict.fromkeys(warnings):
-            talk(f"{coloured('warning:', 'yellow', talk=True)} {plain(warning)}")
+            print_message(f"{coloured('warning:', 'yellow', stderr=True)} {plain(warning)}")
 
 
-def fail(json: bool, document: dict[str, Any], *, quiet: bool = False) -> None:
-    """An error that is not a run's outcome: on stdout as JSON, else (or where stdout takes nothing) on stderr. What it
-    warns of comes first, on stderr, unless ``quiet``."""
-    for warning in [] if quiet else document.get("warnings", []):
-        talk(f"{coloured('warning:', 'yellow', talk=True)} {plain(warning)}")
+def print_error(document: dict[str, Any], *, json: bool, quiet: bool = False) -> None:
+    """Print an error that is not a run's outcome: on stdout as JSON, else (or if stdout takes nothing) on stderr. Its
+    warnings come first, on stderr, unless ``quiet``."""
+    print_warnings(Settings(quiet=quiet), document.get("warnings", []))
     if json:
         try:
-            write(_encoded({"error": document}) + b"\n")
+            write_stdout(_encoded({"error": document}) + b"\n")
             return
         except StorageError:
             pass
-    talk(f"{coloured('error:', 'red', talk=True)} {plain(document['message'])}")
+    print_message(f"{coloured('error:', 'red', stderr=True)} {plain(document['message'])}")
     if document["hint"]:
-        talk(f"{coloured('hint:', 'dim', talk=True)}  {plain(document['hint'])}")
+        print_message(f"{coloured('hint:', 'dim', stderr=True)}  {plain(document['hint'])}")
 
 
-def table(rows: list[dict[str, Any]], columns: list[str]) -> list[str]:
-    """Rows as aligned columns with a heading."""
-    cells = [columns, *([one_line(row[name], 64) for name in columns] for row in rows)]
-    widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+def _write_stderr(text: str, end: str = "\n") -> bool:
+    if sys.stderr is not None:
+        try:
+            print(text, file=sys.stderr, flush=True, end=end)
+            return True
+        except (OSError, ValueError):
+            pass
+    return False

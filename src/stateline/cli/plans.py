@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from stateline.cli.options import Settings
-from stateline.cli.output import emit, plain, warn
+from stateline.cli.output import Output, plain
 from stateline.service.dry_run import Plan
 
 _WORDS = {
@@ -22,17 +21,15 @@ _WORDS = {
 """What a plan's action is called for people."""
 
 
-def show_plan(said: Settings, plan: Plan) -> int:
-    """Print a plan. The dry run itself exits 0; how the real call would exit is in the plan."""
-    warn(said, plan.warnings)
+def plan_output(plan: Plan) -> Output:
+    """The output of a plan. The dry run itself exits 0; the plan has the exit code of the real call."""
     lines = [f"would {_WORDS[plan.action].format(run=plan.run, scope=plan.scope)} and exit {plan.exit}"]
     lines += [f"  effect: {_effect(effect)}" for effect in plan.effects]
     if plan.reason:
         lines.append(f"  because: {plain(plan.reason)}")
     if plan.head:
         lines.append(f"  head:   {plan.head}")
-    emit(said, plan.document(), lines)
-    return 0
+    return Output(document=plan.document(), lines=lines, warnings=plan.warnings)
 
 
 def _effect(effect: dict[str, object]) -> str:

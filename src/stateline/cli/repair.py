@@ -1,62 +1,74 @@
-"""``stateline repair``: a plan first, and its execution on request."""
+"""``stateline repair``: print a plan, or carry it out."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import msgspec
 
-from stateline.cli.options import settings
-from stateline.cli.output import coloured, counted, emit, plain, warn
+from stateline.cli.command import Command, fields_of
+from stateline.cli.options import Settings
+from stateline.cli.output import Output, coloured, counted, plain
+from stateline.cli.parser import Parser
 
 if TYPE_CHECKING:
     from stateline.repair.report import Action, Loss, RepairReport
+    from stateline.store.store import Store
 
 _SHOWN = 20
-"""How many lost snapshots are told one by one to people; JSON has them all."""
+"""Most lost snapshots in the text; the document has all of them."""
 
 _WORDS = {
     "set_aside": ("would set aside", "set aside"),
     "put_back": ("would put back", "put back"),
-    "renew": ("would make anew", "made anew"),
+    "renew": ("would write again", "wrote again"),
     "publish": ("would save", "saved"),
     "move_head": ("would move the head", "moved the head"),
     "remove_scope": ("would set the whole scope aside", "set the whole scope aside"),
 }
 
 
-def repair(
-    ctx: typer.Context,
-    key: Annotated[str | None, typer.Argument(metavar="[KEY]", help="One scope (default: the whole store).")] = None,
-    apply: Annotated[bool, typer.Option("--apply", help="Do it. Without this, only the plan is printed.")] = False,
-) -> int:
-    """Plan how to go on after damage; with --apply, do it. Nothing is deleted.
+class RepairOptions(msgspec.Struct, frozen=True):
+    """Options of ``repair``. ``key`` None is the whole store."""
 
-    What is damaged is set aside into a directory ext-repair-... of the state dir, and each scope goes on from its
-    newest snapshot of which nothing is lost. What is lost is said here, and recorded in the scope's new head.
+    settings: Settings
+    key: str | None
+    apply: bool
 
-    A plan for damage exits 5; so does --apply if damage remains. 0: nothing is damaged (any more).
-    """
+
+def _arguments(parser: Parser) -> None:
+    parser.add_argument("key", nargs="?", metavar="KEY", help="One scope (default: the whole store).")
+    parser.switch("--apply", help="Carry out the plan. Without this, it is only printed.")
+
+
+def _run(options: RepairOptions) -> tuple[Store, RepairReport]:
     from stateline.service.repair import apply_repair, plan_repair
 
-    said = settings(ctx)
-    store = said.store()
-    result = apply_repair(store, key, wait=said.patience) if apply else plan_repair(store, key)
-    warn(said, [*store.warnings, *result.warnings])
-    document = result.document()
-    document["warnings"] = [*store.warnings, *result.warnings]
-    emit(said, document, _lines(result, key))
-    return result.exit_code
+    store = options.settings.store()
+    if options.apply:
+        return store, apply_repair(store, options.key, wait=options.settings.lock_wait)
+    return store, plan_repair(store, options.key)
+
+
+def _output(options: RepairOptions, found: tuple[Store, RepairReport]) -> Output:
+    store, result = found
+    warnings = [*store.warnings, *result.warnings]
+    return Output(
+        document=result.document() | {"warnings": warnings},
+        lines=_lines(result, options.key),
+        warnings=warnings,
+        exit_code=result.exit_code,
+    )
 
 
 def _lines(result: RepairReport, key: str | None) -> list[str]:
     lines = [_action(action, result.applied) for action in result.actions]
     lines += [_loss(loss) for loss in result.lost[:_SHOWN]]
     if len(result.lost) > _SHOWN:
-        lines.append(f"and {len(result.lost) - _SHOWN} more that are lost (--format json lists all)")
+        lines.append(f"and {len(result.lost) - _SHOWN} more are lost (--format json lists all)")
     for blocked in result.blocked:
         where = plain(blocked.scope or blocked.path or "the state dir")
-        lines.append(f"{coloured('left alone', 'yellow')} {where}: {blocked.code}: {plain(blocked.message)}")
+        lines.append(f"{coloured('skipped', 'yellow')} {where}: {blocked.code}: {plain(blocked.message)}")
     return [*lines, _verdict(result, key)]
 
 
@@ -73,7 +85,7 @@ def _loss(loss: Loss) -> str:
     number = f" {loss.seq}" if loss.seq is not None else ""
     if loss.seq is not None and loss.since is not None and loss.since < loss.seq:
         what, number = "snapshots", f" {loss.since} to {loss.seq}"
-    name = loss.sha256 or loss.path or "of unknown name"
+    name = loss.sha256 or loss.path or "with unknown name"
     why = "" if loss.why == "object" else f": {plain(loss.why)}"
     scope = f" of {plain(loss.scope)}" if loss.scope else ""
     return f"{coloured('lost', 'red')} {what}{number} {plain(name)}{scope}{why}"
@@ -92,9 +104,19 @@ def _verdict(result: RepairReport, key: str | None) -> str:
         return f"{coloured('ok', 'green')}: {done}"
     if result.applied:
         return f"{coloured('DAMAGED', 'red')}: {_remain(len(result.findings))}; `stateline verify{of}` lists them"
-    way = (
-        f"`stateline repair{of} --apply` does this"
-        if result.actions
-        else "what is left alone keeps it from being repaired"
-    )
-    return f"{coloured('DAMAGED', 'red')}: nothing was changed; {way}"
+    follow = f"next: `stateline repair{of} --apply`" if result.actions else "see above for what prevents the repair"
+    return f"{coloured('DAMAGED', 'red')}: nothing was changed; {follow}"
+
+
+REPAIR = Command(
+    help="""Plan the repair of damage; with --apply, do it. Deletes nothing.
+
+Damaged files are moved into a directory ext-repair-... of the state dir. Each scope continues from its newest snapshot \
+of which nothing is lost. Losses are printed, and recorded in the scope's new head.
+
+Exits 0 if nothing is damaged, or no longer; 5 for a plan, or if damage remains.""",
+    arguments=_arguments,
+    options=fields_of(RepairOptions),
+    run=_run,
+    output=_output,
+)

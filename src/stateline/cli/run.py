@@ -1,161 +1,133 @@
-"""``stateline run``: one prompt, one agent; or, without a prompt, a context that is derived or refined."""
+"""``stateline run``: one prompt, one agent; or, without a prompt, only a context."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from argparse import Namespace
+from typing import TYPE_CHECKING
 
 import msgspec
-import typer
 
-from stateline.cli.context_text import progress, refinement, show_context
-from stateline.cli.execute import Input, NoInput, finish, watcher
-from stateline.cli.model_options import (
-    BaseUrl,
-    InputFormat,
-    Model,
-    Playback,
-    PlaybackMode,
-    Record,
-    again,
-    input_format,
-    model_options,
-)
-from stateline.cli.options import Settings, pairs, read_file, read_input, settings, stdin_reader
+from stateline.cli.call_options import add_call_arguments, call_of, models_of, repeated_flags
+from stateline.cli.command import Command
+from stateline.cli.context_text import context_output, progress
+from stateline.cli.inputs import pairs, read_file
+from stateline.cli.options import Settings
+from stateline.cli.outcome_text import outcome_output
+from stateline.cli.output import Output
+from stateline.cli.parser import Parser
+from stateline.cli.plans import plan_output
+from stateline.contexts.context import ContextRequest
+from stateline.contexts.prepare import Prepared
 from stateline.errors import UsageError
+from stateline.service.outcome import Outcome
+from stateline.service.run import RunOptions as Request
 
 if TYPE_CHECKING:
-    from stateline.service.run import RunOptions
+    from stateline.service.dry_run import Plan
+    from stateline.store.store import Store
 
-_WAYS_TO_ASK = "-p TEXT, --prompt-file FILE, or - for standard input"
+_PROMPTS = "-p TEXT, --prompt-file FILE, or - for standard input"
 
 
-def run(
-    ctx: typer.Context,
-    dash: Annotated[str | None, typer.Argument(metavar="[-]", help="Read the prompt from standard input.")] = None,
-    prompt: Annotated[str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="What is asked.")] = None,
-    prompt_file: Annotated[
-        str | None, typer.Option("--prompt-file", metavar="FILE", help="Ask what that file says.")
-    ] = None,
-    tools: Annotated[
-        str | None, typer.Option("--tools", metavar="FILE", help="The manifest of the tools that the model may call.")
-    ] = None,
-    system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="The system prompt.")] = None,
-    developer: Annotated[
-        list[str] | None, typer.Option("--developer", metavar="TEXT", help="A developer instruction (repeatable).")
-    ] = None,
-    set: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting; the value is JSON, else a string (repeatable)."),
-    ] = None,
-    refine_text: Annotated[
-        str | None, typer.Option("--refine-text", metavar="TEXT", help="First refine the context by this instruction.")
-    ] = None,
-    refine_file: Annotated[
-        str | None, typer.Option("--refine-file", metavar="FILE", help="First refine it by this file's text.")
-    ] = None,
-    model: Model = None,
-    base_url: BaseUrl = None,
-    id: Annotated[str | None, typer.Option("--id", metavar="RUN", help="This run, new or old.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="With --id: begin it anew, on the same chain.")] = False,
-    input: Input = None,
-    input_format_word: InputFormat = "json",
-    record: Record = None,
-    playback: Playback = None,
-    playback_mode: PlaybackMode = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen; touch nothing.")] = False,
-    no_input: NoInput = False,
-    parent: Annotated[
-        str | None,
-        typer.Option("--parent", metavar="REV", help="Only if this is the head: of the context, or of the run --id."),
-    ] = None,
-) -> int:
-    """Ask a model, and go on to its answer; the tools of --tools are called on the way.
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of ``run``."""
 
-    Before a first call the context is derived, from the flags or by the model, and later calls restore it: prompts and
-    settings, in a chain of their own. --refine-* makes a new one of it. Without a prompt that is all. Without a model
-    the request is printed and the call exits 3; whoever answers calls again: run --id RUN, with the answer on standard
-    input or --input.
-    """
-    from stateline.contexts.context import ContextRequest
-    from stateline.service.execute import Call
-    from stateline.service.run import RunOptions
+    settings: Settings
+    request: Request
+    dry_run: bool = False
 
-    said = settings(ctx)
-    asked = _prompt(dash, prompt, prompt_file)
-    options = RunOptions(
-        prompt=asked,
-        run=id,
-        force=force,
-        tools=tools,
-        context=said.state_scope,
-        context_request=ContextRequest(
-            system=system,
-            developer=developer or [],
-            settings=pairs(set, "--set", parsed=True),
-            refine=refinement(refine_text, refine_file),
-        ),
-        models=model_options(said, (model, base_url), record, playback, playback_mode),
-        on_call=progress(said, played=playback is not None),
-        wait=said.wait,
-        call=Call(
-            input=read_input(input),
-            # What stood there was the prompt.
-            stdin=None if dash is not None else stdin_reader(no_input),
-            input_format=input_format(input_format_word),
-            parent=parent,
-            wait=said.patience,
-            watch=watcher(said),
-        ),
+    @property
+    def context_only(self) -> bool:
+        """True if the call has no prompt and names no run: it derives, refines or restores a context, and stops."""
+        return self.request.prompt is None and self.request.run is None
+
+
+def _arguments(parser: Parser) -> None:
+    parser.add_argument("dash", nargs="?", metavar="-", help="Read the prompt from standard input.")
+    parser.add_argument("-p", "--prompt", metavar="TEXT", help="The prompt.")
+    parser.add_argument("--prompt-file", metavar="FILE", help="Read the prompt from that file.")
+    parser.add_argument("--tools", metavar="FILE", help="Manifest of the tools that the model may call.")
+    parser.add_argument("--system", metavar="TEXT", help="The system prompt.")
+    parser.repeatable("--developer", "TEXT", "A developer instruction")
+    parser.repeatable("--set", "KEY=VALUE", "A setting; the value is JSON, else a string")
+    parser.add_argument("--refine-text", metavar="TEXT", help="First refine the context by this instruction.")
+    parser.add_argument("--refine-file", metavar="FILE", help="First refine the context by that file's text.")
+    parser.add_argument("--id", metavar="RUN", help="The run's id, new or existing.")
+    parser.switch("--force", help="With --id: start it again, on the same chain.")
+    add_call_arguments(parser, parent="Continue only if this is the head, of the context or of the run --id.")
+
+
+def run_options(flags: Namespace, settings: Settings) -> RunOptions:
+    """Turn the flags of ``run`` into options. Reads the prompt. Raises ``UsageError``."""
+    context_request = ContextRequest(
+        system=flags.system,
+        developer=flags.developer,
+        settings=pairs(flags.set, "--set", parsed=True),
+        refine=_refinement(flags.refine_text, flags.refine_file),
     )
-    if asked is None and id is None:
-        return _context_only(said, options, dry_run)
-    from stateline.service.run import run as verb
-
-    if dry_run:
-        from stateline.cli.plans import show_plan
-        from stateline.service.dry_run import dry_run as rehearse
-
-        return show_plan(said, rehearse(said.store(), lambda store: verb(store, options), run=id))
-
-    outcome = verb(said.store(), options)
-    return finish(said, outcome, flags=again(model, base_url))
-
-
-def _context_only(said: Settings, options: RunOptions, dry_run: bool) -> int:
-    """``run`` without a prompt: derive, refine or restore a context, and stop."""
-    from stateline.service.run import prepare_context
-
-    if options.force or options.call.input is not msgspec.UNSET:
+    request = Request(
+        prompt=_prompt(flags.dash, flags.prompt, flags.prompt_file),
+        run=flags.id,
+        force=flags.force,
+        tools=flags.tools,
+        context=settings.state_scope,
+        context_request=context_request,
+        models=models_of(flags, settings),
+        on_call=progress(settings, played=flags.playback is not None),
+        wait=settings.wait,
+        # With a dash, standard input is the prompt.
+        call=call_of(flags, settings, read_stdin=flags.dash is None),
+    )
+    options = RunOptions(settings=settings, request=request, dry_run=flags.dry_run)
+    if options.context_only and (request.force or request.call.input is not msgspec.UNSET):
         raise UsageError(
-            "--force and --input need a run; nothing was done", hint=f"say what to ask ({_WAYS_TO_ASK}), or --id RUN"
+            "--force and --input need a run; nothing was done", hint=f"give a prompt ({_PROMPTS}), or --id RUN"
         )
-    if dry_run:
-        from stateline.cli.plans import show_plan
-        from stateline.service.dry_run import dry_run as rehearse
+    return options
 
-        return show_plan(said, rehearse(said.store(), lambda store: prepare_context(store, options)))
-    return show_context(said, prepare_context(said.store(), options))
+
+def run_run(options: RunOptions) -> Outcome | Prepared | Plan:
+    """Run the prompt, or only prepare the context; with ``dry_run`` plan it. Raises ``StatelineError``."""
+    from stateline.service.run import prepare_context, run
+
+    def verb(store: Store) -> Outcome | Prepared:
+        return prepare_context(store, options.request) if options.context_only else run(store, options.request)
+
+    store = options.settings.store()
+    if options.dry_run:
+        from stateline.service.dry_run import dry_run
+
+        return dry_run(store, verb, run=options.request.run)
+    return verb(store)
+
+
+def _output(options: RunOptions, result: Outcome | Prepared | Plan) -> Output:
+    if isinstance(result, Outcome):
+        return outcome_output(options.settings, result, flags=repeated_flags(options.request.models))
+    if isinstance(result, Prepared):
+        return context_output(options.settings, result)
+    return plan_output(result)
 
 
 def _prompt(dash: str | None, text: str | None, file: str | None) -> str | None:
-    """What is asked; None without a word of it. Raises ``UsageError``."""
+    """The prompt; None without one. Raises ``UsageError``."""
     if dash not in (None, "-"):
-        raise UsageError(f"{dash!r} is no option of `run`; nothing was done", hint=f"give a prompt by {_WAYS_TO_ASK}")
-    if sum(said is not None for said in (dash, text, file)) > 1:
-        raise UsageError("the prompt is given more than once; nothing was done", hint=f"one of {_WAYS_TO_ASK}")
+        raise UsageError(f"unexpected argument {dash!r}; nothing was done", hint=f"give a prompt by {_PROMPTS}")
+    if sum(given is not None for given in (dash, text, file)) > 1:
+        raise UsageError("the prompt is given more than once; nothing was done", hint=f"give one of {_PROMPTS}")
     if dash is not None:
-        text = _decoded(_standard_input(), "standard input")
+        text = _decoded(_read_stdin(), "standard input")
     elif file is not None:
-        text = _decoded(_read(file), repr(file))
+        text = _decoded(_read_prompt(file), repr(file))
     if text is not None and not text.strip():
-        raise UsageError("the prompt is empty; nothing was done", hint=f"say what to ask: {_WAYS_TO_ASK}")
+        raise UsageError("the prompt is empty; nothing was done", hint=f"give a prompt by {_PROMPTS}")
     if text is not None:
         _require_utf8(text)
     return text
 
 
-def _standard_input() -> bytes:
+def _read_stdin() -> bytes:
     from stateline.bundle import canonical
 
     if sys.stdin is None or sys.stdin.closed:
@@ -163,7 +135,7 @@ def _standard_input() -> bytes:
     return bytes(sys.stdin.buffer.read(canonical.TEXT_LIMIT + 1))
 
 
-def _read(file: str) -> bytes:
+def _read_prompt(file: str) -> bytes:
     from stateline.bundle import canonical
 
     try:
@@ -189,3 +161,36 @@ def _require_utf8(text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise UsageError("the prompt is not UTF-8; nothing was done", hint="write UTF-8") from None
+
+
+def _refinement(text: str | None, file: str | None) -> str | None:
+    """The instruction of ``--refine-text`` or ``--refine-file``; None without either. Raises ``UsageError``."""
+    from stateline.contexts.context import LIMIT
+
+    if text is not None and file is not None:
+        raise UsageError("--refine-text and --refine-file exclude each other", hint="give one of them")
+    if file is not None:
+        try:
+            data = read_file(file, LIMIT)
+            # One that is too large is cut here, and refused for its size later.
+            text = data.decode("utf-8", "ignore" if len(data) > LIMIT else "strict")
+        except (OSError, ValueError) as error:
+            raise UsageError(f"cannot read {file!r}: {error}; nothing was saved", hint="a UTF-8 text file") from None
+    if text is not None and not text.strip():
+        raise UsageError("the refinement is empty; nothing was saved", hint="write the change that you want")
+    return text
+
+
+RUN = Command(
+    help="""Ask a model, and call tools until it answers.
+
+Before the first call the context (prompts and settings, in a chain of their own) is derived, from the flags or by the \
+model. Later calls restore it; --refine-* changes it. Without a prompt the command stops there.
+
+Without a model the request is printed and the command exits 3. Send the model's reply to the next call, \
+`stateline exec resume RUN`, on standard input or with --input.""",
+    arguments=_arguments,
+    options=run_options,
+    run=run_run,
+    output=_output,
+)

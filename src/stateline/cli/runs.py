@@ -3,45 +3,70 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from argparse import Namespace
+from typing import TYPE_CHECKING, Any
 
-import typer
+import msgspec
 
-from stateline.cli.execute import waiting_lines
-from stateline.cli.options import settings
-from stateline.cli.output import emit, plain, pretty, table, warn
+from stateline.cli.command import Command, fields_of, no_arguments, only_settings
+from stateline.cli.options import Settings
+from stateline.cli.outcome_text import waiting_lines
+from stateline.cli.output import Output, plain, pretty, table
+from stateline.cli.parser import Parser
 from stateline.errors import UsageError
 
-RunId = Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run's id (default: the one used last).")]
+if TYPE_CHECKING:
+    from stateline.service.runs import Removal, UnreadableScope
+    from stateline.store.store import Store
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_REMAINS = """Large values stay in objects/, and the record of a run's machine file stays in its machine: scope. To get \
+rid of these too, for a secret or for privacy, remove the whole state dir."""
 
 
-def list_runs(ctx: typer.Context) -> int:
-    """List all runs, the one used last first."""
-    from stateline.service.runs import list_runs as verb
+class RunOptions(msgspec.Struct, frozen=True):
+    """Options of a command about one run; None is the run used last."""
 
-    said = settings(ctx)
-    store = said.store()
-    rows, unread = verb(store)
+    settings: Settings
+    run: str | None
+
+
+def run_argument(parser: Parser) -> None:
+    """Declare the run that a command is about."""
+    parser.add_argument("run", nargs="?", metavar="RUN", help="The run's id (default: the run used last).")
+
+
+def _list(settings: Settings) -> tuple[Store, list[dict[str, Any]], list[UnreadableScope]]:
+    from stateline.service.runs import list_runs
+
+    store = settings.store()
+    return store, *list_runs(store)
+
+
+def _list_output(settings: Settings, result: tuple[Store, list[dict[str, Any]], list[UnreadableScope]]) -> Output:
+    store, rows, unread = result
     findings = [found.finding() for found in unread]
-    warn(said, store.warnings)
     columns = ["run", "machine", "status", "stage", "turn", "updated_at"]
     lines = table(rows, columns) if rows or unread else ["no runs"]
     lines += [f"cannot be read: {found.path}: {plain(found.message)}" for found in findings]
     warnings = [*store.warnings, *(found.message for found in findings)]
-    emit(said, {"runs": rows, "findings": [found.document() for found in findings], "warnings": warnings}, lines)
-    return max((found.error.exit_code for found in unread), default=0)
+    return Output(
+        document={"runs": rows, "findings": [found.document() for found in findings], "warnings": warnings},
+        lines=lines,
+        warnings=store.warnings,
+        exit_code=max((found.error.exit_code for found in unread), default=0),
+    )
 
 
-def status(ctx: typer.Context, run: RunId = None) -> int:
-    """Show where a run stands, what is left of its bounds, and what it waits for."""
-    from stateline.service.runs import status as verb
+def _status(options: RunOptions) -> tuple[Store, dict[str, Any]]:
+    from stateline.service.runs import status
 
-    said = settings(ctx)
-    store = said.store()
-    document = verb(store, run)
-    warn(said, store.warnings)
+    store = options.settings.store()
+    return store, status(store, options.run)
+
+
+def _status_output(options: RunOptions, result: tuple[Store, dict[str, Any]]) -> Output:
+    store, document = result
     shown = ("run", "machine", "machine_path", "status", "stage", "turn", "started_at", "updated_at", "head")
     lines = [f"{name + ':':<17}{plain(str(document[name]))}" for name in shown]
     for name, bound in document["bounds"].items():
@@ -52,57 +77,119 @@ def status(ctx: typer.Context, run: RunId = None) -> int:
         lines += [*waiting_lines(document["run"], waiting), f"  request: {plain(str(waiting['requestId']))}"]
     if document["error"]:
         lines.append(f"{'error:':<17}{plain(document['error']['message'])}")
-    emit(said, document, lines)
-    return 0
+    return Output(document=document, lines=lines, warnings=store.warnings)
 
 
-def show(ctx: typer.Context, run: RunId = None) -> int:
-    """Show a run whole as it stands: input, state, outputs, counters."""
-    from stateline.service.runs import show as verb
+def _show(options: RunOptions) -> tuple[Store, dict[str, Any]]:
+    from stateline.service.runs import show
 
-    said = settings(ctx)
-    store = said.store()
-    document = verb(store, run)
-    warn(said, store.warnings)
-    emit(said, document, pretty(document))
-    return 0
+    store = options.settings.store()
+    return store, show(store, options.run)
 
 
-def clean(
-    ctx: typer.Context,
-    all: Annotated[bool, typer.Option("--all", help="Unfinished and failed runs too.")] = False,
-    older_than: Annotated[
-        str, typer.Option("--older-than", metavar="AGE", help="Only runs unchanged for this long, as 30d, 12h, 90m.")
-    ] = "0s",
-) -> int:
-    """Remove complete runs. Runs that others originate from, or that are being used, are kept.
+def _show_output(options: RunOptions, result: tuple[Store, dict[str, Any]]) -> Output:
+    store, document = result
+    return Output(document=document, lines=pretty(document), warnings=store.warnings)
 
-    Large values stay behind in objects/, and so does what a run's machine file was recorded by (machine: scopes). Who
-    must be rid of them, for a secret or for privacy, removes the whole state dir.
-    """
-    from stateline.service.runs import clean as verb
 
-    said = settings(ctx)
-    match = re.fullmatch(r"([0-9]{1,9})([smhdw])", older_than)
+class CleanOptions(msgspec.Struct, frozen=True):
+    """Options of ``exec clean``; ``older_than`` [s] is the least time since a run changed."""
+
+    settings: Settings
+    unfinished: bool
+    older_than: int
+
+
+def _clean_arguments(parser: Parser) -> None:
+    parser.switch("--all", help="Remove unfinished and failed runs too.")
+    parser.add_argument(
+        "--older-than",
+        metavar="AGE",
+        default="0s",
+        help="Remove only runs unchanged for this long, for example 30d, 12h or 90m.",
+    )
+
+
+def clean_options(flags: Namespace, settings: Settings) -> CleanOptions:
+    """Turn the flags of ``exec clean`` into options. Raises ``UsageError``."""
+    match = re.fullmatch(r"([0-9]{1,9})([smhdw])", flags.older_than)
     if match is None:
-        raise UsageError(f"--older-than {older_than!r} is not an age; nothing was removed", hint="as 30d, 12h, 90m")
-    result = verb(said.store(), unfinished=all, older_than=int(match[1]) * _UNITS[match[2]])
-    warn(said, result.warnings)
-    lines = [f"removed {run}" for run in result.removed] + [f"kept {run}: {why}" for run, why in result.kept.items()]
-    emit(said, result.document(), lines or ["nothing to remove"])
-    return result.exit_code
+        message = f"--older-than {flags.older_than!r} is not an age; nothing was removed"
+        raise UsageError(message, hint="for example 30d, 12h or 90m")
+    return CleanOptions(settings, flags.all, int(match[1]) * _UNITS[match[2]])
 
 
-def rm(ctx: typer.Context, runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Ids of runs.")]) -> int:
-    """Remove runs whole, whatever their status.
+def _clean(options: CleanOptions) -> Removal:
+    from stateline.service.runs import clean
 
-    Large values stay behind in objects/, and so does what a run's machine file was recorded by (machine: scopes). Who
-    must be rid of them, for a secret or for privacy, removes the whole state dir.
-    """
+    return clean(options.settings.store(), unfinished=options.unfinished, older_than=options.older_than)
+
+
+class RmOptions(msgspec.Struct, frozen=True):
+    """Options of ``exec rm``."""
+
+    settings: Settings
+    runs: list[str]
+
+
+def _rm_arguments(parser: Parser) -> None:
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="Ids of runs.")
+
+
+def _rm(options: RmOptions) -> Removal:
     from stateline.service.runs import remove
 
-    said = settings(ctx)
-    result = remove(said.store(), list(dict.fromkeys(runs)), wait=said.patience)
-    warn(said, result.warnings)
-    emit(said, result.document(), [f"removed {run}" for run in result.removed])
-    return 0
+    return remove(options.settings.store(), list(dict.fromkeys(options.runs)), wait=options.settings.lock_wait)
+
+
+def _removal_output(options: CleanOptions | RmOptions, result: Removal) -> Output:
+    lines = [f"removed {run}" for run in result.removed] + [f"kept {run}: {why}" for run, why in result.kept.items()]
+    return Output(
+        document=result.document(),
+        lines=lines or ["nothing to remove"],
+        warnings=result.warnings,
+        exit_code=result.exit_code,
+    )
+
+
+LIST = Command(
+    help="List all runs, the one used last first.",
+    arguments=no_arguments,
+    options=only_settings,
+    run=_list,
+    output=_list_output,
+)
+STATUS = Command(
+    help="Show a run's stage, bounds, and what it waits for.",
+    arguments=run_argument,
+    options=fields_of(RunOptions),
+    run=_status,
+    output=_status_output,
+)
+SHOW = Command(
+    help="Show a run's whole state: input, state, outputs, counters.",
+    arguments=run_argument,
+    options=fields_of(RunOptions),
+    run=_show,
+    output=_show_output,
+)
+CLEAN = Command(
+    help=f"""Remove complete runs.
+
+Runs that others originate from, or that are in use, are kept.
+
+{_REMAINS}""",
+    arguments=_clean_arguments,
+    options=clean_options,
+    run=_clean,
+    output=_removal_output,
+)
+RM = Command(
+    help=f"""Remove runs, in any status.
+
+{_REMAINS}""",
+    arguments=_rm_arguments,
+    options=fields_of(RmOptions),
+    run=_rm,
+    output=_removal_output,
+)

@@ -49,17 +49,17 @@ _PHASES = {
 
 def line(snapshot: Snapshot) -> str:
     """The line of a log: sha, number, time [UTC], story. On a terminal it is no longer than a line there."""
-    sha, rest = snapshot.sha256[:8], f"{snapshot.seq:>4}  {moment(snapshot)}"
+    sha, rest = snapshot.sha256[:8], f"{snapshot.seq:>4}  {created_at(snapshot)}"
     left = (columns() or _ANY) - len(f"{sha} {rest}  ")
-    return f"{coloured(sha, 'yellow')} {rest}  {story(snapshot, min(max(left, _LEAST), WIDTH))}"
+    return f"{coloured(sha, 'yellow')} {rest}  {summary(snapshot, min(max(left, _LEAST), WIDTH))}"
 
 
-def moment(snapshot: Snapshot) -> str:
+def created_at(snapshot: Snapshot) -> str:
     """When it was made [UTC], to the second."""
     return snapshot.envelope.created_at[:19].replace("T", " ")
 
 
-def story(snapshot: Snapshot, room: int = WIDTH) -> str:
+def summary(snapshot: Snapshot, room: int = WIDTH) -> str:
     """What a snapshot's event says, in at most ``room`` characters. An event that is not as this version writes it is
     shown bare."""
     event = snapshot.event

@@ -1,0 +1,180 @@
+"""Commands as data, and the walk from the words of a call to its command and flags."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from stateline.cli.options import Settings
+from stateline.cli.output import Output
+from stateline.cli.parser import Parser, add_common_options, is_option
+from stateline.errors import UsageError
+
+EXITS = {
+    0: "done, or advanced by one turn",
+    1: "error, or a run that failed or reached a bound",
+    2: "the run is complete (execute -i and exec resume -i only)",
+    3: "waiting for input",
+    4: "conflict: the head moved, or the lock is held",
+    5: "integrity: something stored is missing, altered or truncated",
+    6: "unsafe permissions or ownership",
+    64: "usage",
+    130: "interrupted (143: terminated)",
+}
+
+Options = TypeVar("Options")
+Result = TypeVar("Result")
+
+
+class Command(msgspec.Struct, Generic[Options, Result], frozen=True, kw_only=True):
+    """A command as four functions, each of which can be tested alone: declare the arguments, turn flags into frozen
+    options, run the options, and turn the result into output. The first line of ``help`` is its summary."""
+
+    help: str
+    arguments: Callable[[Parser], None]
+    options: Callable[[Namespace, Settings], Options]
+    run: Callable[[Options], Result]
+    output: Callable[[Options, Result], Output]
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A command in the table of all commands. ``place`` is a module of ``stateline.cli``, a dot and a name there: a
+    module is loaded when its command is called. A ``hidden`` command is not listed."""
+
+    place: str
+    exits: tuple[int, ...]
+    hidden: bool = False
+
+    def load(self) -> Command[Any, Any]:
+        """The command."""
+        import importlib
+
+        module, _, name = self.place.partition(".")
+        command: Command[Any, Any] = getattr(importlib.import_module(f"stateline.cli.{module}"), name)
+        return command
+
+    def parser(self, path: Sequence[str]) -> Parser:
+        """The parser of the command at ``path``."""
+        command = self.load()
+        parser = Parser(" ".join(path), lambda: command.help, self._end)
+        command.arguments(parser)
+        add_common_options(parser, shown=False)
+        return parser
+
+    def _end(self) -> str:
+        exits = " · ".join(f"{code} {EXITS[code]}" for code in self.exits)
+        return f"Common options, such as --state-dir and --format: see `stateline --help`.\n\nExit codes: {exits}."
+
+
+class Group(msgspec.Struct, frozen=True):
+    """A command that consists of commands."""
+
+    help: str
+    commands: dict[str, Entry | Group]
+
+    def parser(self, path: Sequence[str]) -> Parser:
+        """The parser of what stands between the group's name and the command's."""
+        parser = Parser(" ".join(path), self._top, str)
+        parser.usage_end = ["COMMAND", "..."]
+        parser.add_argument("--version", action="store_true", help="Show the version.")
+        add_common_options(parser, shown=len(path) == 1)
+        return parser
+
+    def _top(self) -> str:
+        rows = [f"  {name:<11} {summary}" for name, summary in self.summaries()]
+        return "\n".join([f"{self.help}\n\ncommands:", *rows])
+
+    def summaries(self) -> list[tuple[str, str]]:
+        """The name and summary of each listed command."""
+        found = []
+        for name, node in self.commands.items():
+            if isinstance(node, Group):
+                found.append((name, node.help))
+            elif not node.hidden:
+                found.append((name, node.load().help.partition("\n")[0]))
+        return found
+
+
+class MissingCommandError(UsageError):
+    """A group without a command. ``help`` is the help of the group."""
+
+    def __init__(self, parser: Parser) -> None:
+        super().__init__("no command was given", hint=f"see `{parser.prog} --help`")
+        self.help = parser.format_help()
+
+
+def fields_of(options: Callable[..., Options]) -> Callable[[Namespace, Settings], Options]:
+    """A function that turns flags into ``options``, a struct with ``settings`` and a member for each flag."""
+    names = [name for name in options.__struct_fields__ if name != "settings"]  # type: ignore[attr-defined]
+
+    def build(flags: Namespace, settings: Settings) -> Options:
+        return options(settings=settings, **{name: getattr(flags, name) for name in names})
+
+    return build
+
+
+def only_settings(flags: Namespace, settings: Settings) -> Settings:
+    """The options of a command that has none of its own."""
+    return settings
+
+
+def no_arguments(parser: Parser) -> None:
+    """Declare no arguments."""
+
+
+def parse(root: Group, argv: Sequence[str]) -> tuple[Command[Any, Any], Namespace]:
+    """The command that ``argv`` names, and its flags. Raises ``UsageError``; ``SystemExit`` after ``--help``."""
+    node: Group | Entry = root
+    path, words, flags = ["stateline"], list(argv), Namespace()
+    while isinstance(node, Group):
+        if not words or is_option(words[0]):
+            words = _parse_leading(node.parser(path), words, flags)
+        name = words.pop(0)
+        if name not in node.commands:
+            raise _unknown_command(root, path, name)
+        node = node.commands[name]
+        path.append(name)
+    node.parser(path).parse(words, flags)
+    return node.load(), flags
+
+
+def _parse_leading(parser: Parser, words: list[str], flags: Namespace) -> list[str]:
+    """Parse the options before a command's name; the words from that name on."""
+    count = parser.leading_options(words)
+    parser.parse(words[:count], flags)
+    if flags.version:
+        from stateline._version import __version__
+        from stateline.cli.output import print_text
+
+        print_text(f"stateline {__version__}\n")
+        raise SystemExit(0)
+    if count >= len(words):
+        raise MissingCommandError(parser)
+    return words[count:]
+
+
+def _unknown_command(root: Group, path: Sequence[str], name: str) -> UsageError:
+    """An error that names the command of that name, or of a similar one, wherever it is."""
+    from stateline.machine.problems import did_you_mean
+
+    here = " ".join(path)
+    places = _places(root, "stateline")
+    near = (
+        name if name in places else did_you_mean(name, list(places)).removeprefix("did you mean '").removesuffix("'?")
+    )
+    hint = f"did you mean `{places[near]}`? " if near else ""
+    return UsageError(f"{here} has no command {name!r}", hint=f"{hint}`{here} --help` lists the commands")
+
+
+def _places(group: Group, path: str) -> dict[str, str]:
+    """The whole name of each listed command by its last word; of two commands, the one nearer to the root."""
+    places: dict[str, str] = {}
+    for name, node in sorted(group.commands.items(), key=lambda item: isinstance(item[1], Group)):
+        if isinstance(node, Group):
+            places = _places(node, f"{path} {name}") | {name: f"{path} {name}"} | places
+        elif not node.hidden:
+            places.setdefault(name, f"{path} {name}")
+    return places

@@ -1,0 +1,104 @@
+"""A run's outcome for people: where it stands, what it waits for, and the commands that continue it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from stateline.cli.options import Settings
+from stateline.cli.output import Output, coloured, one_line, plain, pretty, was_just_streamed
+
+if TYPE_CHECKING:
+    from stateline.service.outcome import Outcome
+
+_COLOUR = {"advanced": "bold", "complete": "green", "waiting": "yellow", "error": "red"}
+_FIXED_IN_THE_FILE = ("set", "condition", "state_schema", "limit")
+"""Kinds of failure that come back until the machine file is changed."""
+_SHOWN_LINES = 10
+"""Most lines of a failure's message; the document has all of them."""
+
+
+def outcome_output(settings: Settings, outcome: Outcome, *, flags: str) -> Output:
+    """The output of a run. ``flags`` are those that a command which continues the run has to repeat."""
+    kept = not settings.ephemeral
+    if not kept and outcome.status != "complete":
+        lost = f"nothing of the run {outcome.run} was kept (--ephemeral); no call can continue it"
+        outcome = replace(outcome, warnings=[*outcome.warnings, lost])
+    return Output(
+        document=outcome.document(),
+        lines=[] if settings.json else _lines(settings, outcome, kept, flags),
+        warnings=outcome.warnings,
+        exit_code=outcome.exit_code,
+    )
+
+
+def _lines(settings: Settings, outcome: Outcome, kept: bool, flags: str) -> list[str]:
+    """The status; of a complete run of ``run`` with the whole answer below, and with ``--quiet`` the answer alone."""
+    if not outcome.built_in or outcome.status != "complete" or outcome.output is None:
+        return outcome_lines(outcome, kept=kept, flags=flags)
+    answer = plain(outcome.output).split("\n") if isinstance(outcome.output, str) else pretty(outcome.output)
+    if settings.quiet:
+        return answer
+    lines = outcome_lines(outcome, output=False)
+    # An answer that was just streamed to this terminal is not printed twice.
+    return lines if was_just_streamed("\n".join(answer)) else [*lines, "", *answer]
+
+
+def outcome_lines(outcome: Outcome, *, kept: bool = True, output: bool = True, flags: str = "") -> list[str]:
+    """Where the run stands; with ``output`` its newest output on a line; if it was ``kept``, how to continue it."""
+    path = outcome.stage if outcome.source in (None, outcome.stage) else f"{outcome.source} -> {outcome.stage}"
+    status = coloured(outcome.status, _COLOUR[outcome.status])
+    lines = [f"run {outcome.run}: {status} (turn {outcome.turn}: {path}, {outcome.reason})"]
+    if output and outcome.output is not None:
+        lines.append(f"  output: {one_line(outcome.output)}")
+    if outcome.error:
+        lines += _failure_lines(outcome)
+    if outcome.status == "error" and kept:
+        lines += _next_lines(outcome, flags)
+    if outcome.waiting:
+        lines += waiting_lines(str(outcome.run), outcome.waiting, kept=kept)
+    lines.append(f"  head:   {outcome.head}")
+    return lines
+
+
+def waiting_lines(run: str, waiting: dict[str, Any], *, kept: bool = True) -> list[str]:
+    """The request that a run waits for; if the run was ``kept``, how to answer it."""
+    if waiting["type"] == "llm_request":
+        from stateline.cli.requests import request_lines
+
+        return request_lines(run, waiting, kept)
+    if waiting["type"] != "human":
+        lines = [f"  waits:  {plain(waiting['message'])}", f"  next:   {plain(waiting['hint'])}"]
+        return lines if kept else lines[:1]
+    lines = [f"  asks:   {plain(waiting['prompt'])}"]
+    if waiting["schema"] is not None:
+        lines.append(f"  schema: {one_line(waiting['schema'])}")
+    return [*lines, f"  answer: stateline exec resume {run} --input JSON   (or pipe it in)"] if kept else lines
+
+
+def _failure_lines(outcome: Outcome) -> list[str]:
+    error = outcome.error
+    message = plain(error["message"]).split("\n")
+    hidden = len(message) - _SHOWN_LINES
+    more = [f"          ({hidden} lines before that)"] if hidden > 0 else []
+    message = message[-_SHOWN_LINES:]
+    lines = [f"  failed: {error['stage']}: {message[0]}", *(f"          {line}" for line in message[1:]), *more]
+    if error.get("hint") and not (outcome.built_in and _comes_back(outcome)):
+        lines.append(f"  hint:   {plain(error['hint'])}")
+    return lines
+
+
+def _comes_back(outcome: Outcome) -> bool:
+    return outcome.error["kind"] in _FIXED_IN_THE_FILE
+
+
+def _next_lines(outcome: Outcome, flags: str) -> list[str]:
+    """Commands that continue a failed run, or start again."""
+    retry = f"stateline exec resume {outcome.run} --retry{flags}"
+    if outcome.built_in:
+        restart = f"stateline run --id {outcome.run} --force -p TEXT{flags}"
+        # There is no file to fix.
+        return [f"  next:   {restart}"] if _comes_back(outcome) else [f"  next:   {retry}", f"  or:     {restart}"]
+    fix = "fix the machine file, then stateline execute MACHINE --accept-change; then "
+    return [f"  next:   {fix if _comes_back(outcome) else ''}{retry}", "  or:     stateline execute MACHINE --force"]

@@ -1,0 +1,171 @@
+"""The parser of one command, and the options that all commands share.
+
+Built on argparse, with three differences: an option takes the next word as its value even if that word begins with a
+dash; options and arguments may be mixed; a mistake raises ``UsageError``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from argparse import SUPPRESS, Action, Namespace
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from stateline.errors import UsageError
+
+_WIDTH = 80
+"""Columns of help on a wide terminal: longer lines are hard to read."""
+_FORMS = {"?": "[{}]", "+": "{}..."}
+"""Forms of an argument in the usage line, by its number of words."""
+
+
+class Parser(argparse.ArgumentParser):
+    """The parser of one command. ``declared`` lists its arguments and options; ``top`` and ``end`` give the texts of its
+    help above and below those."""
+
+    def __init__(self, prog: str, top: Callable[[], str], end: Callable[[], str]) -> None:
+        self.declared: list[Action] = []
+        self._texts = top, end
+        self.usage_end: list[str] = []
+        # Given a width, argparse does not load shutil for each argument.
+        super().__init__(prog, allow_abbrev=False, add_help=False, formatter_class=_formatter(_WIDTH))
+        self.add_argument("-h", "--help", action="help", help="Show this help.")
+
+    def add_argument(self, *names: Any, **how: Any) -> Action:
+        """Declare an argument or an option, as argparse does."""
+        action = super().add_argument(*names, **how)
+        self.declared.append(action)
+        return action
+
+    def switch(self, *names: str, help: str) -> None:
+        """Declare an option without a value."""
+        self.add_argument(*names, action="store_true", help=help)
+
+    def repeatable(self, name: str, metavar: str, help: str) -> None:
+        """Declare an option that may be given more than once; its value is a list."""
+        self.add_argument(name, action="append", default=[], metavar=metavar, help=f"{help} (repeatable).")
+
+    def positionals(self) -> list[Action]:
+        """The arguments, in order."""
+        return [action for action in self.declared if not action.option_strings]
+
+    def option(self, name: str) -> Action | None:
+        """The option of that name."""
+        return next((action for action in self.declared if name in action.option_strings), None)
+
+    def parse(self, words: Sequence[str], flags: Namespace) -> None:
+        """Parse ``words`` into ``flags``. Raises ``UsageError``; ``SystemExit`` after ``--help`` and ``--version``."""
+        _, unknown = self.parse_known_args(self._arranged(words), flags)
+        for word in unknown:
+            self._reject(word.partition("=")[0])
+
+    def leading_options(self, words: Sequence[str]) -> int:
+        """The number of words before the first that is no option and no option's value."""
+        index = 0
+        while index < len(words) and is_option(words[index]):
+            index += 2 if takes_value(self.option(words[index])) else 1
+        return index
+
+    def _arranged(self, words: Sequence[str]) -> list[str]:
+        """Arguments before options, and each option in one word with its value."""
+        arguments: list[str] = []
+        options: list[str] = []
+        rest = iter(words)
+        for word in rest:
+            action = self.option(word)
+            if word == "--":
+                arguments += rest
+            elif action is not None and takes_value(action):
+                value = next(rest, None)
+                options.append(word if value is None else f"{action.option_strings[-1]}={value}")
+            else:
+                (options if is_option(word) else arguments).append(word)
+        for word in filter(is_option, arguments):
+            self._reject(word)
+        return arguments + options
+
+    def _reject(self, word: str) -> NoReturn:
+        if not is_option(word):
+            self.error(f"unexpected argument {word!r}")
+        from stateline.machine.problems import did_you_mean
+
+        near = did_you_mean(word, [name for action in self.declared for name in action.option_strings])
+        self.error(f"unknown option {word}{near and f'; {near}'}")
+
+    def format_help(self) -> str:
+        """The help, with its texts wrapped to the terminal's width."""
+        import shutil
+
+        width = min(shutil.get_terminal_size().columns, _WIDTH)
+        self.formatter_class = _formatter(width)
+        arguments = [_FORMS.get(str(each.nargs), "{}").format(each.metavar) for each in self.positionals()]
+        self.usage = " ".join([self.prog, "[OPTIONS]", *(arguments or self.usage_end)])
+        self.description, self.epilog = (_wrapped(text(), width) for text in self._texts)
+        return super().format_help()
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help on standard output. Raises ``StorageError`` if that takes nothing."""
+        from stateline.cli.output import print_text
+
+        print_text(self.format_help())
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ``UsageError``."""
+        raise UsageError(message, hint=f"see `{self.prog} --help`")
+
+
+def is_option(word: str) -> bool:
+    """True for a word that has the form of an option. A lone dash means standard input."""
+    return len(word) > 1 and word.startswith("-")
+
+
+def takes_value(action: Action | None) -> bool:
+    """True for an option that takes the next word as its value."""
+    return action is not None and action.nargs is None
+
+
+def _formatter(width: int) -> Any:
+    return lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=26, width=width)
+
+
+def _wrapped(text: str, width: int) -> str:
+    """``text`` wrapped by paragraph; a paragraph of several lines stays as it is."""
+    from textwrap import fill
+
+    return "\n\n".join(part if "\n" in part else fill(part, width) for part in text.split("\n\n"))
+
+
+def add_common_options(parser: Parser, *, shown: bool) -> None:
+    """Declare the options that every command takes, before or after its name. One that is not given leaves no trace in
+    the flags: so a value from before the command's name is not overwritten by a default."""
+
+    def add(*names: str, help: str, metavar: str | None = None) -> None:
+        how: dict[str, Any] = {"action": "store_true"} if metavar is None else {"metavar": metavar}
+        parser.add_argument(*names, **how, default=SUPPRESS, help=help if shown else SUPPRESS)
+
+    add(
+        "--state-dir",
+        metavar="DIR",
+        help="Directory of the store [env: STATELINE_STATE_DIR; default: the user's state directory].",
+    )
+    add("--ephemeral", help="Keep everything in memory, for this call only [env: STATELINE_EPHEMERAL].")
+    add(
+        "--durability",
+        metavar="full|fast",
+        help="full: a save survives a power loss. fast: it survives process crashes, but not a power loss "
+        "[env: STATELINE_DURABILITY; default: full].",
+    )
+    add(
+        "--trust-parent",
+        help="Write although other users may write to a directory above the state dir [env: STATELINE_TRUST_PARENT].",
+    )
+    add("--state-scope", metavar="NAME", help="Use the context NAME, the scope context:NAME.")
+    add("--format", metavar="text|json", help="Format of standard output [env: STATELINE_FORMAT; default: text].")
+    add(
+        "--wait",
+        metavar="SECONDS",
+        help="Longest wait for a lock [env: STATELINE_WAIT; default: 10; for a context: 130].",
+    )
+    add("-v", "--verbose", help="Print more messages on stderr.")
+    add("-q", "--quiet", help="Print only errors on stderr.")
+    add("--debug", help="Print tracebacks.")
