@@ -17,7 +17,14 @@ _BASE = [
     *("stateline", "stateline._version", "stateline.cli", "stateline.cli.main", "__future__", "gc"),
 ]
 _COMMAND = [
-    *("stateline.errors", "stateline.cli.app", "stateline.cli.options", "stateline.cli.output", "stateline.cli.command", "stateline.cli.parser"),
+    *(
+        "stateline.errors",
+        "stateline.cli.app",
+        "stateline.cli.options",
+        "stateline.cli.output",
+        "stateline.cli.command",
+        "stateline.cli.parser",
+    ),
     *("collections", "collections.abc", "_collections", "contextlib", "functools", "_functools", "types", "typing"),
     *("_typing", "enum", "re", "re.*", "_sre", "copyreg", "keyword", "operator", "_operator", "reprlib", "itertools"),
     *("errno", "math", "_weakrefset", "weakref", "argparse", "gettext", "locale", "msgspec*"),
@@ -39,6 +46,10 @@ _TURN = [
     *(
         "stateline.service.preconditions",
         "stateline.cli.execute",
+        "stateline.cli.call_options",
+        "stateline.cli.inputs",
+        "stateline.cli.outcome_text",
+        "stateline.cli.plans",
         "stateline.machine.decider.advance",
         "stateline.machine.decider.handlers",
     ),
@@ -52,7 +63,7 @@ _TURN = [
     *("select", "selectors", "signal", "_posixsubprocess", "subprocess", "stateline.process", "stateline.process.*"),
 ]
 _MODEL = [
-    *("stateline.cli.run", "stateline.cli.context_text", "stateline.cli.model_options", "stateline.service.run"),
+    *("stateline.cli.run", "stateline.cli.context_text", "stateline.service.run"),
     *("stateline.service.model_setup", "stateline.contexts.prepare", "stateline.prestage", "stateline.prestage.*"),
     *("stateline.model", "stateline.model.*", "stateline.machine.*"),
 ]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from command_line import Cli
 
 from stateline import Store
 from stateline.bundle import naming
@@ -14,26 +13,26 @@ GONE = "0" * 64
 
 
 @pytest.fixture
-def head(cli: Any) -> str:
+def head(cli: Cli) -> str:
     """The head of a context with two snapshots."""
     cli.json("run", "--state-scope", "demo", "--set", "a=1")
     found: str = cli.json("run", "--state-scope", "demo", "--set", "a=2")["head"]
     return found
 
 
-def test_the_verdict_counts_the_anchors_that_were_found(cli: Any, head: str) -> None:
+def test_the_verdict_counts_the_anchors_that_were_found(cli: Cli, head: str) -> None:
     assert "0 findings; 1 of 1 anchor found\n" in cli("verify", "--anchor", head).out.decode()
     assert "; 1 of 2 anchors found\n" in cli("verify", "--anchor", head, "--anchor", GONE).out.decode()
     assert "anchors found" not in cli("verify").out.decode()
 
 
-def test_anchors_that_are_all_found_are_not_asked_for_again(cli: Any, head: str) -> None:
+def test_anchors_that_are_all_found_are_not_asked_for_again(cli: Cli, head: str) -> None:
     text = cli("verify", "--anchor", head).out.decode()
     assert "Bound by 1 anchor" in text
     assert "kept elsewhere" not in text
 
 
-def test_a_scope_that_is_gone_exits_5_with_an_anchor_and_1_without(cli: Any, head: str) -> None:
+def test_a_scope_that_is_gone_exits_5_with_an_anchor_and_1_without(cli: Cli, head: str) -> None:
     document = cli.json("verify", "context:gone", "--anchor", head, exits=5)
     assert {finding["code"] for finding in document["findings"]} == {"anchor", "no_scope"}
     assert document["anchors"] == [{"sha256": head, "scope": None, "seq": None}]
@@ -41,7 +40,7 @@ def test_a_scope_that_is_gone_exits_5_with_an_anchor_and_1_without(cli: Any, hea
     assert "plans how to go on" not in cli("verify", "context:gone", "--anchor", head).out.decode()
 
 
-def test_a_file_gives_one_anchor_a_line(cli: Any, head: str) -> None:
+def test_a_file_gives_one_anchor_a_line(cli: Cli, head: str) -> None:
     path = cli.home / "anchors"
     path.write_text(f"{head}\n\n{GONE}\r\n")
     document = cli.json("verify", "--anchor", f"@{path}", "--anchor", head, exits=5)
@@ -49,14 +48,14 @@ def test_a_file_gives_one_anchor_a_line(cli: Any, head: str) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\n\n", b"abcd\n", b"\xff\n"])
-def test_a_file_without_anchors_is_a_usage_error(cli: Any, head: str, content: bytes | None) -> None:
+def test_a_file_without_anchors_is_a_usage_error(cli: Cli, head: str, content: bytes | None) -> None:
     path = cli.home / "anchors"
     if content is not None:
         path.write_bytes(content)
     assert cli.refused("verify", "--anchor", f"@{path}", exits=64)["code"] == "usage"
 
 
-def test_a_fork_is_said_in_the_verdict(cli: Any, head: str) -> None:
+def test_a_fork_is_said_in_the_verdict(cli: Cli, head: str) -> None:
     store = Store(LocalBackend(str(cli.state)))
     backend, hash_ = store.backend, naming.scope_hash("context:demo")
     scope = store.scope("context:demo")

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import shutil
-from typing import Any
 
 import pytest
+from command_line import Cli
 
 
 @pytest.fixture
-def head(cli: Any) -> str:
+def head(cli: Cli) -> str:
     """The head of a context with two snapshots."""
     cli.json("run", "--state-scope", "demo", "--set", "a=1")
     found: str = cli.json("run", "--state-scope", "demo", "--set", "a=2")["head"]
     return found
 
 
-def test_verify_prints_each_head_and_where_an_anchor_is(cli: Any, head: str) -> None:
+def test_verify_prints_each_head_and_where_an_anchor_is(cli: Cli, head: str) -> None:
     lines = cli("verify", "--anchor", head).out.decode().splitlines()
     assert f"head {head} context:demo@1" in lines
     assert f"anchor {head} context:demo@1" in lines
     assert [line for line in lines if line.startswith("anchor")] == [f"anchor {head} context:demo@1"]
 
 
-def test_an_anchor_that_is_missing_exits_5_and_asks_for_no_repair(cli: Any, head: str) -> None:
+def test_an_anchor_that_is_missing_exits_5_and_asks_for_no_repair(cli: Cli, head: str) -> None:
     result = cli("verify", "--anchor", "0" * 64, "--anchor", head)
     text = result.out.decode()
     assert result.code == 5
@@ -40,20 +40,20 @@ def test_an_anchor_that_is_missing_exits_5_and_asks_for_no_repair(cli: Any, head
     assert [(finding["severity"], finding["code"]) for finding in document["findings"]] == [("damage", "anchor")]
 
 
-def test_a_store_that_was_exchanged_is_told_by_the_anchor(cli: Any, head: str) -> None:
+def test_a_store_that_was_exchanged_is_told_by_the_anchor(cli: Cli, head: str) -> None:
     shutil.rmtree(cli.state)
     cli.json("run", "--state-scope", "demo", "--set", "a=1")
     assert cli("verify").code == 0
     assert cli("verify", "--anchor", head).code == 5
 
 
-def test_what_is_no_whole_digest_is_a_usage_error(cli: Any, head: str) -> None:
+def test_what_is_no_whole_digest_is_a_usage_error(cli: Cli, head: str) -> None:
     result = cli("verify", "--anchor", head[:16])
     assert result.code == 64
     assert "64 lower-case hex digits" in result.err
 
 
-def test_of_many_heads_people_are_told_the_number_and_programs_all(cli: Any) -> None:
+def test_of_many_heads_people_are_told_the_number_and_programs_all(cli: Cli) -> None:
     for number in range(11):
         cli.json("run", "--state-scope", f"demo-{number}", "--set", "a=1")
     text = cli("verify").out.decode()
@@ -62,7 +62,7 @@ def test_of_many_heads_people_are_told_the_number_and_programs_all(cli: Any) -> 
     assert len(cli.json("verify")["heads"]) == 11
 
 
-def test_the_note_names_all_that_cannot_be_seen(cli: Any, head: str) -> None:
+def test_the_note_names_all_that_cannot_be_seen(cli: Cli, head: str) -> None:
     note = cli.json("verify")["note"]
     for unseen in ("cut off its end", "written anew", "taken away whole", "exchanged for another", "--anchor"):
         assert unseen in note

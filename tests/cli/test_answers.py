@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 import pytest
+from command_line import Cli, Task
 
 END: dict[str, Any] = {"end": {}}
 
@@ -31,7 +32,7 @@ def unread() -> io.TextIOWrapper:
 
 
 @pytest.fixture
-def asking(cli: Any) -> str:
+def asking(cli: Cli) -> str:
     """A machine with two questions; the second wants a boolean."""
     return str(
         cli.machine(
@@ -42,7 +43,7 @@ def asking(cli: Any) -> str:
     )
 
 
-def test_input_is_the_runs_input_when_it_starts(cli: Any, task: Any) -> None:
+def test_input_is_the_runs_input_when_it_starts(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo 1"))
     cli.json("execute", machine, "--input", '{"x": [1, 2.5, null, "ü"]}')
     assert cli.json("exec", "show")["input"] == {"x": [1, 2.5, None, "ü"]}
@@ -52,12 +53,12 @@ def test_input_is_the_runs_input_when_it_starts(cli: Any, task: Any) -> None:
     assert cli.json("exec", "show")["input"] == {"from": "a file"}
 
 
-def test_a_run_without_input_has_null(cli: Any, task: Any) -> None:
+def test_a_run_without_input_has_null(cli: Cli, task: Task) -> None:
     cli.json("execute", cli.machine(a=task("echo 1")), stdin=unread())
     assert cli.json("exec", "show")["input"] is None
 
 
-def test_an_input_that_its_schema_forbids_starts_nothing(cli: Any, task: Any) -> None:
+def test_an_input_that_its_schema_forbids_starts_nothing(cli: Cli, task: Task) -> None:
     machine = cli.machine(_input={"type": "object", "required": ["x"]}, a=task("echo 1"))
     for words in ([], ["--input", "[]"], ["--input", "{}"]):
         error = cli.refused("execute", machine, *words, exits=1)
@@ -72,7 +73,7 @@ def test_an_input_that_its_schema_forbids_starts_nothing(cli: Any, task: Any) ->
     ["", " ", "{", "yes", "NaN", "[Infinity]", '{"a":1,"a":2}', "18446744073709551616", '"\\ud800"', "1 2", "@", "@/"],
     ids=ascii,
 )
-def test_a_malformed_input_is_a_usage_error_and_nothing_happens(cli: Any, asking: str, text: str) -> None:
+def test_a_malformed_input_is_a_usage_error_and_nothing_happens(cli: Cli, asking: str, text: str) -> None:
     cli.refused("execute", asking, "--input", text, exits=64)
     assert not cli.state.exists()
     cli.json("execute", asking, "--id", "r1", exits=3)
@@ -82,20 +83,20 @@ def test_a_malformed_input_is_a_usage_error_and_nothing_happens(cli: Any, asking
     assert cli.tree() == before
 
 
-def test_an_input_of_17_mib_is_a_usage_error(cli: Any, asking: str) -> None:
+def test_an_input_of_17_mib_is_a_usage_error(cli: Cli, asking: str) -> None:
     path = cli.home / "input.json"
     path.write_bytes(b'"' + b"x" * (17 << 20) + b'"')
     assert "16777216" in cli.refused("execute", asking, "--input", f"@{path}", exits=64)["message"]
     assert not cli.state.exists()
 
 
-def test_a_depth_bomb_as_input_is_a_usage_error(cli: Any, asking: str) -> None:
+def test_a_depth_bomb_as_input_is_a_usage_error(cli: Cli, asking: str) -> None:
     cli.refused("execute", asking, "--input", "[" * 100_000, exits=64)
     cli.refused("execute", asking, "--input", "[" * 500 + "]" * 500, exits=64)
     assert not cli.state.exists()
 
 
-def test_input_that_nobody_asks_for_is_a_usage_error(cli: Any, task: Any) -> None:
+def test_input_that_nobody_asks_for_is_a_usage_error(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo 1", default_next="b"), b=task("echo 2"))
     cli.json("execute", "-i", machine, "--id", "r1")
     before = cli.tree()
@@ -107,7 +108,7 @@ def test_input_that_nobody_asks_for_is_a_usage_error(cli: Any, task: Any) -> Non
     cli.refused("exec", "resume", "r1", "--input", "1", exits=64)
 
 
-def test_an_answer_is_a_turn_and_stops_with_i(cli: Any, asking: str) -> None:
+def test_an_answer_is_a_turn_and_stops_with_i(cli: Cli, asking: str) -> None:
     first = cli.json("execute", "-i", asking, exits=3)
     assert first["waiting"]["prompt"] == "What?"
     second = cli.json("execute", "-i", asking, "--input", '{"a": 1}', exits=3)
@@ -116,14 +117,14 @@ def test_an_answer_is_a_turn_and_stops_with_i(cli: Any, asking: str) -> None:
     assert last["outputs"] == {"first": {"a": 1}, "second": True}
 
 
-def test_an_answer_goes_on_to_the_end_without_i(cli: Any, task: Any) -> None:
+def test_an_answer_goes_on_to_the_end_without_i(cli: Cli, task: Task) -> None:
     machine = cli.machine(ask={"human": {"prompt": "?"}, "default_next": "a"}, a=task("echo 1"))
     cli.json("execute", machine, exits=3)
     document = cli.json("execute", machine, "--input", '"yes"')
     assert document["outputs"] == {"ask": "yes", "a": 1}
 
 
-def test_resume_answers_too(cli: Any, asking: str) -> None:
+def test_resume_answers_too(cli: Cli, asking: str) -> None:
     cli.json("execute", asking, "--id", "r1", exits=3)
     assert cli.json("exec", "resume", "r1", "--input", "1", exits=3)["stage"] == "second"
     assert cli.json("exec", "resume", "-i", "r1", stdin=b"true\n", exits=2)["output"] is True
@@ -143,7 +144,7 @@ def test_resume_answers_too(cli: Any, asking: str) -> None:
         (b"null", None),
     ],
 )
-def test_standard_input_is_json_else_a_string(cli: Any, data: bytes, answer: Any) -> None:
+def test_standard_input_is_json_else_a_string(cli: Cli, data: bytes, answer: Any) -> None:
     machine = cli.machine(ask={"human": {"prompt": "?"}}, done=END)
     cli.json("execute", machine, exits=3)
     document = cli.json("execute", machine, stdin=data)
@@ -151,7 +152,7 @@ def test_standard_input_is_json_else_a_string(cli: Any, data: bytes, answer: Any
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b" \r\n\t "])
-def test_empty_standard_input_is_no_answer(cli: Any, asking: str, data: bytes) -> None:
+def test_empty_standard_input_is_no_answer(cli: Cli, asking: str, data: bytes) -> None:
     cli.json("execute", asking, stdin=data, exits=3)
     before = cli.tree()
     cli.json("execute", asking, stdin=data, exits=3)
@@ -174,7 +175,7 @@ def test_empty_standard_input_is_no_answer(cli: Any, asking: str, data: bytes) -
     ],
     ids=lambda data: ascii(data[:20]),
 )
-def test_an_answer_that_cannot_be_kept_is_refused_and_the_run_still_waits(cli: Any, asking: str, data: bytes) -> None:
+def test_an_answer_that_cannot_be_kept_is_refused_and_the_run_still_waits(cli: Cli, asking: str, data: bytes) -> None:
     cli.json("execute", asking, "--id", "r1", exits=3)
     before = cli.tree()
     for words in (["execute", asking], ["exec", "resume", "r1"], ["execute", "-i", asking]):
@@ -183,7 +184,7 @@ def test_an_answer_that_cannot_be_kept_is_refused_and_the_run_still_waits(cli: A
     assert cli.json("execute", asking, stdin=b"fine", exits=3)["stage"] == "second"
 
 
-def test_an_answer_that_the_schema_forbids_is_refused_and_the_run_still_waits(cli: Any, asking: str) -> None:
+def test_an_answer_that_the_schema_forbids_is_refused_and_the_run_still_waits(cli: Cli, asking: str) -> None:
     cli.json("execute", "-i", asking, "--input", "1", exits=3)
     cli.json("execute", "-i", asking, "--input", "1", exits=3)
     status = cli.json("exec", "status")
@@ -195,13 +196,13 @@ def test_an_answer_that_the_schema_forbids_is_refused_and_the_run_still_waits(cl
     assert cli.json("execute", asking, "--input", "true")["status"] == "complete"
 
 
-def test_no_input_never_reads(cli: Any, asking: str) -> None:
+def test_no_input_never_reads(cli: Cli, asking: str) -> None:
     cli.json("execute", asking, "--id", "r1", "--no-input", stdin=unread(), exits=3)
     cli.json("exec", "resume", "r1", "--no-input", stdin=unread(), exits=3)
     cli.json("execute", "--dry-run", asking, "--no-input", stdin=unread())
 
 
-def test_standard_input_is_read_only_where_the_run_waits(cli: Any, task: Any) -> None:
+def test_standard_input_is_read_only_where_the_run_waits(cli: Cli, task: Task) -> None:
     machine = cli.machine(
         a=task("echo 1", default_next="ask"),
         ask={"human": {"prompt": "?"}, "default_next": "b"},
@@ -216,7 +217,7 @@ def test_standard_input_is_read_only_where_the_run_waits(cli: Any, task: Any) ->
     cli.json("exec", "resume", run, "--retry", stdin=unread(), exits=1)
 
 
-def test_one_pipe_answers_one_question(cli: Any) -> None:
+def test_one_pipe_answers_one_question(cli: Cli) -> None:
     machine = cli.machine(
         a={"human": {"prompt": "1"}, "default_next": "b"}, b={"human": {"prompt": "2"}, "default_next": "c"}, c=END
     )
@@ -225,7 +226,7 @@ def test_one_pipe_answers_one_question(cli: Any) -> None:
     assert (document["outputs"], document["stage"]) == ({"a": "yes"}, "b")
 
 
-def test_standard_input_answers_only_a_request_that_was_open_when_the_call_began(cli: Any, task: Any) -> None:
+def test_standard_input_answers_only_a_request_that_was_open_when_the_call_began(cli: Cli, task: Task) -> None:
     machine = cli.machine(
         a=task("echo 1", default_next="ask"), ask={"human": {"prompt": "?"}, "default_next": "done"}, done=END
     )
@@ -236,12 +237,12 @@ def test_standard_input_answers_only_a_request_that_was_open_when_the_call_began
     assert cli.json("execute", machine, "--id", "r2", stdin=b"yes\n")["outputs"] == {"a": 1, "ask": "yes"}
 
 
-def test_a_process_without_standard_input_waits(cli: Any, asking: str) -> None:
+def test_a_process_without_standard_input_waits(cli: Cli, asking: str) -> None:
     cli.json("execute", asking, exits=3)
     cli.json("execute", asking, stdin=None, exits=3)
 
 
-def test_a_slow_producer_is_waited_for(cli: Any, asking: str) -> None:
+def test_a_slow_producer_is_waited_for(cli: Cli, asking: str) -> None:
     cli.json("execute", asking, exits=3)
     read, write = os.pipe()
     process = cli.start("execute", "-i", asking, "--format", "json", stdin=read)
@@ -255,7 +256,7 @@ def test_a_slow_producer_is_waited_for(cli: Any, asking: str) -> None:
     assert process.returncode == 3
 
 
-def test_a_standard_input_that_cannot_be_read_is_no_answer(cli: Any, asking: str) -> None:
+def test_a_standard_input_that_cannot_be_read_is_no_answer(cli: Cli, asking: str) -> None:
     cli.json("execute", asking, exits=3)
     script = '"$0" -m stateline execute "$1" --format json 0>/dev/null'
     done = subprocess.run(["sh", "-c", script, sys.executable, asking], capture_output=True, timeout=60)
@@ -264,7 +265,7 @@ def test_a_standard_input_that_cannot_be_read_is_no_answer(cli: Any, asking: str
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
-def test_a_terminal_is_not_read(cli: Any, asking: str) -> None:
+def test_a_terminal_is_not_read(cli: Cli, asking: str) -> None:
     import pty
 
     cli.json("execute", asking, exits=3)
@@ -282,7 +283,7 @@ def wrapped(request: str, answer: Any) -> str:
     return json.dumps({"requestId": request, "answer": answer})
 
 
-def test_the_same_answer_twice_is_one_answer_and_the_same_document(cli: Any, asking: str) -> None:
+def test_the_same_answer_twice_is_one_answer_and_the_same_document(cli: Cli, asking: str) -> None:
     request = cli.json("execute", "-i", asking, "--id", "r1", exits=3)["waiting"]["requestId"]
     once = cli.json("execute", "-i", asking, "--input", wrapped(request, "yes"), exits=3)
     before = cli.tree()
@@ -293,14 +294,14 @@ def test_the_same_answer_twice_is_one_answer_and_the_same_document(cli: Any, ask
     assert once["outputs"] == {"first": "yes"}
 
 
-def test_the_last_answer_twice_is_one_answer_although_the_run_is_complete(cli: Any) -> None:
+def test_the_last_answer_twice_is_one_answer_although_the_run_is_complete(cli: Cli) -> None:
     machine = cli.machine(ask={"human": {"prompt": "?"}}, done=END)
     request = cli.json("execute", machine, "--id", "r1", exits=3)["waiting"]["requestId"]
     once = cli.json("execute", machine, "--id", "r1", "--input", wrapped(request, 1))
     assert cli.json("execute", machine, "--id", "r1", "--input", wrapped(request, 1)) == once
 
 
-def test_a_repeated_answer_on_a_pipe_does_not_answer_the_next_question(cli: Any, task: Any) -> None:
+def test_a_repeated_answer_on_a_pipe_does_not_answer_the_next_question(cli: Cli, task: Task) -> None:
     machine = cli.machine(
         ask={"human": {"prompt": "1"}, "default_next": "a"},
         a=task("echo 1", default_next="again"),
@@ -313,7 +314,7 @@ def test_a_repeated_answer_on_a_pipe_does_not_answer_the_next_question(cli: Any,
     assert (document["stage"], document["outputs"]) == ("again", {"ask": "one", "a": 1})
 
 
-def test_an_answer_for_another_request_is_refused(cli: Any, asking: str) -> None:
+def test_an_answer_for_another_request_is_refused(cli: Cli, asking: str) -> None:
     request = cli.json("execute", asking, exits=3)["waiting"]["requestId"]
     before = cli.tree()
     for stale in ("nonsense", None, 5, request + "x"):
@@ -324,14 +325,14 @@ def test_an_answer_for_another_request_is_refused(cli: Any, asking: str) -> None
     assert cli.json("execute", asking, "--input", wrapped(request, "yes"), exits=3)["stage"] == "second"
 
 
-def test_an_object_that_only_looks_like_a_wrapping_is_an_answer(cli: Any) -> None:
+def test_an_object_that_only_looks_like_a_wrapping_is_an_answer(cli: Cli) -> None:
     machine = cli.machine(ask={"human": {"prompt": "?"}}, done=END)
     cli.json("execute", machine, exits=3)
     answer = {"requestId": "x", "answer": 1, "more": 2}
     assert cli.json("execute", machine, "--input", json.dumps(answer))["output"] == answer
 
 
-def test_the_same_answer_from_several_processes_at_once_is_one_answer(cli: Any) -> None:
+def test_the_same_answer_from_several_processes_at_once_is_one_answer(cli: Cli) -> None:
     machine = cli.machine(ask={"human": {"prompt": "?"}}, done=END)
     request = cli.json("execute", machine, "--id", "r1", exits=3)["waiting"]["requestId"]
     results: list[Any] = []
@@ -351,7 +352,7 @@ def test_the_same_answer_from_several_processes_at_once_is_one_answer(cli: Any) 
     assert [row["event"]["type"] for row in cli.json("log", "run:r1")["snapshots"]] == ["answered", "started"]
 
 
-def test_a_prompt_is_filled_in(cli: Any) -> None:
+def test_a_prompt_is_filled_in(cli: Cli) -> None:
     machine = cli.machine(
         _state={"n": [1]}, ask={"human": {"prompt": "Ship {{ state.n }} for {{ input.who }}?"}}, d=END
     )
@@ -359,7 +360,7 @@ def test_a_prompt_is_filled_in(cli: Any) -> None:
     assert waiting["prompt"] == "Ship [1] for Ann?"
 
 
-def test_a_prompt_that_cannot_be_filled_in_can_still_be_answered(cli: Any) -> None:
+def test_a_prompt_that_cannot_be_filled_in_can_still_be_answered(cli: Cli) -> None:
     machine = cli.machine(ask={"human": {"prompt": "Ship {{ state.nothing }}?"}}, done=END)
     waiting = cli.json("execute", machine, exits=3)["waiting"]
     assert "{{ state.nothing }}" in waiting["prompt"]
@@ -367,7 +368,7 @@ def test_a_prompt_that_cannot_be_filled_in_can_still_be_answered(cli: Any) -> No
     assert cli.json("execute", machine, "--input", "1")["status"] == "complete"
 
 
-def test_a_secret_in_an_answer_is_masked_before_it_is_kept(cli: Any) -> None:
+def test_a_secret_in_an_answer_is_masked_before_it_is_kept(cli: Cli) -> None:
     cli.monkeypatch.setenv("SOME_API_KEY", "abcdef-123456-secret")
     machine = cli.machine(ask={"human": {"prompt": "?"}}, done=END)
     cli.json("execute", machine, exits=3)
@@ -378,7 +379,7 @@ def test_a_secret_in_an_answer_is_masked_before_it_is_kept(cli: Any) -> None:
     assert b"abcdef-123456-secret" not in held
 
 
-def test_force_with_an_open_question_asks_anew_under_another_request(cli: Any, asking: str) -> None:
+def test_force_with_an_open_question_asks_anew_under_another_request(cli: Cli, asking: str) -> None:
     old = cli.json("execute", asking, "--id", "r1", exits=3)["waiting"]["requestId"]
     new = cli.json("execute", asking, "--id", "r1", "--force", exits=3)["waiting"]["requestId"]
     assert new != old

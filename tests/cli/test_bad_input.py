@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Cli, Task
 
 END: dict[str, Any] = {"end": {}}
 NINES = "9" * 20
@@ -37,7 +38,7 @@ NINES = "9" * 20
     ],
 )
 def test_what_a_task_does_wrong_fails_the_run_and_keeps_the_rest(
-    cli: Any, task: Any, script: str, reason: str, word: str
+    cli: Cli, task: Task, script: str, reason: str, word: str
 ) -> None:
     machine = cli.machine(
         a=task("echo a >> ran; echo 1", default_next="b"), b=task(f"if test -e ok; then echo 2; else {script}; fi")
@@ -52,7 +53,7 @@ def test_what_a_task_does_wrong_fails_the_run_and_keeps_the_rest(
     assert cli.ran() == ["a"]
 
 
-def test_a_program_that_is_missing_or_not_executable_fails_the_run(cli: Any, task: Any) -> None:
+def test_a_program_that_is_missing_or_not_executable_fails_the_run(cli: Cli, task: Task) -> None:
     (cli.home / "plain").write_text("#!/bin/sh\necho 1\n")
     for argv in (["no-such-program-anywhere"], ["./absent"], ["./plain"], ["/absent"], ["."]):
         machine = cli.machine(a=task("echo 1", default_next="b"), b={"task": argv})
@@ -64,13 +65,13 @@ def test_a_program_that_is_missing_or_not_executable_fails_the_run(cli: Any, tas
     assert cli.json("execute", machine, "--force")["output"] == 1
 
 
-def test_a_task_that_takes_too_long_is_ended(cli: Any, task: Any) -> None:
+def test_a_task_that_takes_too_long_is_ended(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("sleep 30", timeout=0.1))
     document = cli.json("execute", machine, exits=1)
     assert (document["reason"], document["status"]) == ("timeout", "error")
 
 
-def test_the_edges_of_what_can_be_kept_are_kept(cli: Any, task: Any) -> None:
+def test_the_edges_of_what_can_be_kept_are_kept(cli: Cli, task: Task) -> None:
     text = json.dumps([18446744073709551615, -(2**63), 1e308, -0.0, "\u2028\U0001f600", {"": None, "~/": [[]]}])
     (cli.home / "out").write_text(f"\n  {text}\r\n")
     document = cli.json("execute", cli.machine(a=task("cat out")))
@@ -81,7 +82,7 @@ def test_the_edges_of_what_can_be_kept_are_kept(cli: Any, task: Any) -> None:
     assert json.dumps(document["output"]) == deep
 
 
-def test_an_output_of_almost_16_mib_is_kept(cli: Any, task: Any) -> None:
+def test_an_output_of_almost_16_mib_is_kept(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("printf '\"'; head -c 16000000 /dev/zero | tr '\\0' x; printf '\"'"))
     document = cli.json("execute", machine)
     assert len(document["output"]) == 16_000_000
@@ -90,7 +91,7 @@ def test_an_output_of_almost_16_mib_is_kept(cli: Any, task: Any) -> None:
 
 
 @pytest.mark.parametrize("expression", ["output.missing", "nonsense", "1 / 0", "output", "[1][5]"])
-def test_a_condition_that_is_no_boolean_stops_the_run(cli: Any, task: Any, expression: str) -> None:
+def test_a_condition_that_is_no_boolean_stops_the_run(cli: Cli, task: Task, expression: str) -> None:
     machine = cli.machine(a=task("echo 5", routes=[{"when": expression, "to": "b"}], default_next="b"), b=END)
     document = cli.json("execute", machine, exits=1) if expression != "nonsense" else None
     if document is None:
@@ -102,7 +103,7 @@ def test_a_condition_that_is_no_boolean_stops_the_run(cli: Any, task: Any, expre
         assert (document["reason"], document["outputs"]) == ("condition", {"a": 5})
 
 
-def test_set_that_fails_leaves_the_state_as_it_was(cli: Any, task: Any) -> None:
+def test_set_that_fails_leaves_the_state_as_it_was(cli: Cli, task: Task) -> None:
     machine = cli.machine(_state={"n": 1}, a=task("echo 5", set={"n": "output + 1", "m": "output.x"}, default_next="b"),
                           b=END)  # fmt: skip
     document = cli.json("execute", machine, exits=1)
@@ -126,7 +127,7 @@ def test_set_that_fails_leaves_the_state_as_it_was(cli: Any, task: Any) -> None:
         ("m.json", '{"stateline": 1, "name": "m", "stages": {"a": {"parallel": {}}}}', "parallel"),
     ],
 )
-def test_a_machine_file_with_mistakes_starts_nothing(cli: Any, name: str, text: str, word: str) -> None:
+def test_a_machine_file_with_mistakes_starts_nothing(cli: Cli, name: str, text: str, word: str) -> None:
     path = cli.home / name
     path.write_text(text)
     error = cli.refused("execute", str(path), exits=1)
@@ -139,7 +140,7 @@ def test_a_machine_file_with_mistakes_starts_nothing(cli: Any, name: str, text: 
     assert not cli.state.exists()
 
 
-def test_a_machine_file_that_is_no_file_is_refused(cli: Any) -> None:
+def test_a_machine_file_that_is_no_file_is_refused(cli: Cli) -> None:
     os.mkfifo(cli.home / "fifo.yaml")
     (cli.home / "latin.yaml").write_bytes(b"name: caf\xe9\n")
     with open(cli.home / "big.yaml", "wb") as file:
@@ -152,7 +153,7 @@ def test_a_machine_file_that_is_no_file_is_refused(cli: Any) -> None:
     assert not cli.state.exists()
 
 
-def test_a_machine_that_holds_a_secret_is_refused_with_the_way_to_pass_it(cli: Any, task: Any) -> None:
+def test_a_machine_that_holds_a_secret_is_refused_with_the_way_to_pass_it(cli: Cli, task: Task) -> None:
     cli.monkeypatch.setenv("SOME_API_KEY", "abcdef-123456-secret")
     machine = cli.machine(a=task("echo abcdef-123456-secret"))
     error = cli.refused("execute", machine, exits=1)
@@ -161,7 +162,7 @@ def test_a_machine_that_holds_a_secret_is_refused_with_the_way_to_pass_it(cli: A
     assert not cli.state.exists()
 
 
-def test_a_secret_in_an_output_is_masked_and_the_run_goes_on_with_the_mask(cli: Any) -> None:
+def test_a_secret_in_an_output_is_masked_and_the_run_goes_on_with_the_mask(cli: Cli) -> None:
     cli.monkeypatch.setenv("SOME_API_KEY", "abcdef-123456-secret")
     machine = cli.machine(
         a={"task": ["sh", "-c", 'echo "\\"$SOME_API_KEY\\""'], "env": ["SOME_API_KEY"], "default_next": "b"},
@@ -176,7 +177,7 @@ def test_a_secret_in_an_output_is_masked_and_the_run_goes_on_with_the_mask(cli: 
     assert b"abcdef-123456-secret" not in held
 
 
-def test_a_directory_without_write_permission_is_a_typed_error(cli: Any, task: Any) -> None:
+def test_a_directory_without_write_permission_is_a_typed_error(cli: Cli, task: Task) -> None:
     if os.geteuid() == 0:
         pytest.skip("root may write to a directory without the permission")
     machine = cli.machine(a=task("echo a >> ran; echo 1", default_next="b"), b=task("echo 2"))
@@ -206,7 +207,7 @@ exec "$@"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="bind mounts are Linux's")
-def test_a_read_only_disk_is_a_typed_error_and_can_be_read(cli: Any, task: Any) -> None:
+def test_a_read_only_disk_is_a_typed_error_and_can_be_read(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo 1", default_next="b"), b=task("echo 2"))
     cli.json("execute", "-i", machine, "--id", "r1")
     probe = subprocess.run(
@@ -239,7 +240,7 @@ def test_a_read_only_disk_is_a_typed_error_and_can_be_read(cli: Any, task: Any) 
     assert cli.json("execute", machine)["status"] == "complete"
 
 
-def test_a_store_of_a_newer_version_is_left_untouched(cli: Any, task: Any) -> None:
+def test_a_store_of_a_newer_version_is_left_untouched(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo 1", default_next="b"), b=task("echo 2"))
     cli.json("execute", "-i", machine, "--id", "r1")
     (cli.state / "stateline.json").write_bytes(b'{"format":"stateline/2","store_id":"00"}')
@@ -249,7 +250,7 @@ def test_a_store_of_a_newer_version_is_left_untouched(cli: Any, task: Any) -> No
     assert cli.tree() == before
 
 
-def test_a_state_dir_that_is_a_file_or_full_of_other_things_is_refused(cli: Any, task: Any) -> None:
+def test_a_state_dir_that_is_a_file_or_full_of_other_things_is_refused(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo 1"))
     cli.state.write_text("a file")
     assert cli.refused("execute", machine, exits=6)["code"] == "unsafe"

@@ -8,11 +8,12 @@ import sys
 from typing import Any
 
 import pytest
+from command_line import Cli, Task
 
 END: dict[str, Any] = {"end": {}}
 
 
-def test_a_common_option_stands_before_between_or_after(cli: Any) -> None:
+def test_a_common_option_stands_before_between_or_after(cli: Cli) -> None:
     cli.json("execute", cli.machine(done=END), "--id", "r1", "--state-dir", str(cli.home / "other"))
     assert not cli.state.exists()
     other = ["--state-dir", str(cli.home / "other")]
@@ -29,7 +30,7 @@ def test_a_common_option_stands_before_between_or_after(cli: Any) -> None:
         assert [row["run"] for row in result.document["runs"]] == ["r1"], words
 
 
-def test_the_word_nearest_to_the_command_wins(cli: Any) -> None:
+def test_the_word_nearest_to_the_command_wins(cli: Cli) -> None:
     cli.json("execute", cli.machine(done=END), "--id", "r1", "--state-dir", str(cli.home / "near"))
     cli.json("execute", cli.machine(done=END), "--id", "r2", "--state-dir", str(cli.home / "far"))
     near, far = str(cli.home / "near"), str(cli.home / "far")
@@ -40,7 +41,7 @@ def test_the_word_nearest_to_the_command_wins(cli: Any) -> None:
     assert cli("--format", "text", "exec", "status", "nobody", "--format", "json").error
 
 
-def test_a_flag_wins_over_the_environment_and_that_over_the_default(cli: Any) -> None:
+def test_a_flag_wins_over_the_environment_and_that_over_the_default(cli: Cli) -> None:
     cli.monkeypatch.setenv("STATELINE_FORMAT", "json")
     assert cli("exec", "list").document["runs"] == []
     assert cli("exec", "list", "--format", "text").out == b"no runs\n"
@@ -51,7 +52,7 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_default(cli: Any) ->
     assert cli("exec", "list", "--format", "json").document["runs"] == []
 
 
-def test_state_dir_by_flag_environment_and_default(cli: Any) -> None:
+def test_state_dir_by_flag_environment_and_default(cli: Cli) -> None:
     machine = cli.machine(done=END)
     cli.monkeypatch.setenv("STATELINE_STATE_DIR", str(cli.home / "environment"))
     cli.json("execute", machine)
@@ -68,14 +69,14 @@ def test_state_dir_by_flag_environment_and_default(cli: Any) -> None:
         assert made[0].parent == cli.home / "user" / "state" / "stateline"
 
 
-def test_state_scope_by_environment_and_flag(cli: Any) -> None:
+def test_state_scope_by_environment_and_flag(cli: Cli) -> None:
     cli.monkeypatch.setenv("STATELINE_STATE_SCOPE", "one")
     cli.json("run", "--set", "x=1")
     cli.json("run", "--set", "x=2", "--state-scope", "two")
     assert {row["scope"] for row in cli.json("scopes")["scopes"]} == {"context:one", "context:two"}
 
 
-def test_wait_by_environment_and_flag(cli: Any) -> None:
+def test_wait_by_environment_and_flag(cli: Cli) -> None:
     from stateline import Store
 
     machine = cli.machine(ask={"human": {"prompt": "?"}}, done=END)
@@ -91,7 +92,7 @@ def test_wait_by_environment_and_flag(cli: Any) -> None:
     assert cli.refused("exec", "list", exits=64)["code"] == "usage"
 
 
-def test_quiet_and_verbose(cli: Any, task: Any) -> None:
+def test_quiet_and_verbose(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo 1", default_next="b"), b=task("echo 2"))
     assert cli("execute", machine).err == ""
     said = cli("execute", machine, "-v").err
@@ -104,22 +105,22 @@ def test_quiet_and_verbose(cli: Any, task: Any) -> None:
     assert cli("execute", machine).err == ""
 
 
-def test_quiet_keeps_errors(cli: Any) -> None:
+def test_quiet_keeps_errors(cli: Cli) -> None:
     assert "no run nobody" in cli("exec", "status", "nobody", "-q").err
 
 
-def test_the_short_name_of_execute(cli: Any) -> None:
+def test_the_short_name_of_execute(cli: Cli) -> None:
     assert cli.json("e", "-i", cli.machine(done=END), exits=2)["status"] == "complete"
 
 
 @pytest.mark.parametrize("talk", [[], ["--no-such"], ["exec"], ["exec", "status", "nobody"]], ids=str)
-def test_no_traceback_and_no_data_for_a_real_process_either(cli: Any, talk: list[str]) -> None:
+def test_no_traceback_and_no_data_for_a_real_process_either(cli: Cli, talk: list[str]) -> None:
     result = cli.process(*talk, env={**os.environ, "STATELINE_FORMAT": "json"})
     assert result.code in (1, 64)
     assert result.error
 
 
-def test_the_command_line_starts_without_what_it_does_not_need(cli: Any) -> None:
+def test_the_command_line_starts_without_what_it_does_not_need(cli: Cli) -> None:
     script = (
         "import sys; from stateline.cli.main import run; run(['exec', 'list']);"
         "print([m for m in ('yaml', 'cel_expr_python', 'jsonschema_rs', 'filelock', 'rich', 'json', 'cryptography',"
@@ -132,7 +133,7 @@ def test_the_command_line_starts_without_what_it_does_not_need(cli: Any) -> None
 @pytest.mark.parametrize(
     "words", [["-q"], ["--format", "json"], ["--state-dir", "x"], ["--wait", "1", "-v"], ["--ephemeral"]], ids=str
 )
-def test_the_version_is_told_after_any_common_option(cli: Any, words: list[str]) -> None:
+def test_the_version_is_told_after_any_common_option(cli: Cli, words: list[str]) -> None:
     from stateline import __version__
 
     result = cli(*words, "--version")
@@ -149,13 +150,13 @@ def test_the_version_is_told_after_any_common_option(cli: Any, words: list[str])
         ("wait", "-1", "a number of seconds, 0 or more"),
     ],
 )
-def test_a_malformed_common_option_is_named_with_what_it_may_be(cli: Any, name: str, value: str, wanted: str) -> None:
+def test_a_malformed_common_option_is_named_with_what_it_may_be(cli: Cli, name: str, value: str, wanted: str) -> None:
     assert f"--{name} is '{value}'; it must be {wanted}\n" in cli("exec", "list", f"--{name}", value).err
     cli.monkeypatch.setenv(f"STATELINE_{name.upper()}", value)
     assert f"STATELINE_{name.upper()} is '{value}'; it must be {wanted}\n" in cli("exec", "list").err
 
 
-def test_a_malformed_switch_in_the_environment_is_named(cli: Any) -> None:
+def test_a_malformed_switch_in_the_environment_is_named(cli: Cli) -> None:
     cli.monkeypatch.setenv("STATELINE_EPHEMERAL", "perhaps")
     message = cli.refused("exec", "list", exits=64)["message"]
     assert message == "STATELINE_EPHEMERAL is 'perhaps'; it must be true or false"

@@ -7,9 +7,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from command_line import Cli
 
 from stateline.cli.completion import candidates
 from stateline.store.local.backend import LocalBackend
@@ -20,7 +20,7 @@ def offered(line: str) -> list[str]:
     return [word for word, _ in candidates(line)]
 
 
-def test_commands_and_options_are_offered(cli: Any) -> None:
+def test_commands_and_options_are_offered(cli: Cli) -> None:
     assert offered("stateline exec st") == ["status"]
     assert {"execute", "machine", "verify"} <= set(offered("stateline "))
     assert "complete" not in offered("stateline ")
@@ -29,13 +29,13 @@ def test_commands_and_options_are_offered(cli: Any) -> None:
     assert offered("stateline --debug exec --sta") == ["--state-dir", "--state-scope"]
 
 
-def test_words_that_an_option_takes_are_offered(cli: Any) -> None:
+def test_words_that_an_option_takes_are_offered(cli: Cli) -> None:
     assert offered("stateline log x --format ") == ["json", "text"]
     assert offered("stateline log x --format=j") == ["--format=json"]
     assert offered("stateline completion ") == ["bash", "fish", "zsh"]
 
 
-def test_machine_files_and_directories_are_offered(cli: Any, tmp_path: Path) -> None:
+def test_machine_files_and_directories_are_offered(cli: Cli, tmp_path: Path) -> None:
     for name in ("b.yaml", "a.TOML", "c d.py", "e.json", "f.yml", "g.txt", ".h.yaml"):
         (tmp_path / name).touch()
     (tmp_path / "sub").mkdir()
@@ -47,7 +47,7 @@ def test_machine_files_and_directories_are_offered(cli: Any, tmp_path: Path) -> 
     assert offered("stateline e nowhere/") == []
 
 
-def test_runs_and_scopes_of_the_state_dir_are_offered_and_none_is_made(cli: Any) -> None:
+def test_runs_and_scopes_of_the_state_dir_are_offered_and_none_is_made(cli: Cli) -> None:
     assert offered("stateline exec status ") == []
     assert not cli.state.exists()
     machine = cli.machine(a={"end": {}})
@@ -60,16 +60,16 @@ def test_runs_and_scopes_of_the_state_dir_are_offered_and_none_is_made(cli: Any)
 
 
 @pytest.mark.parametrize("line", ["", "x", "stateline 'unclosed", "stateline nonsense --x y ", "stateline log \x00"])
-def test_a_line_that_makes_no_sense_is_no_error(cli: Any, line: str) -> None:
+def test_a_line_that_makes_no_sense_is_no_error(cli: Cli, line: str) -> None:
     result = cli("complete", "--", line)
     assert (result.code, result.err) == (0, "")
 
 
-def test_another_shell_is_a_mistake_of_usage(cli: Any) -> None:
+def test_another_shell_is_a_mistake_of_usage(cli: Cli) -> None:
     assert cli.refused("completion", "tcsh", exits=64)["code"] == "usage"
 
 
-def shell(cli: Any, *argv: str) -> str:
+def shell(cli: Cli, *argv: str) -> str:
     """What a shell prints that finds the command ``stateline`` on its PATH."""
     program = shutil.which(argv[0])
     if program is None:
@@ -107,7 +107,7 @@ tab 'stateline run --prompt-file x'
 """
 
 
-def test_bash_completes(cli: Any) -> None:
+def test_bash_completes(cli: Cli) -> None:
     cli.json("execute", cli.machine(a={"end": {}}), "--id", "one")
     assert shell(cli, "bash", "--norc", "-c", BASH).splitlines() == [
         "complete -o default -F _stateline stateline",
@@ -118,7 +118,7 @@ def test_bash_completes(cli: Any) -> None:
     ]
 
 
-def test_zsh_completes(cli: Any) -> None:
+def test_zsh_completes(cli: Cli) -> None:
     script = """
         compdef() { true; }
         eval "$(stateline completion zsh)"
@@ -132,12 +132,12 @@ def test_zsh_completes(cli: Any) -> None:
     assert lines[1:] == ["files"]
 
 
-def test_fish_completes(cli: Any) -> None:
+def test_fish_completes(cli: Cli) -> None:
     script = "stateline completion fish | source; complete --do-complete 'stateline exec st'"
     assert shell(cli, "fish", "--no-config", "-c", script).split("\t")[0] == "status"
 
 
-def test_contexts_are_offered_for_the_scope_of_a_call(cli: Any) -> None:
+def test_contexts_are_offered_for_the_scope_of_a_call(cli: Cli) -> None:
     cli.json("run", "--state-scope", "concise", "--set", "x=1")
     cli.json("execute", cli.machine(a={"end": {}}), "--id", "con")
     assert offered("stateline execute m.json --state-scope ") == ["concise"]
@@ -161,7 +161,7 @@ HOSTILE = [
 ]
 
 
-def test_names_that_a_shell_would_read_something_into_are_not_offered(cli: Any) -> None:
+def test_names_that_a_shell_would_read_something_into_are_not_offered(cli: Cli) -> None:
     """A key holds whatever can be printed, and others may have written the store."""
     store = Store(LocalBackend(str(cli.state)))
     for kind in ("context", "run", "notes"):
@@ -185,7 +185,7 @@ echo "${#COMPREPLY[@]}"
 """
 
 
-def test_a_bash_that_cannot_quote_names_of_files_completes_them_itself(cli: Any) -> None:
+def test_a_bash_that_cannot_quote_names_of_files_completes_them_itself(cli: Cli) -> None:
     (cli.home / "$(touch owned).yaml").touch()
     cli.machine(a={"end": {}})
     assert shell(cli, "bash", "--norc", "-c", OLD_BASH).splitlines() == ["0"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
+from command_line import Cli
 
 from stateline.store.local.backend import LocalBackend
 
@@ -27,7 +27,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return noted
 
 
-def test_a_context_is_waited_for_as_long_as_a_model_may_take(cli: Any, waits: list[float]) -> None:
+def test_a_context_is_waited_for_as_long_as_a_model_may_take(cli: Cli, waits: list[float]) -> None:
     cli.json("run", "--system", "S")
     assert waits[0] == 130
     cli.json("run", "-p", "x", "--refine-text", "R", exits=3)
@@ -36,7 +36,7 @@ def test_a_context_is_waited_for_as_long_as_a_model_may_take(cli: Any, waits: li
 
 
 def test_what_the_caller_says_counts_for_all_locks(
-    cli: Any, waits: list[float], monkeypatch: pytest.MonkeyPatch
+    cli: Cli, waits: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli.json("run", "-p", "x", "--wait", "3", exits=3)
     monkeypatch.setenv("STATELINE_WAIT", "4")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Cli, Task
 from model_server import ModelServer, Say
 
 from stateline.bundle import canonical
@@ -19,13 +20,13 @@ CONTEXT = json.dumps({"prompts": {"system": "Be brief.", "developer": ["Cite."]}
 END: dict[str, Any] = {"end": {}}
 
 
-def chain(cli: Any, name: str = "demo") -> list[Any]:
+def chain(cli: Cli, name: str = "demo") -> list[Any]:
     """The snapshots of a context, oldest first, as ``show`` gives them."""
     rows = cli.json("log", f"context:{name}")["snapshots"][::-1]
     return [cli.json("show", row["sha"], "--resolve") for row in rows]
 
 
-def test_a_context_is_derived_from_the_flags(cli: Any) -> None:
+def test_a_context_is_derived_from_the_flags(cli: Cli) -> None:
     document = cli.json(
         "run", "--state-scope", "demo", "--system", "Be brief.", "--developer", "One.", "--developer", "Two.",
         "--set", "limit=3", "--set", "name=plain", "--set", 'deep={"a": [1.5, null]}',
@@ -43,7 +44,7 @@ def test_a_context_is_derived_from_the_flags(cli: Any) -> None:
     assert (first["kind"], first["event"]["type"], first["prev_sha"]) == ("context", "derive", None)
 
 
-def test_each_refinement_is_a_snapshot_that_names_the_one_before(cli: Any) -> None:
+def test_each_refinement_is_a_snapshot_that_names_the_one_before(cli: Cli) -> None:
     heads = [cli.json("run", "--state-scope", "demo", "--system", "S", "--set", "a=1", "--set", "b=1")["head"]]
     heads.append(cli.json("run", "--state-scope", "demo", "--refine-text", "Cite sources.")["head"])
     (cli.home / "more.txt").write_text("From a file,\nü.\n")
@@ -60,7 +61,7 @@ def test_each_refinement_is_a_snapshot_that_names_the_one_before(cli: Any) -> No
     assert [each["event"]["type"] for each in snapshots] == ["derive", *["refine"] * 4]
 
 
-def test_deriving_and_refining_in_one_call_are_two_snapshots(cli: Any) -> None:
+def test_deriving_and_refining_in_one_call_are_two_snapshots(cli: Cli) -> None:
     document = cli.json("run", "--state-scope", "demo", "--system", "S", "--set", "a=1", "--refine-text", "More.")
     first, second = chain(cli)
     assert document["reason"] == "refine"
@@ -70,7 +71,7 @@ def test_deriving_and_refining_in_one_call_are_two_snapshots(cli: Any) -> None:
     assert second["state"]["refinements"] == {"count": 1, "last": {"text": "More.", "settings": {}}}
 
 
-def test_a_context_that_is_there_is_restored_and_nothing_is_written(cli: Any) -> None:
+def test_a_context_that_is_there_is_restored_and_nothing_is_written(cli: Cli) -> None:
     head = cli.json("run", "--state-scope", "demo", "--system", "S")["head"]
     before = cli.tree()
     document = cli.json("run", "--state-scope", "demo")
@@ -79,7 +80,7 @@ def test_a_context_that_is_there_is_restored_and_nothing_is_written(cli: Any) ->
 
 
 @pytest.mark.parametrize("more", [[], ["--set", "x=1"], ["--refine-text", "More."]], ids=str)
-def test_prompts_given_for_a_context_that_is_there_are_said_not_to_count(cli: Any, more: list[str]) -> None:
+def test_prompts_given_for_a_context_that_is_there_are_said_not_to_count(cli: Cli, more: list[str]) -> None:
     cli.json("run", "--state-scope", "demo", "--system", "S")
     warnings = cli.json("run", "--state-scope", "demo", "--system", "other", *more)["warnings"]
     assert any("--system" in warning for warning in warnings)
@@ -98,7 +99,7 @@ def server() -> Iterator[ModelServer]:
 
 
 @pytest.mark.parametrize("more", [[], ["--set", "x=1"]], ids=str)
-def test_another_model_or_url_is_reported(cli: Any, server: ModelServer, more: list[str]) -> None:
+def test_another_model_or_url_is_reported(cli: Cli, server: ModelServer, more: list[str]) -> None:
     cli.json("run", "--state-scope", "demo", "-m", "one", "--base-url", server.url)
     other = ["-m", "two", "--base-url", server.url.replace("127.0.0.1", "localhost")]
     warnings = cli.json("run", "--state-scope", "demo", *other, *more)["warnings"]
@@ -111,7 +112,7 @@ def test_another_model_or_url_is_reported(cli: Any, server: ModelServer, more: l
     assert server.count == 1
 
 
-def test_the_default_context_is_a_hash_over_model_url_and_toolset(cli: Any, server: ModelServer) -> None:
+def test_the_default_context_is_a_hash_over_model_url_and_toolset(cli: Cli, server: ModelServer) -> None:
     (cli.home / "tools.json").write_text(
         json.dumps({"tools": [{"name": "t", "description": "D", "schema": {"type": "object"}, "argv": ["true"]}]})
     )
@@ -129,7 +130,7 @@ def test_the_default_context_is_a_hash_over_model_url_and_toolset(cli: Any, serv
 
 @pytest.mark.parametrize(("signum", "exits"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_while_a_context_is_derived_saves_nothing(
-    cli: Any, server: ModelServer, signum: int, exits: int
+    cli: Cli, server: ModelServer, signum: int, exits: int
 ) -> None:
     server.script.append(Say(CONTEXT, until=threading.Event()))
     words = ["run", "--state-scope", "demo", "-m", "one", "--base-url", server.url, "-p", "Why?"]
@@ -143,21 +144,21 @@ def test_a_signal_while_a_context_is_derived_saves_nothing(
     assert cli.json(*words, "--wait", "0")["output"] == "Done."
 
 
-def test_two_kinds_of_refinement_at_once_are_a_usage_error(cli: Any) -> None:
+def test_two_kinds_of_refinement_at_once_are_a_usage_error(cli: Cli) -> None:
     (cli.home / "f").write_text("x")
     cli.refused("run", "--refine-text", "x", "--refine-file", str(cli.home / "f"), exits=64)
     assert not cli.state.exists()
 
 
 @pytest.mark.parametrize("text", ["", "  \n\t"])
-def test_an_empty_refinement_is_a_usage_error(cli: Any, text: str) -> None:
+def test_an_empty_refinement_is_a_usage_error(cli: Cli, text: str) -> None:
     (cli.home / "f").write_text(text)
     cli.refused("run", f"--refine-text={text}", exits=64)
     cli.refused("run", "--refine-file", str(cli.home / "f"), exits=64)
     assert not cli.state.exists()
 
 
-def test_a_refinement_file_that_cannot_be_used_is_a_usage_error(cli: Any) -> None:
+def test_a_refinement_file_that_cannot_be_used_is_a_usage_error(cli: Cli) -> None:
     (cli.home / "latin").write_bytes(b"caf\xe9")
     for path in (cli.home / "absent", cli.home, cli.home / "latin", "a\0b"):
         cli.refused("run", "--refine-file", str(path), exits=64)
@@ -178,7 +179,7 @@ def test_a_refinement_file_that_cannot_be_used_is_a_usage_error(cli: Any) -> Non
         "x= [1, 2",
     ],
 )
-def test_a_malformed_setting_is_a_usage_error(cli: Any, word: str) -> None:
+def test_a_malformed_setting_is_a_usage_error(cli: Cli, word: str) -> None:
     cli.refused("run", "--set", word, exits=64)
     assert not cli.state.exists()
 
@@ -186,12 +187,12 @@ def test_a_malformed_setting_is_a_usage_error(cli: Any, word: str) -> None:
 @pytest.mark.parametrize(
     ("word", "value"), [("x=", ""), ("x=1e3", 1000.0), ("x=a{", "a{"), ('x="{a"', "{a"), ("x=a=b", "a=b"), ("x= 1", 1)]
 )
-def test_a_setting_is_json_else_a_string(cli: Any, word: str, value: Any) -> None:
+def test_a_setting_is_json_else_a_string(cli: Cli, word: str, value: Any) -> None:
     cli.json("run", "--state-scope", "demo", "--set", word)
     assert chain(cli)[0]["state"]["settings"] == {"x": value}
 
 
-def test_a_context_of_256_kib_is_the_largest(cli: Any) -> None:
+def test_a_context_of_256_kib_is_the_largest(cli: Cli) -> None:
     text = cli.home / "text"
     text.write_bytes(b"x" * 200_000)  # which counts once, although it is the newest refinement's text as well
     cli.json("run", "--state-scope", "demo", "--refine-file", str(text))
@@ -209,7 +210,7 @@ def test_a_context_of_256_kib_is_the_largest(cli: Any) -> None:
 
 
 @pytest.mark.parametrize("more", [["--set", "x=2"], ["--refine-text", "More."], []], ids=str)
-def test_a_stale_parent_is_a_conflict(cli: Any, more: list[str]) -> None:
+def test_a_stale_parent_is_a_conflict(cli: Cli, more: list[str]) -> None:
     first = cli.json("run", "--state-scope", "demo", "--set", "x=0")["head"]
     second = cli.json("run", "--state-scope", "demo", "--set", "x=1", "--parent", first)["head"]
     before = cli.tree()
@@ -221,13 +222,13 @@ def test_a_stale_parent_is_a_conflict(cli: Any, more: list[str]) -> None:
     assert cli.json("run", "--state-scope", "demo", "--parent", "context:demo", *more)["status"] == "complete"
 
 
-def test_a_parent_of_a_context_that_does_not_exist_is_refused(cli: Any) -> None:
+def test_a_parent_of_a_context_that_does_not_exist_is_refused(cli: Cli) -> None:
     assert cli.refused("run", "--state-scope", "demo", "--parent", "context:demo", exits=1)["code"] == "not_found"
     head = cli.json("run", "--state-scope", "other")["head"]
     assert cli.refused("run", "--state-scope", "demo", "--parent", head, exits=4)["code"] == "conflict"
 
 
-def test_refiners_at_once_each_refine_the_new_head(cli: Any) -> None:
+def test_refiners_at_once_each_refine_the_new_head(cli: Cli) -> None:
     cli.json("run", "--state-scope", "demo", "--system", "S")
     processes = [cli.start("run", "--state-scope", "demo", "--refine-text", f"Number {n}.") for n in range(4)]
     assert [process.wait(timeout=60) for process in processes] == [0] * 4
@@ -239,7 +240,7 @@ def test_refiners_at_once_each_refine_the_new_head(cli: Any) -> None:
     assert cli.json("verify")["findings"] == []
 
 
-def test_two_who_derive_at_once_make_one_context(cli: Any) -> None:
+def test_two_who_derive_at_once_make_one_context(cli: Cli) -> None:
     processes = [cli.start("run", "--state-scope", "demo", "--system", f"S{n}") for n in range(4)]
     assert [process.wait(timeout=60) for process in processes] == [0] * 4
     for process in processes:
@@ -247,7 +248,7 @@ def test_two_who_derive_at_once_make_one_context(cli: Any) -> None:
     assert [each["event"]["type"] for each in chain(cli)] == ["derive"]
 
 
-def test_secrets_are_masked_and_counted_before_they_are_kept(cli: Any) -> None:
+def test_secrets_are_masked_and_counted_before_they_are_kept(cli: Cli) -> None:
     cli.monkeypatch.setenv("SOME_API_KEY", "abcdef-123456-secret")
     cli.json("run", "--state-scope", "demo", "--system", "use abcdef-123456-secret", "--set", "password=hunter2hunter2")
     (first,) = chain(cli)
@@ -259,7 +260,7 @@ def test_secrets_are_masked_and_counted_before_they_are_kept(cli: Any) -> None:
     assert b"hunter2hunter2" not in held
 
 
-def test_a_secret_in_the_base_url_is_refused(cli: Any) -> None:
+def test_a_secret_in_the_base_url_is_refused(cli: Cli) -> None:
     cli.monkeypatch.setenv("SOME_API_KEY", "abcdef-123456-secret")
     url = "https://u:abcdef-123456-secret@example.test"
     error = cli.refused("run", "--state-scope", "d", "-m", "openai/x", "--base-url", url, exits=1)
@@ -267,7 +268,7 @@ def test_a_secret_in_the_base_url_is_refused(cli: Any) -> None:
     assert not cli.state.exists()
 
 
-def test_a_scope_that_holds_no_context_is_damage(cli: Any, task: Any) -> None:
+def test_a_scope_that_holds_no_context_is_damage(cli: Cli, task: Task) -> None:
     from stateline import Store
 
     Store.open(cli.state).scope("context:demo").save({"x": 1})
@@ -283,7 +284,7 @@ def test_a_scope_that_holds_no_context_is_damage(cli: Any, task: Any) -> None:
 # -- contexts of runs ----------------------------------------------------------------------------------------------
 
 
-def test_a_context_reaches_tasks_conditions_and_prompts(cli: Any, task: Any) -> None:
+def test_a_context_reaches_tasks_conditions_and_prompts(cli: Cli, task: Task) -> None:
     cli.json("run", "--state-scope", "demo", "--system", "S", "--set", "limit=3")
     machine = cli.machine(
         a=task("cat", routes=[{"when": "context.settings.limit == 3", "to": "ask"}], default_next="no"),
@@ -303,7 +304,7 @@ def test_a_context_reaches_tasks_conditions_and_prompts(cli: Any, task: Any) -> 
     assert cli.json("show", run)["event"]["context"] == {"path": Path(head["path"]).name, "sha256": head["sha"]}
 
 
-def test_a_machine_may_name_its_context_and_the_flag_wins(cli: Any, task: Any) -> None:
+def test_a_machine_may_name_its_context_and_the_flag_wins(cli: Cli, task: Task) -> None:
     cli.json("run", "--state-scope", "one", "--set", "x=1")
     cli.json("run", "--state-scope", "two", "--set", "x=2")
     machine = cli.machine(_context="one", a=task("cat"))
@@ -313,7 +314,7 @@ def test_a_machine_may_name_its_context_and_the_flag_wins(cli: Any, task: Any) -
     assert cli.json("execute", machine)["output"]["context"]["settings"] == {"x": 2}
 
 
-def test_without_a_context_it_is_null(cli: Any, task: Any) -> None:
+def test_without_a_context_it_is_null(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("cat", routes=[{"when": "context == null", "to": "b"}]), b=task("echo 2"))
     document = cli.json("execute", machine)
     assert document["outputs"]["a"]["context"] is None
@@ -321,7 +322,7 @@ def test_without_a_context_it_is_null(cli: Any, task: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["flag", "machine"])
-def test_a_context_that_does_not_exist_starts_nothing_and_says_how_to_derive_it(cli: Any, task: Any, how: str) -> None:
+def test_a_context_that_does_not_exist_starts_nothing_and_says_how_to_derive_it(cli: Cli, task: Task, how: str) -> None:
     machine = cli.machine(a=task("cat"), **({"_context": "demo"} if how == "machine" else {}))
     error = cli.refused("execute", machine, *(["--state-scope", "demo"] if how == "flag" else []), exits=1)
     assert error["code"] == "not_found"
@@ -329,7 +330,7 @@ def test_a_context_that_does_not_exist_starts_nothing_and_says_how_to_derive_it(
     assert not cli.state.exists()
 
 
-def test_a_run_keeps_the_context_it_began_with(cli: Any, task: Any) -> None:
+def test_a_run_keeps_the_context_it_began_with(cli: Cli, task: Task) -> None:
     cli.json("run", "--state-scope", "demo", "--set", "x=1")
     machine = cli.machine(a=task("cat", default_next="b"), b=task("cat"))
     cli.json("execute", "-i", machine, "--id", "old", "--state-scope", "demo")
@@ -342,7 +343,7 @@ def test_a_run_keeps_the_context_it_began_with(cli: Any, task: Any) -> None:
     assert document["outputs"]["a"]["context"]["settings"] == {"x": 2}
 
 
-def test_another_context_for_a_run_that_began_is_said_not_to_count(cli: Any, task: Any) -> None:
+def test_another_context_for_a_run_that_began_is_said_not_to_count(cli: Cli, task: Task) -> None:
     cli.json("run", "--state-scope", "demo", "--set", "x=1")
     machine = cli.machine(a=task("cat", default_next="b"), b=task("cat"))
     cli.json("execute", "-i", machine)
@@ -351,7 +352,7 @@ def test_another_context_for_a_run_that_began_is_said_not_to_count(cli: Any, tas
     assert document["output"]["context"] is None
 
 
-def test_a_context_that_was_damaged_stops_the_run_with_exit_5(cli: Any, task: Any) -> None:
+def test_a_context_that_was_damaged_stops_the_run_with_exit_5(cli: Cli, task: Task) -> None:
     cli.json("run", "--state-scope", "demo", "--set", "x=1")
     machine = cli.machine(a=task("cat", default_next="b"), b=task("cat"))
     cli.json("execute", "-i", machine, "--state-scope", "demo")

@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 import pytest
+from command_line import Cli
 from model_server import ModelServer, Say
 
 from stateline import Store
@@ -22,7 +23,7 @@ HELD = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 143, signal.SIGINT: 130
 
 
 @pytest.fixture
-def model(cli: Any) -> list[str]:
+def model(cli: Cli) -> list[str]:
     """The words that name the model; its key is in the environment."""
     cli.monkeypatch.setenv("OPENAI_API_KEY", KEY)
     for name in ("OPENAI_BASE_URL", "STATELINE_MODEL", "STATELINE_BASE_URL"):
@@ -30,23 +31,23 @@ def model(cli: Any) -> list[str]:
     return ["-m", "openai/model-1"]
 
 
-def machine(cli: Any, bounds: dict[str, Any], **stage: Any) -> str:
+def machine(cli: Cli, bounds: dict[str, Any], **stage: Any) -> str:
     think = {"agent": {"prompt": "Go on."}, "default_next": "end", **stage}
     return str(cli.machine("m", _bounds=bounds, think=think, end={"end": {}}))
 
 
-def events(cli: Any, run: str) -> list[dict[str, Any]]:
+def events(cli: Cli, run: str) -> list[dict[str, Any]]:
     """Oldest first."""
     store = Store.open(os.environ["STATELINE_STATE_DIR"])
     return [snapshot.event for snapshot in store.scope(f"run:{run}").walk()][::-1]
 
 
-def state(cli: Any, run: str) -> Any:
+def state(cli: Cli, run: str) -> Any:
     store = Store.open(os.environ["STATELINE_STATE_DIR"])
     return store.resolve(store.scope(f"run:{run}").load().state)
 
 
-def cut_off(cli: Any, server: ModelServer, words: list[str], signum: int) -> None:
+def cut_off(cli: Cli, server: ModelServer, words: list[str], signum: int) -> None:
     """A process of its own that calls the model, and is ended in the middle of that."""
     before = server.count
     process: subprocess.Popen[bytes] = cli.start(*words, env=dict(os.environ))
@@ -57,7 +58,7 @@ def cut_off(cli: Any, server: ModelServer, words: list[str], signum: int) -> Non
 
 
 @pytest.mark.parametrize("signum", HELD)
-def test_a_bound_of_calls_holds_however_often_the_process_dies(cli: Any, model: list[str], signum: int) -> None:
+def test_a_bound_of_calls_holds_however_often_the_process_dies(cli: Cli, model: list[str], signum: int) -> None:
     path = machine(cli, {"max_llm_calls": 2})
     with ModelServer(otherwise=Say("never", until=threading.Event())) as server:
         words = ["execute", path, "--id", "r", *model, "--base-url", server.url]
@@ -71,7 +72,7 @@ def test_a_bound_of_calls_holds_however_often_the_process_dies(cli: Any, model: 
     assert events(cli, "r")[-1]["meters"]["llm_calls"] == 2
 
 
-def test_a_lost_call_is_made_again_unasked_and_leaves_no_trace_in_the_state(cli: Any, model: list[str]) -> None:
+def test_a_lost_call_is_made_again_unasked_and_leaves_no_trace_in_the_state(cli: Cli, model: list[str]) -> None:
     path = machine(cli, {"max_llm_calls": 3})
     held = Say("never", until=threading.Event())
     with ModelServer(held, otherwise=Say("Done.")) as server:
@@ -86,14 +87,14 @@ def test_a_lost_call_is_made_again_unasked_and_leaves_no_trace_in_the_state(cli:
     assert [event["turn"] for event in events(cli, "killed")] == [0, 1, 1, 1, 1]
 
 
-def test_without_that_bound_no_call_is_counted_before(cli: Any, model: list[str]) -> None:
+def test_without_that_bound_no_call_is_counted_before(cli: Cli, model: list[str]) -> None:
     path = machine(cli, {"max_tokens": 1000})
     with ModelServer(Say("Done.")) as server:
         cli.json("execute", path, "--id", "r", *model, "--base-url", server.url)
     assert [event["type"] for event in events(cli, "r")] == ["started", "replied"]
 
 
-def test_a_lost_call_that_must_not_be_repeated_counts_once_when_its_reply_is_given(cli: Any, model: list[str]) -> None:
+def test_a_lost_call_that_must_not_be_repeated_counts_once_when_its_reply_is_given(cli: Cli, model: list[str]) -> None:
     path = machine(cli, {"max_llm_calls": 1}, repeatable=False)
     with ModelServer(otherwise=Say("never", until=threading.Event())) as server:
         words = ["execute", path, "--id", "r", *model, "--base-url", server.url]
@@ -107,7 +108,7 @@ def test_a_lost_call_that_must_not_be_repeated_counts_once_when_its_reply_is_giv
 
 @pytest.mark.parametrize(("allowed", "made"), [(1, 1), (2, 2), (9, 3)])
 def test_a_call_whose_answer_was_cut_is_made_again_as_far_as_the_bound_allows(
-    cli: Any, model: list[str], allowed: int, made: int
+    cli: Cli, model: list[str], allowed: int, made: int
 ) -> None:
     path = machine(cli, {"max_llm_calls": allowed})
     with ModelServer(otherwise=Say("A whole answer", cut=20)) as server:
@@ -118,7 +119,7 @@ def test_a_call_whose_answer_was_cut_is_made_again_as_far_as_the_bound_allows(
     assert events(cli, "r")[-1]["meters"]["llm_calls"] == made
 
 
-def test_attempts_that_a_server_refuses_use_up_no_call(cli: Any, model: list[str]) -> None:
+def test_attempts_that_a_server_refuses_use_up_no_call(cli: Cli, model: list[str]) -> None:
     path = machine(cli, {"max_llm_calls": 1})
     busy = Say(status=429, headers={"retry-after-ms": "5"})
     with ModelServer(busy, busy, busy, Say("Done.")) as server:
@@ -131,7 +132,7 @@ def test_attempts_that_a_server_refuses_use_up_no_call(cli: Any, model: list[str
 
 
 @pytest.mark.parametrize("repeatable", [True, False])
-def test_a_call_that_could_not_be_made_is_given_back(cli: Any, model: list[str], repeatable: bool) -> None:
+def test_a_call_that_could_not_be_made_is_given_back(cli: Cli, model: list[str], repeatable: bool) -> None:
     path = machine(cli, {"max_llm_calls": 1}, repeatable=repeatable)
     with ModelServer(Say("Done.")) as server:
         words = ["execute", path, "--id", "r", *model, "--base-url", server.url]
@@ -144,7 +145,7 @@ def test_a_call_that_could_not_be_made_is_given_back(cli: Any, model: list[str],
         assert cli.json(*words)["output"] == "Done."
 
 
-def test_a_bound_of_tokens_counts_replies_that_were_refused(cli: Any, model: list[str]) -> None:
+def test_a_bound_of_tokens_counts_replies_that_were_refused(cli: Cli, model: list[str]) -> None:
     path = machine(cli, {"max_tokens": 2000}, retry={"max_attempts": 8, "backoff": 0.0})
     with ModelServer(otherwise=Say("half", finish="length", usage=(1000, 500))) as server:
         document = cli.json("execute", path, "--id", "r", *model, "--base-url", server.url, exits=1)
@@ -154,7 +155,7 @@ def test_a_bound_of_tokens_counts_replies_that_were_refused(cli: Any, model: lis
     assert events(cli, "r")[-1]["meters"]["tokens"] == {"input": 2000, "output": 1000}
 
 
-def test_a_bound_of_tokens_holds_where_the_server_reports_none(cli: Any, model: list[str]) -> None:
+def test_a_bound_of_tokens_holds_where_the_server_reports_none(cli: Cli, model: list[str]) -> None:
     path = machine(cli, {"max_tokens": 300}, retry={"max_attempts": 20, "backoff": 0.0})
     with ModelServer(otherwise=Say("half " * 10, finish="length", usage=None)) as server:
         result = cli("execute", path, "--id", "r", *model, "--base-url", server.url, "--format", "json")
@@ -166,14 +167,14 @@ def test_a_bound_of_tokens_holds_where_the_server_reports_none(cli: Any, model: 
     assert events(cli, "r")[-1]["meters"]["tokens"]["input"] >= len(json.dumps("Go on."))
 
 
-def test_without_a_bound_of_tokens_nothing_is_guessed(cli: Any, model: list[str]) -> None:
+def test_without_a_bound_of_tokens_nothing_is_guessed(cli: Cli, model: list[str]) -> None:
     path = machine(cli, {})
     with ModelServer(Say("Done.", usage=None)) as server:
         document = cli.json("execute", path, "--id", "r", *model, "--base-url", server.url)
     assert (document["warnings"], "tokens" in events(cli, "r")[-1]["meters"]) == ([], False)
 
 
-def test_a_bound_of_time_ends_a_call_and_the_run_by_its_name(cli: Any, model: list[str]) -> None:
+def test_a_bound_of_time_ends_a_call_and_the_run_by_its_name(cli: Cli, model: list[str]) -> None:
     path = machine(cli, {"timeout": 1.0}, retry={"max_attempts": 5, "backoff": 0.0}, timeout=60)
     with ModelServer(otherwise=Say("never", until=threading.Event())) as server:
         document = cli.json("execute", path, "--id", "r", *model, "--base-url", server.url, exits=1)
@@ -184,12 +185,12 @@ def test_a_bound_of_time_ends_a_call_and_the_run_by_its_name(cli: Any, model: li
 # -- recorded, and played back -----------------------------------------------------------------------------------------
 
 
-def steps(cli: Any, run: str) -> list[tuple[str, int, Any]]:
+def steps(cli: Cli, run: str) -> list[tuple[str, int, Any]]:
     """What each event of a run was, by type, turn and failure."""
     return [(event["type"], event["turn"], event.get("error")) for event in events(cli, run)]
 
 
-def played(cli: Any, path: str, place: Any) -> list[Any]:
+def played(cli: Cli, path: str, place: Any) -> list[Any]:
     """The state after playing a recording back in one call, and in calls of one turn each."""
     cli("execute", path, "--id", "played", "--playback", str(place))
     words = ["--playback", str(place)]
@@ -202,7 +203,7 @@ def played(cli: Any, path: str, place: Any) -> list[Any]:
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
 def test_recording_does_not_change_how_a_counted_call_ends_that_was_lost_on_its_way(
-    cli: Any, model: list[str], lost: int
+    cli: Cli, model: list[str], lost: int
 ) -> None:
     path = machine(cli, {"max_llm_calls": 9})
     for run, more in (("plain", []), ("kept", ["--record", str(cli.home / "kept")])):
@@ -222,7 +223,7 @@ def test_recording_does_not_change_how_a_counted_call_ends_that_was_lost_on_its_
     ]
 
 
-def test_a_call_that_the_bound_of_time_ended_is_played_back_as_ended_by_it(cli: Any, model: list[str]) -> None:
+def test_a_call_that_the_bound_of_time_ended_is_played_back_as_ended_by_it(cli: Cli, model: list[str]) -> None:
     ways: dict[str, Any] = {"retry": {"max_attempts": 3, "backoff": 0.0}, "error_next": "end", "timeout": 60}
     path = machine(cli, {"timeout": 1.0}, **ways)
     with ModelServer(otherwise=Say("never", until=threading.Event())) as server:
@@ -234,7 +235,7 @@ def test_a_call_that_the_bound_of_time_ended_is_played_back_as_ended_by_it(cli: 
     assert played(cli, path, cli.home / "kept") == [state(cli, "r")] * 2
 
 
-def test_a_stage_that_took_all_its_own_time_has_not_used_up_the_run_s(cli: Any, model: list[str]) -> None:
+def test_a_stage_that_took_all_its_own_time_has_not_used_up_the_run_s(cli: Cli, model: list[str]) -> None:
     path = machine(cli, {"timeout": 60}, timeout=0.5)
     with ModelServer(otherwise=Say("never", until=threading.Event())) as server:
         words = ["--record", str(cli.home / "kept")]
@@ -244,7 +245,7 @@ def test_a_stage_that_took_all_its_own_time_has_not_used_up_the_run_s(cli: Any, 
     assert played(cli, path, cli.home / "kept") == [state(cli, "r")] * 2
 
 
-def unsaved(cli: Any, server: ModelServer, words: list[str], held: threading.Event) -> None:
+def unsaved(cli: Cli, server: ModelServer, words: list[str], held: threading.Event) -> None:
     """A call whose reply is recorded, and whose process dies before the run is saved: the store is put back."""
     before = server.count
     process = cli.start(*words, env=dict(os.environ))
@@ -261,7 +262,7 @@ def unsaved(cli: Any, server: ModelServer, words: list[str], held: threading.Eve
 
 
 @pytest.mark.parametrize("said", ["Done.", "cut"])
-def test_what_was_recorded_and_not_saved_is_used_and_counts_once(cli: Any, model: list[str], said: str) -> None:
+def test_what_was_recorded_and_not_saved_is_used_and_counts_once(cli: Cli, model: list[str], said: str) -> None:
     path = machine(cli, {"max_llm_calls": 1}, error_next="end")
     held, place = threading.Event(), cli.home / "kept"
     with ModelServer(Say(said, until=held, finish="stop" if said == "Done." else "length")) as server:
@@ -282,7 +283,7 @@ def test_what_was_recorded_and_not_saved_is_used_and_counts_once(cli: Any, model
 # -- what a dry run says of a call that was lost -----------------------------------------------------------------------
 
 
-def agrees(cli: Any, words: list[str], reason: str = "") -> Any:
+def agrees(cli: Cli, words: list[str], reason: str = "") -> Any:
     """The plan; the real call exits like it."""
     document = cli.json(*words, "--dry-run", exits=cli(*words, "--dry-run").code)
     plan = document["plan"]
@@ -293,7 +294,7 @@ def agrees(cli: Any, words: list[str], reason: str = "") -> Any:
 
 
 @pytest.fixture
-def lost_call(cli: Any, model: list[str]) -> Any:
+def lost_call(cli: Cli, model: list[str]) -> Any:
     """The words of a call of the run ``r`` whose process was killed in its call of a model."""
 
     def killed(**bounds: Any) -> list[str]:
@@ -306,20 +307,20 @@ def lost_call(cli: Any, model: list[str]) -> Any:
     return killed
 
 
-def test_a_lost_call_that_will_be_made_again_takes_no_answer(cli: Any, lost_call: Any) -> None:
+def test_a_lost_call_that_will_be_made_again_takes_no_answer(cli: Cli, lost_call: Any) -> None:
     lost_call(max_llm_calls=3)
     plan = agrees(cli, ["exec", "resume", "r", "-m", "manual", "--input", '"A"'], "waits for no input")
     assert (plan["action"], plan["exit"], len(events(cli, "r"))) == ("refuse", 64, 2)
 
 
-def test_a_lost_call_that_a_bound_forbids_to_repeat_is_saved_as_lost(cli: Any, lost_call: Any) -> None:
+def test_a_lost_call_that_a_bound_forbids_to_repeat_is_saved_as_lost(cli: Cli, lost_call: Any) -> None:
     words = lost_call(max_llm_calls=1)
     plan = agrees(cli, words)
     assert (plan["action"], plan["exit"], plan["effects"]) == ("advance", 1, [])
     assert [event["type"] for event in events(cli, "r")] == ["started", "intended", "lost"]
 
 
-def test_a_lost_call_in_a_store_that_cannot_be_written_is_no_plan_to_go_on(cli: Any, lost_call: Any) -> None:
+def test_a_lost_call_in_a_store_that_cannot_be_written_is_no_plan_to_go_on(cli: Cli, lost_call: Any) -> None:
     words = lost_call(max_llm_calls=1)
     (cli.state / scope_hash("run:r") / "latest.json").chmod(0o666)
     plan = agrees(cli, words, "latest.json")
@@ -327,7 +328,7 @@ def test_a_lost_call_in_a_store_that_cannot_be_written_is_no_plan_to_go_on(cli: 
 
 
 def test_what_keeps_a_model_from_being_called_is_said_before_a_lost_call_is_saved(
-    cli: Any, lost_call: Any, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, lost_call: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = lost_call(max_llm_calls=3)
     monkeypatch.delenv("OPENAI_API_KEY")
@@ -337,14 +338,14 @@ def test_what_keeps_a_model_from_being_called_is_said_before_a_lost_call_is_save
     assert (plan["action"], [event["type"] for event in events(cli, "r")]) == ("refuse", ["started", "intended"])
 
 
-def test_a_lost_call_with_nobody_to_ask_waits_for_an_answer(cli: Any, lost_call: Any) -> None:
+def test_a_lost_call_with_nobody_to_ask_waits_for_an_answer(cli: Cli, lost_call: Any) -> None:
     lost_call(max_llm_calls=3)
     plan = agrees(cli, ["exec", "resume", "r", "-m", "manual"])
     assert (plan["action"], plan["exit"]) == ("advance", 3)
 
 
 def test_a_retry_of_a_call_that_is_made_again_anyway_is_refused_in_words_for_operators(
-    cli: Any, lost_call: Any, model: list[str]
+    cli: Cli, lost_call: Any, model: list[str]
 ) -> None:
     lost_call(max_llm_calls=3)
     error = cli.refused("exec", "resume", "r", "--retry", *model, exits=1)
@@ -356,7 +357,7 @@ def test_a_retry_of_a_call_that_is_made_again_anyway_is_refused_in_words_for_ope
 # -- replies that were of no use ---------------------------------------------------------------------------------------
 
 
-def test_a_reply_is_of_no_use_only_where_it_is_not_what_the_stage_asks_for(cli: Any, model: list[str]) -> None:
+def test_a_reply_is_of_no_use_only_where_it_is_not_what_the_stage_asks_for(cli: Cli, model: list[str]) -> None:
     schema = {"type": "object"}
     think = {"agent": {"prompt": "Go on.", "output_schema": schema}, "retry": {"max_attempts": 2}}
     path = cli.machine("m", think={**think, "set": {"n": "output.missing"}, "default_next": "end"}, end={"end": {}})
@@ -366,7 +367,7 @@ def test_a_reply_is_of_no_use_only_where_it_is_not_what_the_stage_asks_for(cli: 
     assert found == [("started", None), ("replied", 1), ("replied", 1)]
 
 
-def test_a_good_reply_leaves_no_mark_on_the_call_that_follows(cli: Any, model: list[str]) -> None:
+def test_a_good_reply_leaves_no_mark_on_the_call_that_follows(cli: Cli, model: list[str]) -> None:
     ask: dict[str, Any] = {"agent": {"prompt": "Go on."}}
     path = cli.machine("m", one={**ask, "default_next": "two"}, two={**ask, "default_next": "end"}, end={"end": {}})
     with ModelServer(Say("One."), Say("Two.")) as server:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from command_line import Cli, Task
 
 from stateline import Store
 from stateline.bundle import canonical
@@ -26,7 +27,7 @@ def at(document: Any, path: str, value: Any) -> None:
         document[last] = value
 
 
-def begun(cli: Any, task: Any) -> str:
+def begun(cli: Cli, task: Task) -> str:
     """The run r1 after ``a``, before ``b``; whatever runs from now on is said in ``ran``."""
     machine = cli.machine(
         a=task("echo 1", default_next="b", error_next="c"),
@@ -38,7 +39,7 @@ def begun(cli: Any, task: Any) -> str:
     return str(machine)
 
 
-def craft(cli: Any, change: Craft) -> None:
+def craft(cli: Cli, change: Craft) -> None:
     """Save a changed copy of the run's head on top of it, as any program could that has the library."""
     store = Store.open(cli.state)
     scope = store.scope("run:r1")
@@ -95,7 +96,7 @@ MOVERS = (
 )
 
 
-def call_all(cli: Any, machine: str, calls: Any) -> list[tuple[str, ...]]:
+def call_all(cli: Cli, machine: str, calls: Any) -> list[tuple[str, ...]]:
     """The calls that did not refuse. None may end by a bug, or perform an effect."""
     done = []
     for words in calls:
@@ -141,7 +142,7 @@ EVENTS = [
 
 
 @pytest.mark.parametrize(("path", "value"), EVENTS, ids=lambda part: "absent" if part is ABSENT else str(part))
-def test_an_event_that_is_no_runs_is_an_integrity_error(cli: Any, task: Any, path: str, value: Any) -> None:
+def test_an_event_that_is_no_runs_is_an_integrity_error(cli: Cli, task: Task, path: str, value: Any) -> None:
     machine = begun(cli, task)
     craft(cli, in_event(path, value))
     before = cli.tree()
@@ -216,7 +217,7 @@ SPECS: list[tuple[str, Craft]] = [
 
 
 @pytest.mark.parametrize("change", [row[1] for row in STATES + SPECS], ids=[row[0] for row in STATES + SPECS])
-def test_a_state_that_is_no_runs_is_an_error_and_runs_nothing(cli: Any, task: Any, change: Craft) -> None:
+def test_a_state_that_is_no_runs_is_an_error_and_runs_nothing(cli: Cli, task: Task, change: Craft) -> None:
     machine = begun(cli, task)
     craft(cli, change)
     done = call_all(cli, machine, [*READERS, *MOVERS])
@@ -225,7 +226,7 @@ def test_a_state_that_is_no_runs_is_an_error_and_runs_nothing(cli: Any, task: An
     assert cli("exec", "list").code in (0, 5)
 
 
-def test_a_scope_that_only_says_it_is_a_run_is_never_taken_for_one(cli: Any, task: Any) -> None:
+def test_a_scope_that_only_says_it_is_a_run_is_never_taken_for_one(cli: Cli, task: Task) -> None:
     begun(cli, task)
     store = Store.open(cli.state)
     store.scope("notes:r1").save({"status": "complete"}, kind="run", event={"type": "x"})
@@ -237,7 +238,7 @@ def test_a_scope_that_only_says_it_is_a_run_is_never_taken_for_one(cli: Any, tas
     assert {row["scope"] for row in cli.json("scopes")["scopes"]} >= {"notes:r1", "notes:x", "run:odd"}
 
 
-def asked(cli: Any, task: Any) -> str:
+def asked(cli: Cli, task: Task) -> str:
     """The run r1 waits for an answer."""
     machine = cli.machine(ask={"human": {"prompt": "?"}, "default_next": "c"}, c=task("echo c >> ran; echo 3"))
     cli.json("execute", machine, "--id", "r1", exits=3)
@@ -257,7 +258,7 @@ def asked(cli: Any, task: Any) -> str:
         in_spec("stages.ask.kind", "task"),
     ],
 )
-def test_a_question_that_was_tampered_with_runs_nothing(cli: Any, task: Any, change: Craft) -> None:
+def test_a_question_that_was_tampered_with_runs_nothing(cli: Cli, task: Task, change: Craft) -> None:
     machine = asked(cli, task)
     craft(cli, change)
     call_all(cli, machine, READERS)
@@ -282,7 +283,7 @@ def test_a_question_that_was_tampered_with_runs_nothing(cli: Any, task: Any, cha
     ],
     ids=lambda part: "absent" if part is ABSENT else str(part),
 )  # fmt: skip
-def test_a_context_that_was_tampered_with_is_never_a_bug(cli: Any, task: Any, path: str, value: Any) -> None:
+def test_a_context_that_was_tampered_with_is_never_a_bug(cli: Cli, task: Task, path: str, value: Any) -> None:
     cli.json("run", "--state-scope", "demo", "--set", "x=1", "--developer", "D")
     scope = Store.open(cli.state).scope("context:demo")
     state = copy.deepcopy(scope.load().state)

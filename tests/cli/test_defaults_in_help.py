@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
+from command_line import Cli
 
 COMMANDS = ["run", "execute", "exec resume", "exec list", "exec clean", "log", "show", "diff", "verify", "repair"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_option_tells_its_default_once(cli: Any, command: str) -> None:
+def test_an_option_tells_its_default_once(cli: Cli, command: str) -> None:
     shown = cli(*command.split(), "--help")
     assert shown.code == 0
     # An option begins with its name; what is said of it may go on over several lines.

@@ -8,6 +8,7 @@ from typing import Any
 
 import jsonpatch
 import pytest
+from command_line import Cli, Task
 
 from stateline import Store
 from stateline.bundle.objects import Artifact
@@ -15,12 +16,12 @@ from stateline.cli.text_diff import focused, unified
 
 
 @pytest.fixture
-def store(cli: Any) -> Store:
+def store(cli: Cli) -> Store:
     """The store that the command line works on."""
     return Store.open(cli.state)
 
 
-def said(cli: Any, *words: str) -> list[str]:
+def said(cli: Cli, *words: str) -> list[str]:
     """The lines of ``diff`` below its two headlines."""
     result = cli("diff", *words)
     assert result.code == 0, result.err
@@ -30,7 +31,7 @@ def said(cli: Any, *words: str) -> list[str]:
     return lines[2:-1]
 
 
-def between(cli: Any, store: Store, old: Any, new: Any) -> list[str]:
+def between(cli: Cli, store: Store, old: Any, new: Any) -> list[str]:
     """What ``diff`` says about two states."""
     store.scope("notes:x").save(old)
     store.scope("notes:x").save(new)
@@ -40,7 +41,7 @@ def between(cli: Any, store: Store, old: Any, new: Any) -> list[str]:
 # -- for programs -----------------------------------------------------------------------------------------------------
 
 
-def test_the_document_is_a_patch_that_turns_the_first_resolved_state_into_the_second(cli: Any, task: Any) -> None:
+def test_the_document_is_a_patch_that_turns_the_first_resolved_state_into_the_second(cli: Cli, task: Task) -> None:
     machine = cli.machine("m", a=task('printf \'{"n": "%05000d"}\' 1', default_next="b"), b=task("echo '[1, 2.0]'"))
     cli.json("execute", machine, "--id", "one")
     cli.json("execute", machine, "--id", "two", "--input", '{"deep": ["x/y~z"]}')
@@ -58,7 +59,7 @@ def test_the_document_is_a_patch_that_turns_the_first_resolved_state_into_the_se
         assert (patch == []) == (before == after)
 
 
-def test_a_diff_exits_zero_whether_or_not_there_is_a_difference(cli: Any, store: Store) -> None:
+def test_a_diff_exits_zero_whether_or_not_there_is_a_difference(cli: Cli, store: Store) -> None:
     store.scope("notes:x").save({"n": 1})
     store.scope("notes:y").save({"n": 1})
     store.scope("notes:x").save({"n": 2})
@@ -68,14 +69,14 @@ def test_a_diff_exits_zero_whether_or_not_there_is_a_difference(cli: Any, store:
     assert said(cli, "notes:x", "notes:y") == ["~ n  2 -> 1"]
 
 
-def test_an_unknown_revision_and_a_missing_one_are_told(cli: Any, store: Store) -> None:
+def test_an_unknown_revision_and_a_missing_one_are_told(cli: Cli, store: Store) -> None:
     store.scope("notes:x").save({})
     assert cli.refused("diff", "notes:x", "notes:z", exits=1)["code"] == "not_found"
     assert cli.refused("diff", "notes:x@7", "notes:x", exits=1)["code"] == "not_found"
     assert cli.refused("diff", "notes:x", exits=64)["code"] == "usage"
 
 
-def test_damage_on_the_way_to_a_difference_is_exit_5(cli: Any, store: Store) -> None:
+def test_damage_on_the_way_to_a_difference_is_exit_5(cli: Cli, store: Store) -> None:
     store.scope("notes:x").save({"v": "a" * 5000})
     store.scope("notes:x").save({"v": "b" * 5000})
     for path in Path(cli.state, "objects").rglob("*"):
@@ -86,7 +87,7 @@ def test_damage_on_the_way_to_a_difference_is_exit_5(cli: Any, store: Store) -> 
     assert cli.json("diff", "notes:x", "notes:x") == []
 
 
-def test_a_diff_changes_nothing(cli: Any, store: Store) -> None:
+def test_a_diff_changes_nothing(cli: Cli, store: Store) -> None:
     store.scope("notes:x").save({"v": "a" * 5000})
     store.scope("notes:x").save({"v": ["b" * 5000]})
     before = cli.tree()
@@ -98,7 +99,7 @@ def test_a_diff_changes_nothing(cli: Any, store: Store) -> None:
 # -- for people -------------------------------------------------------------------------------------------------------
 
 
-def test_the_headlines_name_both_snapshots_with_time_and_reason(cli: Any) -> None:
+def test_the_headlines_name_both_snapshots_with_time_and_reason(cli: Cli) -> None:
     cli.json("run", "--state-scope", "c", "--set", "temperature=0.7")
     cli.json("run", "--state-scope", "c", "--refine-text", "Be brief", "--set", "temperature=0.2")
     first, second = cli("diff", "context:c~1", "context:c").out.decode().split("\n")[:2]
@@ -109,7 +110,7 @@ def test_the_headlines_name_both_snapshots_with_time_and_reason(cli: Any) -> Non
     assert second.endswith("  refine  temperature = 0.2  “Be brief”")
 
 
-def test_a_refined_context_tells_prompts_and_settings_by_name_and_bookkeeping_last(cli: Any) -> None:
+def test_a_refined_context_tells_prompts_and_settings_by_name_and_bookkeeping_last(cli: Cli) -> None:
     cli.json("run", "--state-scope", "c", "--system", "s", "--set", "temperature=0.7", "--set", "old=1")
     cli.json("run", "--state-scope", "c", "--refine-text", "Be brief", "--set", "temperature=0.2")
     lines = said(cli, "context:c~1", "context:c")
@@ -118,7 +119,7 @@ def test_a_refined_context_tells_prompts_and_settings_by_name_and_bookkeeping_la
     assert lines[2] == "  bookkeeping: refinements.count 0 -> 1"
 
 
-def test_a_turn_tells_status_state_and_outputs_before_bookkeeping(cli: Any, task: Any) -> None:
+def test_a_turn_tells_status_state_and_outputs_before_bookkeeping(cli: Cli, task: Task) -> None:
     machine = cli.machine("m", _state={"n": 0}, a=task("echo '{\"k\": 7}'", set={"n": "output.k"}))
     cli.json("execute", machine, "--id", "r")
     lines = said(cli, "run:r~1", "run:r")
@@ -128,12 +129,12 @@ def test_a_turn_tells_status_state_and_outputs_before_bookkeeping(cli: Any, task
     assert 'tree.phase "ready" -> "done"' in lines[3]
 
 
-def test_a_failure_is_told_by_kind_and_message(cli: Any, task: Any) -> None:
+def test_a_failure_is_told_by_kind_and_message(cli: Cli, task: Task) -> None:
     cli.json("execute", cli.machine("m", a=task("echo broken >&2; exit 3")), "--id", "r", exits=1)
     assert '~ tree.error  null -> "exit: broken"' in said(cli, "run:r~1", "run:r")
 
 
-def test_paths_are_readable_and_strange_keys_are_quoted(cli: Any, store: Store) -> None:
+def test_paths_are_readable_and_strange_keys_are_quoted(cli: Cli, store: Store) -> None:
     old = {"todos": [1, 2, {"a": 1}], "a b": {"": 1, "x.y": 2, "\x1b[2J": 3}}
     new = {"todos": [1, 2, {"a": 2}, 4], "a b": {"": 2, "x.y": 3, "\x1b[2J": 4}}
     lines = between(cli, store, old, new)
@@ -146,12 +147,12 @@ def test_paths_are_readable_and_strange_keys_are_quoted(cli: Any, store: Store) 
     ]
 
 
-def test_the_whole_state_and_a_move_have_words_of_their_own(cli: Any, store: Store) -> None:
+def test_the_whole_state_and_a_move_have_words_of_their_own(cli: Cli, store: Store) -> None:
     assert between(cli, store, 1, [1]) == ["~ (the whole state)  1 -> [1]"]
     assert between(cli, store, {"l": ["a", "b", "c"]}, {"l": ["b", "c", "a"]}) == ["~ l[2]  was l[0]"]
 
 
-def test_long_text_is_a_small_diff_of_its_lines(cli: Any, store: Store) -> None:
+def test_long_text_is_a_small_diff_of_its_lines(cli: Cli, store: Store) -> None:
     text = [f"line {number} of a text that does not fit" for number in range(40)]
     changed = [*text[:20], "another line", *text[21:]]
     assert between(cli, store, {"t": "\n".join(text)}, {"t": "\n".join(changed)}) == [
@@ -164,7 +165,7 @@ def test_long_text_is_a_small_diff_of_its_lines(cli: Any, store: Store) -> None:
     ]
 
 
-def test_two_long_values_are_cut_so_that_the_difference_shows(cli: Any, store: Store) -> None:
+def test_two_long_values_are_cut_so_that_the_difference_shows(cli: Cli, store: Store) -> None:
     path, old, new = between(
         cli, store, {"t": "w" * 300 + " brief " + "w" * 300}, {"t": "w" * 300 + " kind " + "w" * 300}
     )
@@ -176,14 +177,14 @@ def test_two_long_values_are_cut_so_that_the_difference_shows(cli: Any, store: S
     assert max(len(old), len(new)) < 140
 
 
-def test_large_values_are_told_by_size_and_first_words(cli: Any, store: Store) -> None:
+def test_large_values_are_told_by_size_and_first_words(cli: Cli, store: Store) -> None:
     added = {f"k{number}": "some words" for number in range(1000)}
     (line,) = between(cli, store, {"a": 1}, {"a": 1, "b": added})
     assert line.startswith('+ b  (21.9 KB) {"k0": "some words", ')
     assert len(line) < 140
 
 
-def test_a_very_large_object_is_told_by_size_and_digest_and_not_read(cli: Any, store: Store) -> None:
+def test_a_very_large_object_is_told_by_size_and_digest_and_not_read(cli: Cli, store: Store) -> None:
     ref = store.put_value({"t": "w" * 100_000})
     store.scope("notes:x").save({})
     store.scope("notes:x").save({"b": ref})
@@ -192,7 +193,7 @@ def test_a_very_large_object_is_told_by_size_and_digest_and_not_read(cli: Any, s
     assert said(cli, "notes:x~1", "notes:x") == [f"+ b  <object of 100.0 KB, {ref.sha256[:8]}>"]
 
 
-def test_of_an_object_that_names_others_only_itself_is_read(cli: Any, store: Store) -> None:
+def test_of_an_object_that_names_others_only_itself_is_read(cli: Cli, store: Store) -> None:
     parts = {f"part {number:070}": {"t": "w" * 5000} for number in range(60)}
     messages = [{"text": "w" * 500}] * 40
     before = store.scope("notes:x").save({})
@@ -207,20 +208,20 @@ def test_of_an_object_that_names_others_only_itself_is_read(cli: Any, store: Sto
     assert '0": {"t": "<object of 5.0 KB, ' in shown[1]
 
 
-def test_an_artifact_that_changed_is_told_although_the_patch_is_empty(cli: Any, store: Store) -> None:
+def test_an_artifact_that_changed_is_told_although_the_patch_is_empty(cli: Cli, store: Store) -> None:
     (line,) = between(cli, store, {"f": Artifact(b"one", "text/plain")}, {"f": Artifact(b"three", "text/plain")})
     assert line.startswith("~ f  <artifact text/plain, 3 B, ")
     assert " -> <artifact text/plain, 5 B, " in line
     assert cli.json("diff", "notes:x~1", "notes:x") == []
 
 
-def test_of_many_steps_in_one_container_the_first_are_shown_and_the_others_counted(cli: Any, store: Store) -> None:
+def test_of_many_steps_in_one_container_the_first_are_shown_and_the_others_counted(cli: Cli, store: Store) -> None:
     lines = between(cli, store, {"l": [], "m": {}}, {"l": [*range(30)], "m": {f"k{number}": 1 for number in range(6)}})
     assert lines[:6] == [*(f"+ l[{number}]  {number}" for number in range(5)), "+ l  … 25 more"]
     assert lines[6:] == [f"+ m.k{number}  1" for number in range(6)]
 
 
-def test_nothing_in_a_diff_acts_on_a_terminal(cli: Any, store: Store) -> None:
+def test_nothing_in_a_diff_acts_on_a_terminal(cli: Cli, store: Store) -> None:
     evil = "\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\r\x00\x08\u202e\n"
     lines = between(
         cli, store, {"a": evil, "t": "x\n" * 50, evil: [evil]}, {"b": evil * 9, "t": "x\n" * 50 + evil, evil: [1]}

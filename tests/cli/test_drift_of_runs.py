@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
+from command_line import Cli
 from model_server import ModelServer, Say
 
 AGENT = {"agent": {"prompt": "hi"}}
@@ -19,13 +19,13 @@ def server() -> Iterator[ModelServer]:
 
 
 @pytest.fixture
-def context(cli: Any, server: ModelServer) -> None:
+def context(cli: Cli, server: ModelServer) -> None:
     """The context ``c``, made for ``openai/m`` at the server, without tools."""
     server.script.append(Say(json.dumps({"prompts": {"system": "S", "developer": []}, "settings": {}})))
     cli.json("run", "--state-scope", "c", "-m", "openai/m", "--base-url", server.url)
 
 
-def told(cli: Any, *words: str, exits: int = 0) -> list[str]:
+def told(cli: Cli, *words: str, exits: int = 0) -> list[str]:
     """What the call warns of about its context; the dry run said the same before."""
     planned = cli.json(*words, "--dry-run")
     assert planned["exit"] == exits
@@ -36,13 +36,13 @@ def told(cli: Any, *words: str, exits: int = 0) -> list[str]:
     return list(drifts[1])
 
 
-def test_another_model_is_told(cli: Any, server: ModelServer, context: None) -> None:
+def test_another_model_is_told(cli: Cli, server: ModelServer, context: None) -> None:
     machine = cli.machine(a=AGENT, _context="c")
     said = told(cli, "execute", machine, "-m", "openai/other", "--base-url", server.url)
     assert said == ["the context was made with the model openai/m, this call has the model openai/other"]
 
 
-def test_another_endpoint_is_told(cli: Any, server: ModelServer, context: None) -> None:
+def test_another_endpoint_is_told(cli: Cli, server: ModelServer, context: None) -> None:
     machine = cli.machine(a=AGENT)
     other = server.url.replace("127.0.0.1", "localhost")
     said = told(cli, "execute", machine, "--state-scope", "c", "--base-url", other)
@@ -50,7 +50,7 @@ def test_another_endpoint_is_told(cli: Any, server: ModelServer, context: None) 
 
 
 def test_another_toolset_is_told_when_the_run_begins_and_not_with_each_turn(
-    cli: Any, server: ModelServer, context: None
+    cli: Cli, server: ModelServer, context: None
 ) -> None:
     tool = {"name": "t", "description": "d", "schema": {"type": "object"}, "argv": ["cat"]}
     (cli.home / "tools.json").write_text(json.dumps({"tools": [tool]}))
@@ -61,7 +61,7 @@ def test_another_toolset_is_told_when_the_run_begins_and_not_with_each_turn(
     assert told(cli, "execute", machine, "--id", "r") == []
 
 
-def test_what_a_later_call_asks_otherwise_is_told_by_that_call(cli: Any, server: ModelServer, context: None) -> None:
+def test_what_a_later_call_asks_otherwise_is_told_by_that_call(cli: Cli, server: ModelServer, context: None) -> None:
     machine = cli.machine(a={**AGENT, "default_next": "b"}, b={**AGENT, "default_next": "c"}, c=AGENT, _context="c")
     assert told(cli, "execute", machine, "-i", "--id", "r") == []
     said = told(cli, "execute", machine, "-i", "--id", "r", "-m", "openai/other")
@@ -70,13 +70,13 @@ def test_what_a_later_call_asks_otherwise_is_told_by_that_call(cli: Any, server:
     assert told(cli, "exec", "resume", "r", "-m", "openai/other") == []  # it is complete, and asks nobody
 
 
-def test_run_tells_it_once(cli: Any, server: ModelServer, context: None) -> None:
+def test_run_tells_it_once(cli: Cli, server: ModelServer, context: None) -> None:
     said = told(cli, "run", "-p", "x", "--state-scope", "c", "-m", "openai/other", "--base-url", server.url)
     assert said == ["the context was made with the model openai/m, this call has the model openai/other"]
 
 
 def test_the_same_model_and_tools_or_none_at_all_are_told_nothing_of(
-    cli: Any, server: ModelServer, context: None
+    cli: Cli, server: ModelServer, context: None
 ) -> None:
     machine = cli.machine(a=AGENT, _context="c")
     assert told(cli, "execute", machine) == []

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Cli, Task
 
 END: dict[str, Any] = {"end": {}}
 MACHINE = "MACHINE"
@@ -17,7 +18,7 @@ REQUEST = "REQUEST"
 Setup = Callable[[Any, Any], None]
 
 
-def write(cli: Any, task: Any, *, text: str = "1", **more: Any) -> str:
+def write(cli: Cli, task: Task, *, text: str = "1", **more: Any) -> str:
     """a -> b -> ask -> c -> done; ``b`` fails while there is no file ``ok``."""
     return str(
         cli.machine(
@@ -31,47 +32,47 @@ def write(cli: Any, task: Any, *, text: str = "1", **more: Any) -> str:
     )
 
 
-def absent(cli: Any, task: Any) -> None:
+def absent(cli: Cli, task: Task) -> None:
     (cli.home / "ok").touch()
     write(cli, task)
 
 
-def begun(cli: Any, task: Any) -> None:
+def begun(cli: Cli, task: Task) -> None:
     (cli.home / "ok").touch()
     cli.json("execute", "-i", write(cli, task), "--id", "r1")
 
 
-def waiting(cli: Any, task: Any) -> None:
+def waiting(cli: Cli, task: Task) -> None:
     (cli.home / "ok").touch()
     cli.json("execute", write(cli, task), "--id", "r1", exits=3)
 
 
-def failed(cli: Any, task: Any) -> None:
+def failed(cli: Cli, task: Task) -> None:
     cli.json("execute", write(cli, task), "--id", "r1", exits=1)
     (cli.home / "ok").touch()
 
 
-def complete(cli: Any, task: Any) -> None:
+def complete(cli: Cli, task: Task) -> None:
     waiting(cli, task)
     cli.json("execute", str(cli.home / "m.json"), "--input", "true")
 
 
-def changed(cli: Any, task: Any) -> None:
+def changed(cli: Cli, task: Task) -> None:
     begun(cli, task)
     write(cli, task, text="11")
 
 
-def changed_while_waiting(cli: Any, task: Any) -> None:
+def changed_while_waiting(cli: Cli, task: Task) -> None:
     waiting(cli, task)
     write(cli, task, text="11")
 
 
-def lacking(cli: Any, task: Any) -> None:
+def lacking(cli: Cli, task: Task) -> None:
     begun(cli, task)
     cli.machine(a=task("echo 1"))
 
 
-def lost(cli: Any, task: Any) -> None:
+def lost(cli: Cli, task: Task) -> None:
     from stateline import Store
     from stateline.engine.record import load_run
     from stateline.engine.step import apply
@@ -84,12 +85,12 @@ def lost(cli: Any, task: Any) -> None:
     apply(load_run(Store.open(cli.state), "r1"), Intended())
 
 
-def lost_unsafe(cli: Any, task: Any) -> None:
+def lost_unsafe(cli: Cli, task: Task) -> None:
     lost(cli, task)
     cli.state.chmod(0o750)
 
 
-def moved(cli: Any, task: Any) -> None:
+def moved(cli: Cli, task: Task) -> None:
     """The run r1 waits, and the file that it began from was moved since."""
     (cli.home / "before").mkdir()
     Path(write(cli, task)).rename(cli.home / "before" / "m.json")
@@ -98,75 +99,75 @@ def moved(cli: Any, task: Any) -> None:
     (cli.home / "before" / "m.json").rename(cli.home / "m.json")
 
 
-def moved_running(cli: Any, task: Any) -> None:
+def moved_running(cli: Cli, task: Task) -> None:
     (cli.home / "before").mkdir()
     Path(write(cli, task)).rename(cli.home / "before" / "m.json")
     cli.json("execute", "-i", str(cli.home / "before" / "m.json"), "--id", "r1")
     (cli.home / "before" / "m.json").rename(cli.home / "m.json")
 
 
-def changed_and_lost(cli: Any, task: Any) -> None:
+def changed_and_lost(cli: Cli, task: Task) -> None:
     lost(cli, task)
     (cli.home / "m.json").write_text((cli.home / "m.json").read_text() + "\n")
 
 
-def moved_unsafe(cli: Any, task: Any) -> None:
+def moved_unsafe(cli: Cli, task: Task) -> None:
     moved(cli, task)
     cli.state.chmod(0o750)
 
 
-def damaged(cli: Any, task: Any) -> None:
+def damaged(cli: Cli, task: Task) -> None:
     begun(cli, task)
     (cli.state / hashlib.sha256(b"run:r1").hexdigest() / "latest.json").write_bytes(b"{}")
 
 
-def unsafe(cli: Any, task: Any) -> None:
+def unsafe(cli: Cli, task: Task) -> None:
     begun(cli, task)
     cli.state.chmod(0o750)
 
 
-def unsafe_scope(cli: Any, task: Any) -> None:
+def unsafe_scope(cli: Cli, task: Task) -> None:
     begun(cli, task)
     (cli.state / hashlib.sha256(b"run:r1").hexdigest()).chmod(0o755)
 
 
-def unsafe_pointer(cli: Any, task: Any) -> None:
+def unsafe_pointer(cli: Cli, task: Task) -> None:
     begun(cli, task)
     (cli.state / hashlib.sha256(b"run:r1").hexdigest() / "latest.json").chmod(0o644)
 
 
-def unsafe_objects(cli: Any, task: Any) -> None:
+def unsafe_objects(cli: Cli, task: Task) -> None:
     begun(cli, task)
     (cli.state / "objects").chmod(0o755)
 
 
-def unsafe_empty(cli: Any, task: Any) -> None:
+def unsafe_empty(cli: Cli, task: Task) -> None:
     absent(cli, task)
     cli.state.mkdir()
     cli.state.chmod(0o755)
 
 
-def foreign(cli: Any, task: Any) -> None:
+def foreign(cli: Cli, task: Task) -> None:
     absent(cli, task)
     cli.state.mkdir(mode=0o700)
     (cli.state / "letter.txt").touch()
 
 
-def newer(cli: Any, task: Any) -> None:
+def newer(cli: Cli, task: Task) -> None:
     begun(cli, task)
     (cli.state / "stateline.json").write_bytes(b'{"format":"stateline/2","store_id":"00"}')
 
 
-def invalid(cli: Any, task: Any) -> None:
+def invalid(cli: Cli, task: Task) -> None:
     cli.machine(a=task("echo 1", default_next="nowhere"))
 
 
-def contexts(cli: Any, task: Any) -> None:
+def contexts(cli: Cli, task: Task) -> None:
     absent(cli, task)
     cli.json("run", "--state-scope", "demo", "--set", "x=1")
 
 
-def demanding(cli: Any, task: Any) -> None:
+def demanding(cli: Cli, task: Task) -> None:
     (cli.home / "ok").touch()
     write(cli, task, _input={"type": "integer"})
 
@@ -269,7 +270,7 @@ TABLE: list[tuple[Setup, list[str], bytes, str, int]] = [
     ids=[f"{row[0].__name__} {' '.join(row[1])[:60]} {row[2].decode().strip()}" for row in TABLE],
 )
 def test_the_plan_is_what_the_real_call_then_does(
-    cli: Any, task: Any, setup: Setup, words: list[str], stdin: bytes, action: str, exits: int
+    cli: Cli, task: Task, setup: Setup, words: list[str], stdin: bytes, action: str, exits: int
 ) -> None:
     setup(cli, task)
     words = [str(cli.home / "m.json") if word == MACHINE else word for word in words]
@@ -297,7 +298,7 @@ def test_the_plan_is_what_the_real_call_then_does(
         assert (real.document["head"] == plan["head"]) == (files(cli.tree()) == files(before))
 
 
-def request(cli: Any) -> str:
+def request(cli: Cli) -> str:
     """The id of the request that the run r1 made last."""
     events = [row["event"] for row in cli.json("log", "run:r1")["snapshots"]]
     return str(next(event["waiting"]["requestId"] for event in events if "waiting" in event))
@@ -307,7 +308,7 @@ def files(tree: dict[str, Any]) -> dict[str, Any]:
     return {path: row[4] for path, row in tree.items() if row[4]}
 
 
-def test_the_first_effect_is_named(cli: Any, task: Any) -> None:
+def test_the_first_effect_is_named(cli: Cli, task: Task) -> None:
     begun(cli, task)
     document = cli.json(*TO_END[:1], str(cli.home / "m.json"), "--dry-run")
     assert document["plan"]["effects"] == [
@@ -316,14 +317,14 @@ def test_the_first_effect_is_named(cli: Any, task: Any) -> None:
     assert (document["plan"]["run"], document["plan"]["scope"]) == ("r1", "run:r1")
 
 
-def test_a_plan_as_text_says_it_too(cli: Any, task: Any) -> None:
+def test_a_plan_as_text_says_it_too(cli: Cli, task: Task) -> None:
     absent(cli, task)
     text = cli("execute", str(cli.home / "m.json"), "--dry-run").out.decode()
     assert text.startswith("would start a run and exit 3")
     assert "task of stage a" in text
 
 
-def test_a_store_that_cannot_be_written_is_foreseen(cli: Any, task: Any) -> None:
+def test_a_store_that_cannot_be_written_is_foreseen(cli: Cli, task: Task) -> None:
     import os
 
     if os.geteuid() == 0:
@@ -341,7 +342,7 @@ def test_a_store_that_cannot_be_written_is_foreseen(cli: Any, task: Any) -> None
             place.chmod(0o700)
 
 
-def test_a_dry_run_of_a_copy_needs_no_more_than_to_read_it(cli: Any, task: Any) -> None:
+def test_a_dry_run_of_a_copy_needs_no_more_than_to_read_it(cli: Cli, task: Task) -> None:
     begun(cli, task)
     copy = cli.home / "copy"
     shutil.copytree(cli.state, copy)
@@ -365,7 +366,7 @@ def test_a_dry_run_of_a_copy_needs_no_more_than_to_read_it(cli: Any, task: Any) 
         (contexts, ["run", "--state-scope", "demo", "--set", "x=2"], "would refine context:demo and exit 0"),
     ],
 )
-def test_a_plan_is_told_in_a_sentence(cli: Any, task: Any, setup: Setup, words: list[str], said: str) -> None:
+def test_a_plan_is_told_in_a_sentence(cli: Cli, task: Task, setup: Setup, words: list[str], said: str) -> None:
     setup(cli, task)
     words = [str(cli.home / "m.json") if word == MACHINE else word for word in words]
     assert cli(*words, "--dry-run").out.decode().split("\n")[0] == said

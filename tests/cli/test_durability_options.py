@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Cli
 
 from stateline import Store
 from stateline.store.local.filesystem import Directory, Filesystem
@@ -16,7 +17,7 @@ END: dict[str, Any] = {"end": {}}
 ASKS: dict[str, Any] = {"human": {"prompt": "Go?"}, "default_next": "done"}
 
 
-def saved(cli: Any) -> dict[str, set[str]]:
+def saved(cli: Cli) -> dict[str, set[str]]:
     """For each scope's kind, the durabilities that its snapshots name."""
     said: dict[str, set[str]] = {}
     for path in cli.state.glob("*/state-*.json"):
@@ -26,7 +27,7 @@ def saved(cli: Any) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("way", ["flag", "environment", "default"])
-def test_all_that_a_call_saves_is_as_durable_as_was_said(cli: Any, way: str) -> None:
+def test_all_that_a_call_saves_is_as_durable_as_was_said(cli: Cli, way: str) -> None:
     words = ["--durability", "fast"] if way == "flag" else []
     if way == "environment":
         cli.monkeypatch.setenv("STATELINE_DURABILITY", "fast")
@@ -37,14 +38,14 @@ def test_all_that_a_call_saves_is_as_durable_as_was_said(cli: Any, way: str) -> 
     assert cli.json("verify")["findings"] == []
 
 
-def test_a_durability_that_nobody_knows_is_a_usage_error(cli: Any) -> None:
+def test_a_durability_that_nobody_knows_is_a_usage_error(cli: Cli) -> None:
     result = cli("execute", cli.machine(done=END), "--durability", "medium", "--format", "json")
     assert result.code == 64
     assert "--durability is 'medium'; it must be full or fast" in result.error["message"]
     assert not cli.state.exists()
 
 
-def test_a_full_call_on_a_fast_run_settles_the_run_and_its_context(cli: Any) -> None:
+def test_a_full_call_on_a_fast_run_settles_the_run_and_its_context(cli: Cli) -> None:
     synced: set[str] = set()
     whole = Filesystem.open_to_sync
 
@@ -82,7 +83,7 @@ def test_a_full_call_on_a_fast_run_settles_the_run_and_its_context(cli: Any) -> 
 # -- ephemeral ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_ephemeral_run_comes_to_its_end_and_leaves_nothing(cli: Any) -> None:
+def test_an_ephemeral_run_comes_to_its_end_and_leaves_nothing(cli: Cli) -> None:
     for words in (["execute", "--ephemeral"], ["--ephemeral", "execute"]):
         document = cli.json(*words, cli.machine(done=END))
         assert document["status"] == "complete"
@@ -93,7 +94,7 @@ def test_an_ephemeral_run_comes_to_its_end_and_leaves_nothing(cli: Any) -> None:
     assert cli.json("machine", "check", cli.machine(done=END), "--ephemeral")["ok"]
 
 
-def test_an_ephemeral_call_that_leaves_a_run_unfinished_says_that_nothing_was_kept(cli: Any) -> None:
+def test_an_ephemeral_call_that_leaves_a_run_unfinished_says_that_nothing_was_kept(cli: Cli) -> None:
     waits = cli("execute", cli.machine(ask=ASKS, done=END), "--ephemeral", "--format", "json")
     assert waits.code == 3
     fails = cli("execute", cli.machine(no={"task": ["false"]}), "--ephemeral", "--format", "json")
@@ -107,7 +108,7 @@ def test_an_ephemeral_call_that_leaves_a_run_unfinished_says_that_nothing_was_ke
     assert not cli.state.exists()
 
 
-def test_reading_commands_see_an_empty_store_with_ephemeral(cli: Any) -> None:
+def test_reading_commands_see_an_empty_store_with_ephemeral(cli: Cli) -> None:
     cli.json("execute", cli.machine(done=END), "--id", "r1")
     cli.monkeypatch.setenv("STATELINE_EPHEMERAL", "true")
     assert cli.json("exec", "list")["runs"] == []
@@ -119,7 +120,7 @@ def test_reading_commands_see_an_empty_store_with_ephemeral(cli: Any) -> None:
     assert [row["run"] for row in cli.json("exec", "list", *there)["runs"]] == ["r1"], "the command line is nearer"
 
 
-def test_ephemeral_and_a_state_dir_on_one_command_line_are_a_usage_error(cli: Any) -> None:
+def test_ephemeral_and_a_state_dir_on_one_command_line_are_a_usage_error(cli: Cli) -> None:
     for words in (
         ["exec", "list", "--ephemeral", "--state-dir", "x"],
         ["--state-dir", "x", "exec", "--ephemeral", "ls"],
@@ -133,7 +134,7 @@ def test_ephemeral_and_a_state_dir_on_one_command_line_are_a_usage_error(cli: An
 
 
 @pytest.fixture
-def shared(cli: Any) -> Path:
+def shared(cli: Cli) -> Path:
     """A state dir below a directory in which all may write."""
     place = cli.home / "shared"
     place.mkdir()
@@ -142,7 +143,7 @@ def shared(cli: Any) -> Path:
     return Path(place / "s")
 
 
-def test_an_open_parent_stops_a_writer_until_it_is_trusted(cli: Any, shared: Path) -> None:
+def test_an_open_parent_stops_a_writer_until_it_is_trusted(cli: Cli, shared: Path) -> None:
     machine = cli.machine(ask=ASKS, done=END)
     for words in (["execute", machine], ["run", "--set", "x=1"]):
         refused = cli(*words, "--format", "json")
@@ -162,7 +163,7 @@ def test_an_open_parent_stops_a_writer_until_it_is_trusted(cli: Any, shared: Pat
     assert cli("log", "run:r1").err == ""
 
 
-def test_readers_warn_of_a_snapshot_that_others_may_change(cli: Any) -> None:
+def test_readers_warn_of_a_snapshot_that_others_may_change(cli: Cli) -> None:
     cli.json("execute", cli.machine(done=END), "--id", "r1")
     path = Store.open(cli.state).scope("run:r1").load()
     (cli.state / path.scope / path.path).chmod(0o666)
@@ -181,7 +182,7 @@ def test_readers_warn_of_a_snapshot_that_others_may_change(cli: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["fifo", "file", "symlink"])
-def test_verify_answers_with_a_document_where_the_state_dir_is_no_directory(cli: Any, kind: str) -> None:
+def test_verify_answers_with_a_document_where_the_state_dir_is_no_directory(cli: Cli, kind: str) -> None:
     if kind == "fifo":
         os.mkfifo(cli.state)
     elif kind == "file":

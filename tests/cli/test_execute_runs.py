@@ -11,20 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Cli, Task
 
 END: dict[str, Any] = {"end": {}}
 ASK: dict[str, Any] = {"human": {"prompt": "?"}}
 
 
-def two(cli: Any, task: Any, name: str = "m") -> str:
+def two(cli: Cli, task: Task, name: str = "m") -> str:
     return str(cli.machine(name, a=task("echo a >> ran; echo 1", default_next="b"), b=task("echo b >> ran; echo 2")))
 
 
-def snapshots(cli: Any, run: str) -> list[Any]:
+def snapshots(cli: Cli, run: str) -> list[Any]:
     return list(cli.json("log", f"run:{run}")["snapshots"])[::-1]
 
 
-def test_a_new_run_has_a_generated_id_and_the_file_is_its_machine(cli: Any, task: Any) -> None:
+def test_a_new_run_has_a_generated_id_and_the_file_is_its_machine(cli: Cli, task: Task) -> None:
     import re
 
     run = cli.json("execute", "-i", two(cli, task))["run"]
@@ -33,7 +34,7 @@ def test_a_new_run_has_a_generated_id_and_the_file_is_its_machine(cli: Any, task
     assert (status["run"], status["machine"], status["turn"]) == (run, "m", 1)
 
 
-def test_an_unfinished_run_goes_on_and_a_finished_one_is_followed_by_a_new_one(cli: Any, task: Any) -> None:
+def test_an_unfinished_run_goes_on_and_a_finished_one_is_followed_by_a_new_one(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     first = cli.json("execute", "-i", machine)
     second = cli.json("execute", "-i", machine, exits=2)
@@ -44,7 +45,7 @@ def test_an_unfinished_run_goes_on_and_a_finished_one_is_followed_by_a_new_one(c
     assert third["turn"] == 1
 
 
-def test_two_machine_files_in_one_store_do_not_meet(cli: Any, task: Any) -> None:
+def test_two_machine_files_in_one_store_do_not_meet(cli: Cli, task: Task) -> None:
     one, other = two(cli, task, "one"), two(cli, task, "other")
     first = cli.json("execute", "-i", one)["run"]
     second = cli.json("execute", "-i", other)["run"]
@@ -53,7 +54,7 @@ def test_two_machine_files_in_one_store_do_not_meet(cli: Any, task: Any) -> None
     assert cli.json("execute", "-i", other, exits=2)["run"] == second
 
 
-def test_one_file_is_one_machine_through_a_symlink_or_a_relative_path(cli: Any, task: Any) -> None:
+def test_one_file_is_one_machine_through_a_symlink_or_a_relative_path(cli: Cli, task: Task) -> None:
     machine = cli.machine(**{f"s{n}": task("echo 1", default_next=f"s{n + 1}") for n in range(3)}, s3=END)
     run = cli.json("execute", "-i", machine)["run"]
     link = cli.home / "link.json"
@@ -63,7 +64,7 @@ def test_one_file_is_one_machine_through_a_symlink_or_a_relative_path(cli: Any, 
     assert cli.json("execute", "-i", "m.json", exits=2)["run"] == run
 
 
-def test_a_copy_of_a_file_is_another_machine(cli: Any, task: Any) -> None:
+def test_a_copy_of_a_file_is_another_machine(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     run = cli.json("execute", "-i", machine)["run"]
     copy = cli.home / "copy.json"
@@ -71,7 +72,7 @@ def test_a_copy_of_a_file_is_another_machine(cli: Any, task: Any) -> None:
     assert cli.json("execute", "-i", str(copy))["run"] != run
 
 
-def test_a_removed_run_is_skipped(cli: Any, task: Any) -> None:
+def test_a_removed_run_is_skipped(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     first = cli.json("execute", "-i", machine)["run"]
     second = cli.json("execute", "-i", machine, "--id", "second")["run"]
@@ -81,7 +82,7 @@ def test_a_removed_run_is_skipped(cli: Any, task: Any) -> None:
     assert cli.json("execute", "-i", machine)["run"] not in (first, second)
 
 
-def test_a_record_whose_run_never_began_is_skipped(cli: Any, task: Any) -> None:
+def test_a_record_whose_run_never_began_is_skipped(cli: Cli, task: Task) -> None:
     from stateline import Store
 
     machine = two(cli, task)
@@ -91,7 +92,7 @@ def test_a_record_whose_run_never_began_is_skipped(cli: Any, task: Any) -> None:
     assert cli.json("execute", "-i", machine, exits=2)["run"] == first
 
 
-def test_the_machine_scope_records_a_run_before_its_first_snapshot(cli: Any, task: Any) -> None:
+def test_the_machine_scope_records_a_run_before_its_first_snapshot(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     cli.json("execute", "-i", machine, "--id", "r1")
     key = f"machine:{hashlib.sha256(os.fsencode(os.path.realpath(machine))).hexdigest()}"
@@ -100,7 +101,7 @@ def test_the_machine_scope_records_a_run_before_its_first_snapshot(cli: Any, tas
     assert record["created_at"] < snapshots(cli, "r1")[0]["created_at"]
 
 
-def test_a_while_loop_of_turns_ends(cli: Any, task: Any) -> None:
+def test_a_while_loop_of_turns_ends(cli: Cli, task: Task) -> None:
     again = {"routes": [{"when": "visits['a'] < 3", "to": "a"}], "default_next": "b"}
     machine = cli.machine(a=task("echo a >> ran; echo 1", **again), b=task("echo b >> ran; echo 2"))
     turn = '"$0" -m stateline execute -i "$1" --id r > /dev/null'
@@ -110,7 +111,7 @@ def test_a_while_loop_of_turns_ends(cli: Any, task: Any) -> None:
     assert cli.ran() == ["a", "a", "a", "b"]
 
 
-def test_isolated_turns_end_in_the_same_state_as_one_call_byte_for_byte(cli: Any, task: Any) -> None:
+def test_isolated_turns_end_in_the_same_state_as_one_call_byte_for_byte(cli: Cli, task: Task) -> None:
     machine = cli.machine(
         a=task('echo "{\\"n\\": 3}"', set={"n": "output.n"}, default_next="b"),
         b=task("echo 5", retry={"max_attempts": 2}, routes=[{"when": "visits['b'] < 3", "to": "a"}], default_next="c"),
@@ -131,7 +132,7 @@ def test_isolated_turns_end_in_the_same_state_as_one_call_byte_for_byte(cli: Any
     assert objects[0]["objects"] == objects[1]["objects"]
 
 
-def test_every_event_of_a_run_has_its_start_and_turn(cli: Any, task: Any) -> None:
+def test_every_event_of_a_run_has_its_start_and_turn(cli: Cli, task: Task) -> None:
     cli.json("execute", two(cli, task), "--id", "r1")
     events = [row["event"] for row in snapshots(cli, "r1")]
     assert [event["turn"] for event in events] == [0, 1, 2]
@@ -140,7 +141,7 @@ def test_every_event_of_a_run_has_its_start_and_turn(cli: Any, task: Any) -> Non
     assert events[1]["transitions"] == [{"from": "a", "to": "b", "reason": "default", "iteration": 0, "edge_count": 1}]
 
 
-def test_an_id_names_a_new_an_unfinished_and_a_complete_run(cli: Any, task: Any) -> None:
+def test_an_id_names_a_new_an_unfinished_and_a_complete_run(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     assert cli.json("execute", "-i", machine, "--id", "mine")["run"] == "mine"
     assert cli.json("execute", "-i", machine, "--id", "mine", exits=2)["turn"] == 2
@@ -150,7 +151,7 @@ def test_an_id_names_a_new_an_unfinished_and_a_complete_run(cli: Any, task: Any)
     assert cli.tree() == tree
 
 
-def test_a_failed_run_fails_again_until_it_is_retried(cli: Any, task: Any) -> None:
+def test_a_failed_run_fails_again_until_it_is_retried(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo a >> ran; test -e ok && echo 1", default_next="b"), b=task("echo 2"))
     failed = cli.json("execute", machine, "--id", "mine", exits=1)
     tree = cli.tree()
@@ -164,7 +165,7 @@ def test_a_failed_run_fails_again_until_it_is_retried(cli: Any, task: Any) -> No
     assert cli.ran() == ["a", "a"]
 
 
-def test_force_without_an_id_starts_another_run(cli: Any, task: Any) -> None:
+def test_force_without_an_id_starts_another_run(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     first = cli.json("execute", "-i", machine)
     second = cli.json("execute", "-i", machine, "--force")
@@ -172,7 +173,7 @@ def test_force_without_an_id_starts_another_run(cli: Any, task: Any) -> None:
     assert cli.json("exec", "status", first["run"])["head"] == first["head"]
 
 
-def test_force_with_an_id_begins_anew_on_the_same_chain_and_deletes_nothing(cli: Any, task: Any) -> None:
+def test_force_with_an_id_begins_anew_on_the_same_chain_and_deletes_nothing(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     cli.json("execute", machine, "--id", "mine")
     before = snapshots(cli, "mine")
@@ -186,11 +187,11 @@ def test_force_with_an_id_begins_anew_on_the_same_chain_and_deletes_nothing(cli:
     assert cli.ran() == ["a", "b", "a"]
 
 
-def test_force_with_an_id_that_is_new_just_starts(cli: Any, task: Any) -> None:
+def test_force_with_an_id_that_is_new_just_starts(cli: Cli, task: Task) -> None:
     assert cli.json("execute", two(cli, task), "--id", "mine", "--force")["turn"] == 2
 
 
-def test_several_live_runs_are_a_warning(cli: Any, task: Any) -> None:
+def test_several_live_runs_are_a_warning(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     cli.json("execute", "-i", machine, "--id", "first")
     assert cli.json("execute", "-i", machine, "--id", "first", exits=2)["warnings"] == []
@@ -203,7 +204,7 @@ def test_several_live_runs_are_a_warning(cli: Any, task: Any) -> None:
     assert "second" in warnings[0]
 
 
-def test_another_run_that_is_damaged_does_not_stop_this_one(cli: Any, task: Any) -> None:
+def test_another_run_that_is_damaged_does_not_stop_this_one(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     cli.json("execute", "-i", machine, "--id", "broken")
     cli.json("execute", "-i", machine, "--id", "sound")
@@ -213,7 +214,7 @@ def test_another_run_that_is_damaged_does_not_stop_this_one(cli: Any, task: Any)
     assert cli.json("execute", "-i", machine, "--id", "third")["status"] == "advanced"
 
 
-def test_labels_are_kept_and_count_when_a_run_begins(cli: Any, task: Any) -> None:
+def test_labels_are_kept_and_count_when_a_run_begins(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     cli.json("execute", "-i", machine, "--label", "team=red", "--label", "why=a=b", "--label", "none=")
     assert cli.json("exec", "show")["labels"] == {"team": "red", "why": "a=b", "none": ""}
@@ -222,12 +223,12 @@ def test_labels_are_kept_and_count_when_a_run_begins(cli: Any, task: Any) -> Non
     assert cli.json("exec", "show")["labels"]["team"] == "red"
 
 
-def test_a_label_that_is_not_utf_8_is_a_usage_error(cli: Any, task: Any) -> None:
+def test_a_label_that_is_not_utf_8_is_a_usage_error(cli: Cli, task: Task) -> None:
     cli.refused("execute", two(cli, task), "--label", "a=\udcff", exits=64)
     assert not cli.state.exists()
 
 
-def test_a_changed_machine_is_an_error_with_both_hashes_and_the_ways_out(cli: Any, task: Any) -> None:
+def test_a_changed_machine_is_an_error_with_both_hashes_and_the_ways_out(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     before = hashlib.sha256(Path(machine).read_bytes()).hexdigest()
     cli.json("execute", "-i", machine, "--id", "mine")
@@ -246,7 +247,7 @@ def test_a_changed_machine_is_an_error_with_both_hashes_and_the_ways_out(cli: An
 
 
 @pytest.mark.parametrize("way", ["--force", "--id", "--accept-change"])
-def test_each_way_out_of_a_changed_machine_works(cli: Any, task: Any, way: str) -> None:
+def test_each_way_out_of_a_changed_machine_works(cli: Cli, task: Task, way: str) -> None:
     machine = two(cli, task)
     cli.json("execute", "-i", machine, "--id", "mine")
     Path(machine).write_text(Path(machine).read_text() + "\n")
@@ -255,7 +256,7 @@ def test_each_way_out_of_a_changed_machine_works(cli: Any, task: Any, way: str) 
     assert document["status"] == "complete"
 
 
-def test_an_accepted_change_is_recorded(cli: Any, task: Any) -> None:
+def test_an_accepted_change_is_recorded(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     before = hashlib.sha256(Path(machine).read_bytes()).hexdigest()
     cli.json("execute", "-i", machine, "--id", "mine")
@@ -268,14 +269,14 @@ def test_an_accepted_change_is_recorded(cli: Any, task: Any) -> None:
     assert cli.json("verify")["findings"] == []
 
 
-def test_a_change_that_is_gone_again_needs_no_acceptance(cli: Any, task: Any) -> None:
+def test_a_change_that_is_gone_again_needs_no_acceptance(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     cli.json("execute", "-i", machine)
     assert cli.json("execute", "-i", machine, "--accept-change", exits=2)["status"] == "complete"
     assert not [row for row in snapshots(cli, cli.json("exec", "status")["run"]) if row["event"]["type"] == "replaced"]
 
 
-def test_a_change_that_lacks_the_stage_is_refused(cli: Any, task: Any) -> None:
+def test_a_change_that_lacks_the_stage_is_refused(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     cli.json("execute", "-i", machine)
     cli.machine(a=task("echo 1"), c=END)
@@ -288,7 +289,7 @@ def test_a_change_that_lacks_the_stage_is_refused(cli: Any, task: Any) -> None:
     }
 
 
-def test_a_changed_machine_with_mistakes_is_refused_with_all_of_them(cli: Any, task: Any) -> None:
+def test_a_changed_machine_with_mistakes_is_refused_with_all_of_them(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     cli.json("execute", "-i", machine)
     cli.machine(a=task("echo 1", default_next="nowhere"), b={"task": []})
@@ -300,7 +301,7 @@ def test_a_changed_machine_with_mistakes_is_refused_with_all_of_them(cli: Any, t
 
 
 def test_a_complete_run_of_a_machine_that_changed_since_is_not_taken_for_one_of_the_new_one(
-    cli: Any, task: Any
+    cli: Cli, task: Task
 ) -> None:
     machine = two(cli, task)
     first = cli.json("execute", machine, "--id", "mine")
@@ -322,7 +323,7 @@ def test_a_complete_run_of_a_machine_that_changed_since_is_not_taken_for_one_of_
     assert cli.json("execute", machine, "--id", "mine", "--force")["head"] != first["head"]
 
 
-def test_a_demanded_head_that_is_right_is_met(cli: Any, task: Any) -> None:
+def test_a_demanded_head_that_is_right_is_met(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     head = cli.json("execute", "-i", machine, "--id", "mine")["head"]
     assert cli.json("execute", machine, "--parent", head)["status"] == "complete"
@@ -342,7 +343,9 @@ def test_a_demanded_head_that_is_right_is_met(cli: Any, task: Any) -> None:
     ],
     ids=" ".join,
 )
-def test_a_demanded_head_that_is_stale_is_a_conflict_and_nothing_happens(cli: Any, task: Any, words: list[str]) -> None:
+def test_a_demanded_head_that_is_stale_is_a_conflict_and_nothing_happens(
+    cli: Cli, task: Task, words: list[str]
+) -> None:
     machine = two(cli, task)
     cli.json("execute", "-i", machine, "--id", "mine")
     if "--accept-change" in words:
@@ -360,7 +363,7 @@ def files(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("status", ["waiting", "error", "complete"])
-def test_a_demanded_head_counts_although_nothing_is_to_be_done(cli: Any, task: Any, status: str) -> None:
+def test_a_demanded_head_counts_although_nothing_is_to_be_done(cli: Cli, task: Task, status: str) -> None:
     last = {"waiting": ASK, "error": task("false"), "complete": END}[status]
     machine = cli.machine(a=task("echo 1", default_next="b"), b=last)
     code = {"waiting": 3, "error": 1, "complete": 0}[status]
@@ -370,26 +373,26 @@ def test_a_demanded_head_counts_although_nothing_is_to_be_done(cli: Any, task: A
         assert cli.refused(*words, "--parent", "run:mine~1", exits=4)["code"] == "conflict"
 
 
-def test_a_demanded_head_holds_for_an_accepted_change(cli: Any, task: Any) -> None:
+def test_a_demanded_head_holds_for_an_accepted_change(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     head = cli.json("execute", "-i", machine, "--id", "mine")["head"]
     Path(machine).write_text(Path(machine).read_text() + "\n")
     assert cli.json("execute", machine, "--accept-change", "--parent", head)["status"] == "complete"
 
 
-def test_a_demanded_head_holds_for_a_restart(cli: Any, task: Any) -> None:
+def test_a_demanded_head_holds_for_a_restart(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     head = cli.json("execute", "-i", machine, "--id", "mine")["head"]
     assert cli.json("execute", machine, "--id", "mine", "--force", "--parent", head)["status"] == "complete"
 
 
-def test_a_demanded_head_that_is_nowhere_is_not_found(cli: Any, task: Any) -> None:
+def test_a_demanded_head_that_is_nowhere_is_not_found(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     cli.json("execute", "-i", machine)
     assert cli.refused("execute", machine, "--parent", "run:nobody", exits=1)["code"] == "not_found"
 
 
-def test_the_environment_of_a_task_is_what_the_machine_passes(cli: Any) -> None:
+def test_the_environment_of_a_task_is_what_the_machine_passes(cli: Cli) -> None:
     cli.monkeypatch.setenv("PASSED_ON", "1")
     cli.monkeypatch.setenv("KEPT_BACK", "1")
     script = 'echo "[\\"$PASSED_ON\\", \\"$KEPT_BACK\\"]"'
@@ -397,7 +400,7 @@ def test_the_environment_of_a_task_is_what_the_machine_passes(cli: Any) -> None:
     assert cli.json("execute", machine)["output"] == ["1", ""]
 
 
-def test_a_task_gets_one_document_with_what_the_contract_lists(cli: Any, task: Any) -> None:
+def test_a_task_gets_one_document_with_what_the_contract_lists(cli: Cli, task: Task) -> None:
     machine = cli.machine(_state={"n": 1}, a=task("cat", default_next="b"), b=task("cat"))
     document = cli.json("execute", machine, "--id", "mine", "--input", '{"x": 1}')
     seen = document["outputs"]["b"]
@@ -410,7 +413,7 @@ def test_a_task_gets_one_document_with_what_the_contract_lists(cli: Any, task: A
     assert all(key.startswith("mine:") for key in keys)
 
 
-def test_six_processes_on_one_run_perform_each_task_once(cli: Any, task: Any) -> None:
+def test_six_processes_on_one_run_perform_each_task_once(cli: Cli, task: Task) -> None:
     stages = {f"s{n}": task(f"echo {n} >> ran; echo {n}", default_next=f"s{n + 1}") for n in range(5)}
     machine = cli.machine(**stages, s5=END)
     processes = [cli.start("execute", machine, "--id", "mine") for _ in range(6)]
@@ -421,7 +424,7 @@ def test_six_processes_on_one_run_perform_each_task_once(cli: Any, task: Any) ->
     assert cli.json("verify")["findings"] == []
 
 
-def test_two_processes_without_an_id_start_one_run(cli: Any, task: Any) -> None:
+def test_two_processes_without_an_id_start_one_run(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo a >> ran; sleep 0.3; echo 1"))
     processes = [cli.start("execute", machine) for _ in range(3)]
     for process in processes:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Cli, Task
 
 END: dict[str, Any] = {"end": {}}
 ASK: dict[str, Any] = {"human": {"prompt": "Ship it?"}}
@@ -44,7 +45,7 @@ WORDS_THAT_ARE_NO_COMMAND = [
 
 
 @pytest.mark.parametrize("words", WORDS_THAT_ARE_NO_COMMAND, ids=ascii)
-def test_a_malformed_command_line_is_exit_64_with_one_json_error(cli: Any, words: list[str]) -> None:
+def test_a_malformed_command_line_is_exit_64_with_one_json_error(cli: Cli, words: list[str]) -> None:
     cli.machine(done=END)
     cli.monkeypatch.chdir(cli.home)
     cli.monkeypatch.setenv("STATELINE_FORMAT", "json")
@@ -55,7 +56,7 @@ def test_a_malformed_command_line_is_exit_64_with_one_json_error(cli: Any, words
 
 
 @pytest.mark.parametrize("words", WORDS_THAT_ARE_NO_COMMAND, ids=ascii)
-def test_a_malformed_command_line_prints_nothing_on_stdout_as_text(cli: Any, words: list[str]) -> None:
+def test_a_malformed_command_line_prints_nothing_on_stdout_as_text(cli: Cli, words: list[str]) -> None:
     cli.machine(done=END)
     cli.monkeypatch.chdir(cli.home)
     result = cli(*words)
@@ -65,13 +66,13 @@ def test_a_malformed_command_line_prints_nothing_on_stdout_as_text(cli: Any, wor
 
 
 @pytest.mark.parametrize("words", [["--format", "json", "nonsense"], ["nonsense", "--format=json"]])
-def test_format_json_is_understood_although_the_command_is_not(cli: Any, words: list[str]) -> None:
+def test_format_json_is_understood_although_the_command_is_not(cli: Cli, words: list[str]) -> None:
     result = cli(*words)
     assert result.code == 64
     assert "nonsense" in result.error["message"]
 
 
-def test_0_a_run_that_is_done_and_one_that_advanced(cli: Any, task: Any) -> None:
+def test_0_a_run_that_is_done_and_one_that_advanced(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo 1", default_next="b"), b=task("echo 2"))
     first = cli.json("execute", "-i", machine)
     assert first.keys() >= DOCUMENT
@@ -82,14 +83,14 @@ def test_0_a_run_that_is_done_and_one_that_advanced(cli: Any, task: Any) -> None
     assert len(last["head"]) == 64
 
 
-def test_1_a_run_that_failed_is_a_full_document_with_its_reason(cli: Any, task: Any) -> None:
+def test_1_a_run_that_failed_is_a_full_document_with_its_reason(cli: Cli, task: Task) -> None:
     document = cli.json("execute", cli.machine(a=task("echo why >&2; exit 7")), exits=1)
     assert document.keys() >= DOCUMENT
     assert (document["status"], document["reason"], document["stage"]) == ("error", "exit", "a")
     assert document["error"]["message"] == "why"
 
 
-def test_1_an_unknown_run_scope_and_revision_are_not_found(cli: Any) -> None:
+def test_1_an_unknown_run_scope_and_revision_are_not_found(cli: Cli) -> None:
     for words in (
         ["exec", "status", "nobody"],
         ["exec", "show", "nobody"],
@@ -108,7 +109,7 @@ def test_1_an_unknown_run_scope_and_revision_are_not_found(cli: Any) -> None:
     assert not cli.state.exists()
 
 
-def test_2_only_one_turn_at_a_time_tells_that_a_run_is_complete(cli: Any, task: Any) -> None:
+def test_2_only_one_turn_at_a_time_tells_that_a_run_is_complete(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo 1"))
     document = cli.json("execute", "-i", machine, exits=2)
     assert document["status"] == "complete"
@@ -119,7 +120,7 @@ def test_2_only_one_turn_at_a_time_tells_that_a_run_is_complete(cli: Any, task: 
     assert cli.json("exec", "resume", run)["head"] == document["head"]
 
 
-def test_3_a_run_that_waits_says_what_for(cli: Any) -> None:
+def test_3_a_run_that_waits_says_what_for(cli: Cli) -> None:
     machine = cli.machine(ask={"human": {"prompt": "Go?", "schema": {"type": "boolean"}}})
     document = cli.json("execute", machine, exits=3)
     assert document.keys() >= DOCUMENT
@@ -130,7 +131,7 @@ def test_3_a_run_that_waits_says_what_for(cli: Any) -> None:
     assert cli.json("execute", "-i", machine, exits=3)["waiting"]["requestId"] == request
 
 
-def test_4_a_lock_that_is_held_and_a_head_that_moved(cli: Any, task: Any) -> None:
+def test_4_a_lock_that_is_held_and_a_head_that_moved(cli: Cli, task: Task) -> None:
     from stateline import Store
 
     machine = cli.machine(a=task("echo 1", default_next="b"), b=task("echo 2"))
@@ -146,7 +147,7 @@ def test_4_a_lock_that_is_held_and_a_head_that_moved(cli: Any, task: Any) -> Non
     assert cli.json("exec", "status", "r1")["head"] == first["head"]
 
 
-def test_5_a_damaged_head_stops_every_writer_and_names_the_newest_intact_snapshot(cli: Any, task: Any) -> None:
+def test_5_a_damaged_head_stops_every_writer_and_names_the_newest_intact_snapshot(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo 1", default_next="b"), b=task("echo 2"))
     cli.json("execute", "-i", machine, "--id", "r1")
     head, before = sorted(path for path in cli.state.glob("*/state-*") if b'"kind":"run"' in path.read_bytes())[::-1]
@@ -169,7 +170,7 @@ def test_5_a_damaged_head_stops_every_writer_and_names_the_newest_intact_snapsho
     assert cli.tree() == tree
 
 
-def test_6_a_state_dir_that_others_can_read_is_refused_with_the_fix(cli: Any, task: Any) -> None:
+def test_6_a_state_dir_that_others_can_read_is_refused_with_the_fix(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo 1"))
     cli.state.mkdir(mode=0o755)
     cli.state.chmod(0o755)
@@ -185,7 +186,7 @@ def test_6_a_state_dir_that_others_can_read_is_refused_with_the_fix(cli: Any, ta
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_130_and_143_a_signal_ends_the_turn_with_one_document(cli: Any, task: Any, signum: int, code: int) -> None:
+def test_130_and_143_a_signal_ends_the_turn_with_one_document(cli: Cli, task: Task, signum: int, code: int) -> None:
     machine = cli.machine(a=task("echo x >> ran; sleep 60"))
     process = cli.start("execute", machine, "--id", "r1", "--format", "json")
     deadline = time.monotonic() + 30
@@ -201,7 +202,7 @@ def test_130_and_143_a_signal_ends_the_turn_with_one_document(cli: Any, task: An
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_ctrl_c_before_the_turn_begins_is_130_too(cli: Any, monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
+def test_a_ctrl_c_before_the_turn_begins_is_130_too(cli: Cli, monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
     from stateline.service import runs
 
     def strike(store: Any) -> None:
@@ -215,7 +216,7 @@ def test_a_ctrl_c_before_the_turn_begins_is_130_too(cli: Any, monkeypatch: pytes
         assert result.error["code"] == "interrupted"
 
 
-def test_a_bug_of_ours_is_exit_1_and_no_traceback(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_of_ours_is_exit_1_and_no_traceback(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     from stateline.service import runs
 
     def fail(store: Any) -> None:
@@ -229,7 +230,7 @@ def test_a_bug_of_ours_is_exit_1_and_no_traceback(cli: Any, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("how", ["flag", "variable"])
-def test_debug_shows_the_traceback_and_changes_nothing_else(cli: Any, how: str) -> None:
+def test_debug_shows_the_traceback_and_changes_nothing_else(cli: Cli, how: str) -> None:
     words = ["exec", "status", "nobody", "--format", "json"]
     if how == "flag":
         words.append("--debug")
@@ -241,13 +242,13 @@ def test_debug_shows_the_traceback_and_changes_nothing_else(cli: Any, how: str) 
     assert "Traceback" in result.err
 
 
-def test_debug_keeps_the_exit_code_of_a_whole_process(cli: Any) -> None:
+def test_debug_keeps_the_exit_code_of_a_whole_process(cli: Cli) -> None:
     result = cli.process("exec", "status", "../../x", "--debug")
     assert result.code == 64
     assert "Traceback" in result.err
 
 
-def test_help_of_every_command_lists_its_exit_codes(cli: Any) -> None:
+def test_help_of_every_command_lists_its_exit_codes(cli: Cli) -> None:
     for words, codes in (
         (["execute"], "0 1 2 3 4 5 6 64 130"),
         (["run"], "0 1 4 5 6 64 130"),
@@ -272,7 +273,7 @@ def test_help_of_every_command_lists_its_exit_codes(cli: Any) -> None:
             assert f" {code} " in listed, (words, code)
 
 
-def test_the_version_is_data(cli: Any) -> None:
+def test_the_version_is_data(cli: Cli) -> None:
     from stateline import __version__
 
     assert cli("--version").out.decode() == f"stateline {__version__}\n"
@@ -290,7 +291,7 @@ def test_the_version_is_data(cli: Any) -> None:
     ],
     ids=str,
 )
-def test_a_closed_pipe_is_quiet_and_keeps_the_exit_code(cli: Any, words: list[str], code: int) -> None:
+def test_a_closed_pipe_is_quiet_and_keeps_the_exit_code(cli: Cli, words: list[str], code: int) -> None:
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run([sys.executable, "-m", "stateline", *words], stdout=write, stderr=subprocess.PIPE, timeout=60)
@@ -298,7 +299,7 @@ def test_a_closed_pipe_is_quiet_and_keeps_the_exit_code(cli: Any, words: list[st
     assert (done.returncode, done.stderr) == (code, b"")
 
 
-def test_a_loop_into_a_closed_pipe_ends(cli: Any, task: Any) -> None:
+def test_a_loop_into_a_closed_pipe_ends(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo 1", default_next="b"), b=task("echo 2"))
     script = 'set -o pipefail; n=0; while "$0" -m stateline execute -i "$1" | true; do n=$((n+1)); done; echo $n'
     done = subprocess.run(["bash", "-c", script, sys.executable, machine], capture_output=True, timeout=60)
@@ -307,7 +308,7 @@ def test_a_loop_into_a_closed_pipe_ends(cli: Any, task: Any) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
 @pytest.mark.parametrize("format", ["text", "json"])
-def test_a_full_disk_behind_stdout_is_a_typed_error(cli: Any, task: Any, format: str) -> None:
+def test_a_full_disk_behind_stdout_is_a_typed_error(cli: Cli, task: Task, format: str) -> None:
     machine = cli.machine(a=task("echo 1"))
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
@@ -326,7 +327,7 @@ def test_a_full_disk_behind_stdout_is_a_typed_error(cli: Any, task: Any, format:
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_standard_streams_do_no_harm(cli: Any, task: Any, closed: str) -> None:
+def test_closed_standard_streams_do_no_harm(cli: Cli, task: Task, closed: str) -> None:
     machine = cli.machine(a=task("echo 1", default_next="ask"), ask=ASK)
     script = f'"$0" -m stateline -v execute --id r1 --format json "$1" {closed}'
     done = subprocess.run(["sh", "-c", script, sys.executable, machine], capture_output=True, timeout=60)
@@ -341,7 +342,7 @@ def test_closed_standard_streams_do_no_harm(cli: Any, task: Any, closed: str) ->
     assert cli.json("exec", "status", "r1")["status"] == "waiting"
 
 
-def test_nobody_who_listens_to_the_talk_does_not_stop_the_work(cli: Any, task: Any) -> None:
+def test_nobody_who_listens_to_the_talk_does_not_stop_the_work(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo 1"))
     read, write = os.pipe()
     os.close(read)
@@ -357,13 +358,13 @@ def test_nobody_who_listens_to_the_talk_does_not_stop_the_work(cli: Any, task: A
     assert b'"status":"complete"' in done.stdout
 
 
-def test_help_is_printed_whatever_the_encoding(cli: Any) -> None:
+def test_help_is_printed_whatever_the_encoding(cli: Cli) -> None:
     result = cli.process("execute", "--help", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert result.code == 0
     assert b"Exit codes" in result.out
 
 
-def test_nothing_is_left_of_a_path_that_is_not_utf_8(cli: Any, task: Any) -> None:
+def test_nothing_is_left_of_a_path_that_is_not_utf_8(cli: Cli, task: Task) -> None:
     path = Path(os.fsdecode(os.fsencode(cli.home) + b"/\xff"))
     try:
         path.mkdir()

@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Cli, Task
 from process.waiting import number_in, wait_for
 
 END: dict[str, Any] = {"end": {}}
 
 
-def events(cli: Any, run: str) -> list[Any]:
+def events(cli: Cli, run: str) -> list[Any]:
     return [row["event"] for row in cli.json("log", f"run:{run}")["snapshots"]][::-1]
 
 
-def test_a_retry_performs_the_failed_effect_and_no_finished_one(cli: Any, task: Any) -> None:
+def test_a_retry_performs_the_failed_effect_and_no_finished_one(cli: Cli, task: Task) -> None:
     machine = cli.machine(
         a=task("echo a >> ran; echo 1", default_next="b"),
         b=task("echo b >> ran; test -e ok && echo 2", default_next="c"),
@@ -37,7 +38,7 @@ def test_a_retry_performs_the_failed_effect_and_no_finished_one(cli: Any, task: 
     assert cli.ran() == ["a", "b", "b", "c"]
 
 
-def test_a_retry_of_nothing_is_refused(cli: Any, task: Any) -> None:
+def test_a_retry_of_nothing_is_refused(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo 1", default_next="ask"), ask={"human": {"prompt": "?"}}, d=END)
     cli.json("execute", machine, "--id", "r1", exits=3)
     before = cli.tree()
@@ -48,7 +49,7 @@ def test_a_retry_of_nothing_is_refused(cli: Any, task: Any) -> None:
     assert cli.refused("exec", "resume", "r1", "--retry", exits=1)["code"] == "illegal_event"
 
 
-def test_a_retry_demands_its_head(cli: Any, task: Any) -> None:
+def test_a_retry_demands_its_head(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("test -e ok && echo 2"))
     head = cli.json("execute", machine, "--id", "r1", exits=1)["head"]
     (cli.home / "ok").touch()
@@ -56,14 +57,14 @@ def test_a_retry_demands_its_head(cli: Any, task: Any) -> None:
     assert cli.json("exec", "resume", "r1", "--retry", "--parent", head)["status"] == "complete"
 
 
-def test_error_next_takes_over_and_sees_the_error(cli: Any, task: Any) -> None:
+def test_error_next_takes_over_and_sees_the_error(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo why >&2; exit 3", error_next="b"), b=task("cat"))
     document = cli.json("execute", machine, "--id", "r1")
     assert document["output"]["error"] == {"stage": "a", "kind": "exit", "message": "why"}
     assert events(cli, "r1")[1]["transitions"][0]["reason"] == "error"
 
 
-def test_each_attempt_is_a_snapshot_of_one_turn_with_one_key(cli: Any, task: Any) -> None:
+def test_each_attempt_is_a_snapshot_of_one_turn_with_one_key(cli: Cli, task: Task) -> None:
     count = "echo x >> ran; test $(wc -l < ran) -ge 3 && cat"
     machine = cli.machine(a=task(count, retry={"max_attempts": 3, "backoff": 0.05}, default_next="b"), b=task("cat"))
     began = time.monotonic()
@@ -78,7 +79,7 @@ def test_each_attempt_is_a_snapshot_of_one_turn_with_one_key(cli: Any, task: Any
     assert document["outputs"]["b"]["attempt"] == 1
 
 
-def test_a_retry_budget_that_is_used_up_fails_the_run(cli: Any, task: Any) -> None:
+def test_a_retry_budget_that_is_used_up_fails_the_run(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo x >> ran; false", retry={"max_attempts": 2}))
     cli.json("execute", machine, "--id", "r1", exits=1)
     assert len(cli.ran()) == 2
@@ -86,7 +87,7 @@ def test_a_retry_budget_that_is_used_up_fails_the_run(cli: Any, task: Any) -> No
     assert len(cli.ran()) == 4
 
 
-def test_many_attempts_are_bounded_by_their_number_only(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_attempts_are_bounded_by_their_number_only(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     from stateline.engine import loop
     from stateline.machine.decider.run import Failed
     from stateline.process.command import TaskOutcome
@@ -109,7 +110,7 @@ def test_many_attempts_are_bounded_by_their_number_only(cli: Any, monkeypatch: p
         ("timeout", {"_bounds": {"timeout": 0.01}}),
     ],
 )
-def test_a_bound_ends_the_run_with_its_name(cli: Any, task: Any, bound: str, stages: dict[str, Any]) -> None:
+def test_a_bound_ends_the_run_with_its_name(cli: Cli, task: Task, bound: str, stages: dict[str, Any]) -> None:
     visits = {"max_visits": stages.pop("visits")} if "visits" in stages else {}
     a = task("echo x >> ran; sleep 0.01", routes=[{"when": "true", "to": "a"}], **visits)
     document = cli.json("execute", cli.machine(a=a, **stages), "--id", "r1", exits=1)
@@ -120,19 +121,19 @@ def test_a_bound_ends_the_run_with_its_name(cli: Any, task: Any, bound: str, sta
     assert cli.json("execute", "-i", str(cli.home / "m.json"), exits=1)["error"]["bound"] == bound
 
 
-def test_a_bound_may_take_error_next(cli: Any, task: Any) -> None:
+def test_a_bound_may_take_error_next(cli: Cli, task: Task) -> None:
     a = task("echo 1", routes=[{"when": "true", "to": "a"}], max_visits=2, error_next="b")
     document = cli.json("execute", cli.machine(a=a, b=task("cat")), "--id", "r1")
     assert document["output"]["error"]["kind"] == "limit"
     assert events(cli, "r1")[-2]["transitions"][0]["reason"] == "limit"
 
 
-def test_a_run_that_ends_exactly_at_its_limit_is_complete(cli: Any, task: Any) -> None:
+def test_a_run_that_ends_exactly_at_its_limit_is_complete(cli: Cli, task: Task) -> None:
     a = task("echo 1", routes=[{"when": "visits['a'] < 3", "to": "a"}], max_visits=3)
     assert cli.json("execute", cli.machine(_bounds={"max_iterations": 2}, a=a))["status"] == "complete"
 
 
-def test_a_bound_that_was_raised_lets_the_run_go_on(cli: Any, task: Any) -> None:
+def test_a_bound_that_was_raised_lets_the_run_go_on(cli: Cli, task: Task) -> None:
     def a(visits: int) -> Any:
         return task("echo x >> ran", routes=[{"when": "visits['a'] < 3", "to": "a"}], max_visits=visits)
 
@@ -142,7 +143,7 @@ def test_a_bound_that_was_raised_lets_the_run_go_on(cli: Any, task: Any) -> None
     assert len(cli.ran()) == 3
 
 
-def test_a_condition_that_fails_keeps_the_output_and_settles_it_once_corrected(cli: Any, task: Any) -> None:
+def test_a_condition_that_fails_keeps_the_output_and_settles_it_once_corrected(cli: Cli, task: Task) -> None:
     def machine(name: str) -> str:
         a = task("echo a >> ran; echo 5", set={"n": "output"}, routes=[{"when": f"{name} == 5", "to": "b"}])
         return str(cli.machine(a=a, b=task("echo 2")))
@@ -166,7 +167,7 @@ def test_a_condition_that_fails_keeps_the_output_and_settles_it_once_corrected(c
     assert cli.json("exec", "resume", "r1")["outputs"] == {"a": 5, "b": 2}
 
 
-def crash(cli: Any, machine: str, *words: str) -> None:
+def crash(cli: Cli, machine: str, *words: str) -> None:
     """Start a turn and end it with SIGKILL once its task has begun."""
     before = len(cli.ran())
     process = cli.start("execute", machine, *words)
@@ -177,7 +178,7 @@ def crash(cli: Any, machine: str, *words: str) -> None:
 
 
 @pytest.fixture
-def lost(cli: Any, task: Any) -> str:
+def lost(cli: Cli, task: Task) -> str:
     """A machine whose task, which is not repeatable, was under way when everything died."""
     a = task("echo a >> ran; test -e ok || sleep 2; echo 1", repeatable=False, default_next="b")
     machine = str(cli.machine(a=a, b=task("echo b >> ran; echo 2")))
@@ -186,7 +187,7 @@ def lost(cli: Any, task: Any) -> str:
     return machine
 
 
-def test_a_lost_effect_waits_and_is_not_repeated_unasked(cli: Any, lost: str) -> None:
+def test_a_lost_effect_waits_and_is_not_repeated_unasked(cli: Cli, lost: str) -> None:
     document = cli.json("execute", lost, exits=3)
     assert (document["status"], document["reason"]) == ("waiting", "unknown_outcome")
     waiting = document["waiting"]
@@ -199,7 +200,7 @@ def test_a_lost_effect_waits_and_is_not_repeated_unasked(cli: Any, lost: str) ->
     assert cli.ran() == ["a"]
 
 
-def test_a_lost_effect_runs_again_on_request_with_its_key(cli: Any, lost: str) -> None:
+def test_a_lost_effect_runs_again_on_request_with_its_key(cli: Cli, lost: str) -> None:
     intended = events(cli, "r1")[-1]
     assert intended["type"] == "intended"
     document = cli.json("exec", "resume", "-i", "r1", "--retry")
@@ -213,7 +214,7 @@ def test_a_lost_effect_runs_again_on_request_with_its_key(cli: Any, lost: str) -
     assert cli.json("verify")["findings"] == []
 
 
-def test_a_lost_effect_is_settled_by_its_result(cli: Any, lost: str) -> None:
+def test_a_lost_effect_is_settled_by_its_result(cli: Cli, lost: str) -> None:
     request = cli.json("execute", lost, exits=3)["waiting"]["requestId"]
     answer = json.dumps({"requestId": request, "answer": {"x": 1}})
     assert cli.json("exec", "resume", "-i", "r1", "--input", answer)["outputs"] == {"a": {"x": 1}}
@@ -222,7 +223,7 @@ def test_a_lost_effect_is_settled_by_its_result(cli: Any, lost: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["resume", "execute"])
-def test_a_result_given_before_the_loss_was_noticed_is_taken(cli: Any, lost: str, verb: str) -> None:
+def test_a_result_given_before_the_loss_was_noticed_is_taken(cli: Cli, lost: str, verb: str) -> None:
     words = ["exec", "resume", "r1"] if verb == "resume" else ["execute", lost]
     if verb == "execute":
         plan = cli.json(*words, "--input", "5", "--dry-run")
@@ -234,7 +235,7 @@ def test_a_result_given_before_the_loss_was_noticed_is_taken(cli: Any, lost: str
     assert cli.json("verify")["findings"] == []
 
 
-def test_a_repeatable_effect_runs_again_with_the_same_key(cli: Any, task: Any) -> None:
+def test_a_repeatable_effect_runs_again_with_the_same_key(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo a >> ran; test -e ok || sleep 2; cat"))
     crash(cli, machine, "--id", "r1")
     (cli.home / "ok").touch()
@@ -248,7 +249,7 @@ def test_a_repeatable_effect_runs_again_with_the_same_key(cli: Any, task: Any) -
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("repeatable", [True, False])
 def test_a_signal_ends_the_group_saves_what_is_finished_and_the_next_call_goes_on(
-    cli: Any, task: Any, signum: int, code: int, repeatable: bool
+    cli: Cli, task: Task, signum: int, code: int, repeatable: bool
 ) -> None:
     script = "echo b >> ran; test -e ok || { (sleep 30; echo late >> ran) & echo $! > child; sleep 30; }; echo 2"
     machine = cli.machine(a=task("echo a >> ran; echo 1", default_next="b"), b=task(script, repeatable=repeatable))
@@ -290,7 +291,7 @@ def alive(pid: int) -> bool:
     return True
 
 
-def test_a_signal_during_a_backoff_keeps_the_failed_attempt(cli: Any, task: Any) -> None:
+def test_a_signal_during_a_backoff_keeps_the_failed_attempt(cli: Cli, task: Task) -> None:
     stage = task("echo a >> ran; test -e ok && echo 1", retry={"max_attempts": 2, "backoff": 30})
     machine = cli.machine(a=stage)
     process = cli.start("execute", machine, "--id", "r1")
@@ -309,7 +310,7 @@ def test_a_signal_during_a_backoff_keeps_the_failed_attempt(cli: Any, task: Any)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process waits for is looked up in /proc")
-def test_a_signal_while_a_lock_or_an_answer_is_awaited_changes_nothing(cli: Any) -> None:
+def test_a_signal_while_a_lock_or_an_answer_is_awaited_changes_nothing(cli: Cli) -> None:
     from stateline import Store
 
     machine = cli.machine(ask={"human": {"prompt": "?"}}, done=END)

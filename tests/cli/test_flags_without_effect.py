@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from command_line import Cli
 from model_server import ModelServer, Say
 
 FLAGS = [["--set", "max_tokens=500"], ["--system", "S"], ["--developer", "D"]]
 
 
-def cut(cli: Any, server: ModelServer) -> list[str]:
+def cut(cli: Cli, server: ModelServer) -> list[str]:
     """A run ``a`` whose reply was cut by its length; the flags that name the model."""
     more = ["-m", "openai/m", "--base-url", server.url]
     cli.json("run", "--state-scope", "c", "--system", "S")
@@ -19,7 +20,7 @@ def cut(cli: Any, server: ModelServer) -> list[str]:
 
 
 @pytest.mark.parametrize("flags", FLAGS)
-def test_flags_for_a_run_that_has_failed_are_told_to_do_nothing(cli: Any, flags: list[str]) -> None:
+def test_flags_for_a_run_that_has_failed_are_told_to_do_nothing(cli: Cli, flags: list[str]) -> None:
     with ModelServer(Say("half", finish="length")) as server:
         more = cut(cli, server)
         words = ["run", "--id", "a", *flags, *more]
@@ -31,7 +32,7 @@ def test_flags_for_a_run_that_has_failed_are_told_to_do_nothing(cli: Any, flags:
     assert cli.json("run", "--id", "a", exits=1)["warnings"] == []
 
 
-def test_flags_for_a_complete_run_are_told_to_do_nothing_and_it_is_reported(cli: Any) -> None:
+def test_flags_for_a_complete_run_are_told_to_do_nothing_and_it_is_reported(cli: Cli) -> None:
     cli.json("run", "-p", "hi", "--id", "a", exits=3)
     cli.json("run", "--id", "a", "--input", '"ok"')
     before = cli.tree()
@@ -44,14 +45,14 @@ def test_flags_for_a_complete_run_are_told_to_do_nothing_and_it_is_reported(cli:
     assert cli.tree() == before
 
 
-def test_flags_for_a_run_that_still_asks_hold_for_the_call_and_nothing_is_said(cli: Any) -> None:
+def test_flags_for_a_run_that_still_asks_hold_for_the_call_and_nothing_is_said(cli: Cli) -> None:
     cli.json("run", "-p", "hi", "--id", "a", exits=3)
     waits = cli.json("run", "--id", "a", "--system", "Be kind.", exits=3)
     assert waits["warnings"] == []
     assert waits["waiting"]["messages"][0]["content"] == "Be kind."
 
 
-def test_the_hint_after_a_reply_that_was_cut_names_a_way_that_leads_on(cli: Any) -> None:
+def test_the_hint_after_a_reply_that_was_cut_names_a_way_that_leads_on(cli: Cli) -> None:
     def answer(document: dict[str, Any]) -> Say:
         return Say("whole") if document.get("max_tokens", 0) >= 500 else Say("half", finish="length")
 

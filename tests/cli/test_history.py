@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Cli
 from model_server import ModelServer, Say
 
 from stateline.cli.history import turn_lines
@@ -16,7 +17,7 @@ MANY = 30  # tool rounds of three messages: the conversation is a long list of m
 
 
 @pytest.fixture
-def tools(cli: Any) -> str:
+def tools(cli: Cli) -> str:
     """A manifest with tools that give back what they got, break, print something large, and must not run twice."""
     path: Path = cli.home / "tools.json"
     written = [
@@ -42,26 +43,26 @@ def say(text: str = "", *calls: tuple[str, Any]) -> str:
     return json.dumps(reply | ({"tools": [{"name": name, "params": given} for name, given in calls]} if calls else {}))
 
 
-def begun(cli: Any, tools: str) -> None:
+def begun(cli: Cli, tools: str) -> None:
     cli.json("run", "-p", "Do it.", "--id", "r1", "--tools", tools, exits=3)
 
 
-def answered(cli: Any, reply: str, exits: int = 3) -> None:
+def answered(cli: Cli, reply: str, exits: int = 3) -> None:
     cli.json("exec", "resume", "r1", "--input", reply, exits=exits)
 
 
-def rows(cli: Any) -> Any:
+def rows(cli: Cli) -> Any:
     return cli.json("exec", "history", "r1")["history"]
 
 
-def text(cli: Any, *words: str) -> list[str]:
+def text(cli: Cli, *words: str) -> list[str]:
     result = cli("exec", "history", "r1", *words)
     assert (result.code, result.err) == (0, "")
     lines: list[str] = result.out.decode().split("\n")[:-1]
     return lines
 
 
-def test_the_document_has_arguments_and_results_whole_and_the_text_beside_the_calls(cli: Any, tools: str) -> None:
+def test_the_document_has_arguments_and_results_whole_and_the_text_beside_the_calls(cli: Cli, tools: str) -> None:
     begun(cli, tools)
     answered(cli, say("Let me look.", ("echo", {"value": {"deep": [1]}}), ("large", {}), ("fail", {})))
     answered(cli, say("Done."), exits=0)
@@ -81,7 +82,7 @@ def test_the_document_has_arguments_and_results_whole_and_the_text_beside_the_ca
     assert (last["text"], last["tools"], last["output"]) == (None, [], "Done.")
 
 
-def test_each_row_of_a_long_conversation_has_its_own_calls(cli: Any, tools: str) -> None:
+def test_each_row_of_a_long_conversation_has_its_own_calls(cli: Cli, tools: str) -> None:
     begun(cli, tools)
     for number in range(MANY):
         answered(cli, say(f"Step {number}.", ("echo", {"value": number}), ("echo", {"value": "x" * 5000})))
@@ -93,7 +94,7 @@ def test_each_row_of_a_long_conversation_has_its_own_calls(cli: Any, tools: str)
         assert (large["arguments"], large["result"]) == ({"value": "x" * 5000}, {"value": "x" * 5000})
 
 
-def test_in_text_every_step_is_one_line(cli: Any, tools: str) -> None:
+def test_in_text_every_step_is_one_line(cli: Cli, tools: str) -> None:
     begun(cli, tools)
     answered(cli, say("I look\nat it.", ("echo", {"value": 1}), ("fail", {}), ("null", {})))
     answered(cli, say("One,\n\ntwo."), exits=0)
@@ -110,7 +111,7 @@ def test_in_text_every_step_is_one_line(cli: Any, tools: str) -> None:
     assert steps[5:] == ["      One, two."]
 
 
-def test_a_call_that_was_refused_says_why(cli: Any, tools: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_was_refused_says_why(cli: Cli, tools: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from model_server import ModelServer, Say
 
     monkeypatch.setenv("OPENAI_API_KEY", "key-of-a-test")
@@ -129,7 +130,7 @@ def test_a_call_that_was_refused_says_why(cli: Any, tools: str, monkeypatch: pyt
     ]
 
 
-def test_a_call_that_is_under_way_has_not_ended(cli: Any, tools: str) -> None:
+def test_a_call_that_is_under_way_has_not_ended(cli: Cli, tools: str) -> None:
     from stateline import Store
 
     begun(cli, tools)
@@ -142,7 +143,7 @@ def test_a_call_that_is_under_way_has_not_ended(cli: Any, tools: str) -> None:
     assert [(call["status"], call["result"]) for call in rows(cli)[-1]["tools"]] == [("open", None)] * 2
 
 
-def test_a_line_is_cut_at_the_width_and_v_shows_all(cli: Any, tools: str) -> None:
+def test_a_line_is_cut_at_the_width_and_v_shows_all(cli: Cli, tools: str) -> None:
     begun(cli, tools)
     answered(cli, say("a" * 300, ("echo", {"value": "b" * 300}), ("large", {})))
     answered(cli, say("first\n" + "c" * 300), exits=0)
@@ -158,7 +159,7 @@ def test_a_line_is_cut_at_the_width_and_v_shows_all(cli: Any, tools: str) -> Non
     assert "\n      first\n      ccc" in whole
 
 
-def test_what_a_model_and_its_tools_say_cannot_act_on_a_terminal(cli: Any, tools: str) -> None:
+def test_what_a_model_and_its_tools_say_cannot_act_on_a_terminal(cli: Cli, tools: str) -> None:
     harm = "\x1b[2J\x9b1m\u202e\x7f\rgone"
     begun(cli, tools)
     answered(cli, say(f"text{harm}", ("echo", {"value": harm})))
@@ -170,7 +171,7 @@ def test_what_a_model_and_its_tools_say_cannot_act_on_a_terminal(cli: Any, tools
     assert rows(cli)[1]["text"] == f"text{harm}"
 
 
-def test_a_lost_call_whose_result_a_person_gave_has_that_result(cli: Any, tools: str) -> None:
+def test_a_lost_call_whose_result_a_person_gave_has_that_result(cli: Cli, tools: str) -> None:
     hold = cli.home / "tools.json"
     written = {"tools": [tool("once", "echo $PPID >&2; touch began; sleep 60", repeatable=False)]}
     hold.write_text(json.dumps(written))
@@ -220,7 +221,7 @@ def at(*path: Any, value: Any) -> Any:
     ],
 )
 def test_a_past_that_others_have_written_is_damage_or_shown_as_far_as_it_goes(
-    cli: Any, tools: str, change: Any, exits: int
+    cli: Cli, tools: str, change: Any, exits: int
 ) -> None:
     from stateline import Store
 
@@ -238,7 +239,7 @@ def test_a_past_that_others_have_written_is_damage_or_shown_as_far_as_it_goes(
         assert (result.code, "bug" in result.err) == (exits, False), result
 
 
-def test_a_run_that_a_limit_ended_where_its_last_call_was_cut_off_says_so(cli: Any) -> None:
+def test_a_run_that_a_limit_ended_where_its_last_call_was_cut_off_says_so(cli: Cli) -> None:
     cli.monkeypatch.setenv("OPENAI_API_KEY", "sk-not-a-real-key-0123456789abcdef")
     path = cli.machine(_bounds={"max_llm_calls": 1}, think={"agent": {"prompt": "Go on."}})
     with ModelServer(Say("never", until=threading.Event())) as server:

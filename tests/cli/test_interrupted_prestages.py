@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import pytest
+from command_line import Cli
 from model_server import ModelServer, Say
 
 from stateline import Store
@@ -23,7 +24,7 @@ def stopped(process: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("signum", "code"), CODES)
-def test_no_run_is_named_while_a_model_derives_its_context(cli: Any, signum: int, code: int) -> None:
+def test_no_run_is_named_while_a_model_derives_its_context(cli: Cli, signum: int, code: int) -> None:
     with ModelServer(Say("never", until=threading.Event())) as server:
         words = ["run", "-p", "x", "--id", "i4", "-m", "openai/m", "--base-url", server.url, "--format", "json"]
         process = cli.start(*words)
@@ -36,7 +37,7 @@ def test_no_run_is_named_while_a_model_derives_its_context(cli: Any, signum: int
     assert cli.json("exec", "list")["runs"] == []
 
 
-def test_no_run_is_named_while_its_own_lock_is_waited_for(cli: Any) -> None:
+def test_no_run_is_named_while_its_own_lock_is_waited_for(cli: Cli) -> None:
     cli.json("run", "--system", "S", "--state-scope", "other")
     context = Store.open(cli.state).scope("context:c")
     said = Say(json.dumps({"prompts": {"system": "S", "developer": []}, "settings": {}}))
@@ -51,7 +52,7 @@ def test_no_run_is_named_while_its_own_lock_is_waited_for(cli: Any) -> None:
     assert "i4" not in json.dumps(error)
 
 
-def test_a_run_that_has_begun_is_named(cli: Any) -> None:
+def test_a_run_that_has_begun_is_named(cli: Cli) -> None:
     cli.json("run", "--system", "S", "--state-scope", "c")
     with ModelServer(Say("never", until=threading.Event())) as server:
         words = ["--state-scope", "c", "-m", "openai/m", "--base-url", server.url, "--format", "json"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Cli, Task
 
 from stateline.engine import step
 from stateline.errors import StorageError
@@ -16,7 +17,7 @@ from stateline.machine.decider.run import Succeeded
 from stateline.store.local.backend import LocalBackend
 
 
-def once(cli: Any, task: Any, **keys: Any) -> str:
+def once(cli: Cli, task: Task, **keys: Any) -> str:
     a = task("echo a >> ran; echo '{\"paid\": 7}'", repeatable=False, default_next="b", **keys)
     return str(cli.machine(a=a, b=task("echo b >> ran; echo 2")))
 
@@ -36,7 +37,7 @@ def refuse_results(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_result_that_cannot_be_saved_is_shown_with_the_way_on(
-    cli: Any, task: Any, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = once(cli, task)
     refuse_results(monkeypatch)
@@ -52,7 +53,7 @@ def test_a_result_that_cannot_be_saved_is_shown_with_the_way_on(
 
 
 def test_a_repeatable_result_that_cannot_be_saved_says_that_it_runs_again(
-    cli: Any, task: Any, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = cli.machine(a=task("echo a >> ran; echo 5"))
     refuse_results(monkeypatch)
@@ -62,7 +63,7 @@ def test_a_repeatable_result_that_cannot_be_saved_says_that_it_runs_again(
 
 
 def test_a_secret_in_a_result_that_cannot_be_saved_is_not_shown(
-    cli: Any, task: Any, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "abcdef-123456-secret")
     machine = cli.machine(a={"task": ["sh", "-c", 'echo "\\"$SOME_API_KEY\\""'], "env": ["SOME_API_KEY"]})
@@ -74,7 +75,7 @@ def test_a_secret_in_a_result_that_cannot_be_saved_is_not_shown(
 
 @pytest.mark.parametrize("broken", [MemoryError(), RecursionError("too deep"), ZeroDivisionError("a bug")])
 def test_a_result_that_cannot_be_decided_on_is_kept_and_settled_by_a_retry(
-    cli: Any, task: Any, monkeypatch: pytest.MonkeyPatch, broken: Exception
+    cli: Cli, task: Task, monkeypatch: pytest.MonkeyPatch, broken: Exception
 ) -> None:
     machine = once(cli, task)
     advance = step.advance
@@ -95,7 +96,7 @@ def test_a_result_that_cannot_be_decided_on_is_kept_and_settled_by_a_retry(
     assert cli.ran() == ["a", "b"]
 
 
-def upgrade(cli: Any, key: str, **more: Any) -> None:
+def upgrade(cli: Cli, key: str, **more: Any) -> None:
     """Rewrite the head of a scope as a newer minor version would have written it, without the code under test."""
     place = Path(cli.state / hashlib.sha256(key.encode()).hexdigest())
     pointer = json.loads((place / "latest.json").read_text())
@@ -111,12 +112,12 @@ def upgrade(cli: Any, key: str, **more: Any) -> None:
         os.chmod(place / file, 0o600)
 
 
-def contents(cli: Any) -> dict[str, Any]:
+def contents(cli: Cli) -> dict[str, Any]:
     return {path: row[4] for path, row in cli.tree().items() if row[4]}
 
 
 @pytest.mark.parametrize("where", ["ready", "waiting", "failed"])
-def test_a_run_of_a_newer_minor_version_is_read_and_not_gone_on_with(cli: Any, task: Any, where: str) -> None:
+def test_a_run_of_a_newer_minor_version_is_read_and_not_gone_on_with(cli: Cli, task: Task, where: str) -> None:
     b = {"waiting": {"human": {"prompt": "?"}, "default_next": "c"}, "failed": task("false")}.get(
         where, task("echo b >> ran; echo 2")
     )
@@ -141,7 +142,7 @@ def test_a_run_of_a_newer_minor_version_is_read_and_not_gone_on_with(cli: Any, t
         assert contents(cli) == before
 
 
-def test_a_context_of_a_newer_minor_version_is_read_and_not_refined(cli: Any) -> None:
+def test_a_context_of_a_newer_minor_version_is_read_and_not_refined(cli: Cli) -> None:
     cli.json("run", "--state-scope", "demo", "--set", "x=1")
     upgrade(cli, "context:demo")
     before = contents(cli)
@@ -150,7 +151,7 @@ def test_a_context_of_a_newer_minor_version_is_read_and_not_refined(cli: Any) ->
     assert contents(cli) == before
 
 
-def test_a_dry_run_foresees_that_a_newer_minor_version_stops_the_call(cli: Any, task: Any) -> None:
+def test_a_dry_run_foresees_that_a_newer_minor_version_stops_the_call(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo 1", default_next="b"), b=task("echo b >> ran; echo 2"))
     cli.json("execute", "-i", machine, "--id", "r1")
     cli.json("run", "--state-scope", "demo", "--set", "x=1")

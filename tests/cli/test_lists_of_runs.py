@@ -6,12 +6,13 @@ import hashlib
 from typing import Any
 
 import pytest
+from command_line import Cli
 
 END: dict[str, Any] = {"end": {}}
 
 
 @pytest.fixture
-def damaged(cli: Any) -> str:
+def damaged(cli: Cli) -> str:
     """A store whose only run has a damaged pointer; the hash of its scope."""
     cli.json("execute", cli.machine(done=END), "--id", "r1")
     scope = hashlib.sha256(b"run:r1").hexdigest()
@@ -19,7 +20,7 @@ def damaged(cli: Any) -> str:
     return scope
 
 
-def test_a_run_that_cannot_be_read_is_listed_as_such(cli: Any, damaged: str) -> None:
+def test_a_run_that_cannot_be_read_is_listed_as_such(cli: Cli, damaged: str) -> None:
     document = cli.json("exec", "list", exits=5)
     assert document["runs"] == []
     assert [(found["severity"], found["path"]) for found in document["findings"]] == [("damage", damaged)]
@@ -30,7 +31,7 @@ def test_a_run_that_cannot_be_read_is_listed_as_such(cli: Any, damaged: str) -> 
         assert damaged in shown.out.decode()
 
 
-def test_runs_that_can_be_read_are_listed_beside_those_that_cannot(cli: Any, damaged: str) -> None:
+def test_runs_that_can_be_read_are_listed_beside_those_that_cannot(cli: Cli, damaged: str) -> None:
     cli.json("execute", cli.machine("other", done=END), "--id", "r2")
     document = cli.json("exec", "list", exits=5)
     assert [row["run"] for row in document["runs"]] == ["r2"]
@@ -38,12 +39,12 @@ def test_runs_that_can_be_read_are_listed_beside_those_that_cannot(cli: Any, dam
     assert "r2" in cli("exec", "list").out.decode()
 
 
-def test_a_list_of_nothing_damaged_has_no_findings(cli: Any) -> None:
+def test_a_list_of_nothing_damaged_has_no_findings(cli: Cli) -> None:
     assert cli.json("exec", "list")["findings"] == []
 
 
 @pytest.mark.parametrize("all", [[], ["--all"]])
-def test_what_cannot_be_read_is_kept_by_a_clean_and_said(cli: Any, damaged: str, all: list[str]) -> None:
+def test_what_cannot_be_read_is_kept_by_a_clean_and_said(cli: Cli, damaged: str, all: list[str]) -> None:
     cli.json("execute", cli.machine("other", done=END), "--id", "r2")
     before = [path for path in cli.tree() if damaged in path]
     document = cli.json("exec", "clean", *all, exits=5)
@@ -56,7 +57,7 @@ def test_what_cannot_be_read_is_kept_by_a_clean_and_said(cli: Any, damaged: str,
 
 
 @pytest.mark.parametrize("command", ["clean", "rm"])
-def test_the_help_says_what_a_removal_leaves_behind(cli: Any, command: str) -> None:
+def test_the_help_says_what_a_removal_leaves_behind(cli: Cli, command: str) -> None:
     said = " ".join(cli("exec", command, "--help").out.decode().split())
     assert "objects" in said
     assert "secret" in said

@@ -12,6 +12,7 @@ from typing import Any
 
 import jsonpatch
 import pytest
+from command_line import Cli, Task
 
 from stateline import Store
 from stateline.bundle.envelope import Envelope
@@ -21,26 +22,26 @@ LINE = re.compile("^[0-9a-f]{8} +[0-9]+  [-0-9]{10} [:0-9]{8}  ")
 
 
 @pytest.fixture
-def chain(cli: Any) -> list[Snapshot]:
+def chain(cli: Cli) -> list[Snapshot]:
     scope = Store.open(cli.state).scope("notes:x")
     return [scope.save({"n": number, "kept": True}, event={"why": f"step {number}"}) for number in range(5)]
 
 
-def stories(cli: Any, *words: str) -> list[str]:
+def stories(cli: Cli, *words: str) -> list[str]:
     """The log's lines without sha, number and time, oldest first."""
     result = cli("log", *words)
     assert result.code == 0, result.err
     return [LINE.sub("", line) for line in reversed(result.out.decode().split("\n")[:-1])]
 
 
-def test_a_line_has_sha_number_time_and_reason(cli: Any, chain: list[Snapshot]) -> None:
+def test_a_line_has_sha_number_time_and_reason(cli: Cli, chain: list[Snapshot]) -> None:
     lines = cli("log", "notes:x").out.decode().split("\n")[:-1]
     for line, snapshot in zip(lines, reversed(chain), strict=True):
         time = snapshot.envelope.created_at[:19].replace("T", " ")
         assert line == f'{snapshot.sha256[:8]}    {snapshot.seq}  {time}  {{"why":"step {snapshot.seq}"}}'
 
 
-def test_a_run_reads_like_a_story(cli: Any, task: Any) -> None:
+def test_a_run_reads_like_a_story(cli: Cli, task: Task) -> None:
     flaky = task("test -e seen || { touch seen; echo 'no\nnetwork' >&2; exit 3; }; echo '{\"todos\": 2}'")
     machine = cli.machine(
         "m",
@@ -63,7 +64,7 @@ def test_a_run_reads_like_a_story(cli: Any, task: Any) -> None:
     ]
 
 
-def test_a_context_and_the_starts_of_a_machine_read_like_a_story(cli: Any, task: Any) -> None:
+def test_a_context_and_the_starts_of_a_machine_read_like_a_story(cli: Cli, task: Task) -> None:
     cli.json("run", "--state-scope", "c", "--system", "s", "--set", "limit=3")
     cli.json("run", "--state-scope", "c", "--refine-text", "Be\nbrief")
     assert stories(cli, "context:c") == ["derive  limit = 3  “s”", "refine  “Be brief”"]
@@ -72,7 +73,7 @@ def test_a_context_and_the_starts_of_a_machine_read_like_a_story(cli: Any, task:
     assert stories(cli, key) == ["run r started"]
 
 
-def test_a_repair_tells_what_it_went_back_to_and_what_is_lost(cli: Any) -> None:
+def test_a_repair_tells_what_it_went_back_to_and_what_is_lost(cli: Cli) -> None:
     record = {"from": {"seq": 3, "sha256": "0" * 64}, "lost_count": 2, "gaps": [], "objects": ["1" * 64]}
     store = Store.open(cli.state)
     told = {"run:r": {**record, "set_aside_count": 4}, "run:s": "text"}
@@ -99,7 +100,7 @@ def test_a_repair_tells_what_it_went_back_to_and_what_is_lost(cli: Any) -> None:
     assert stories(cli, "run:s") == ['repaired {"repaired":"text","turn":1}']
 
 
-def test_a_story_survives_an_event_of_any_shape(cli: Any) -> None:
+def test_a_story_survives_an_event_of_any_shape(cli: Cli) -> None:
     scope = Store.open(cli.state).scope("run:r")
     events: list[dict[str, Any]] = [
         {"type": "succeeded", "transitions": 7},
@@ -122,7 +123,7 @@ def test_a_story_survives_an_event_of_any_shape(cli: Any) -> None:
     assert len(stories(cli, "run:r")) == 32
 
 
-def test_an_output_that_lies_in_an_object_is_told_by_size_and_not_read(cli: Any, task: Any) -> None:
+def test_an_output_that_lies_in_an_object_is_told_by_size_and_not_read(cli: Cli, task: Task) -> None:
     cli.json(
         "execute", cli.machine("m", a=task("head -c 9000 /dev/zero | tr '\\0' x | sed 's/.*/\"&\"/'")), "--id", "r"
     )
@@ -132,7 +133,7 @@ def test_an_output_that_lies_in_an_object_is_told_by_size_and_not_read(cli: Any,
     assert stories(cli, "run:r")[-1] == "turn 1  a  complete  (9.0 KB)"
 
 
-def test_patch_shows_under_each_line_what_changed(cli: Any, chain: list[Snapshot]) -> None:
+def test_patch_shows_under_each_line_what_changed(cli: Cli, chain: list[Snapshot]) -> None:
     lines = cli("log", "-p", "-n", "2", "notes:x").out.decode().split("\n")
     assert lines[0].startswith(chain[4].sha256[:8])
     assert lines[1:3] == ["    ~ n  3 -> 4", ""]
@@ -147,7 +148,7 @@ def test_patch_shows_under_each_line_what_changed(cli: Any, chain: list[Snapshot
     )
 
 
-def test_each_row_gets_the_patch_that_makes_it_from_the_one_before(cli: Any, chain: list[Snapshot]) -> None:
+def test_each_row_gets_the_patch_that_makes_it_from_the_one_before(cli: Cli, chain: list[Snapshot]) -> None:
     plain, rows = (cli.json("log", "notes:x", *more)["snapshots"] for more in ([], ["--patch"]))
     state: Any = {}
     for row in reversed(rows):
@@ -162,7 +163,7 @@ def test_each_row_gets_the_patch_that_makes_it_from_the_one_before(cli: Any, cha
 
 @pytest.mark.parametrize(("words", "older"), [([], 0), (["-p"], 1)])
 def test_a_limited_log_reads_nothing_older_than_it_needs(
-    cli: Any, chain: list[Snapshot], words: list[str], older: int
+    cli: Cli, chain: list[Snapshot], words: list[str], older: int
 ) -> None:
     for snapshot in chain[: 3 - older]:
         Path(cli.state, snapshot.scope, snapshot.path).unlink()
@@ -173,7 +174,7 @@ def test_a_limited_log_reads_nothing_older_than_it_needs(
 
 @pytest.mark.parametrize("words", [[], ["-p"]])
 def test_what_lies_before_damage_is_shown_and_then_the_damage_told(
-    cli: Any, chain: list[Snapshot], words: list[str]
+    cli: Cli, chain: list[Snapshot], words: list[str]
 ) -> None:
     Path(cli.state, chain[0].scope, chain[1].path).write_bytes(b"{}")
     result = cli("log", *words, "notes:x")
@@ -185,7 +186,7 @@ def test_what_lies_before_damage_is_shown_and_then_the_damage_told(
 
 
 def test_lines_come_as_they_are_read_and_a_reader_who_leaves_ends_the_walk(
-    cli: Any, chain: list[Snapshot], monkeypatch: pytest.MonkeyPatch
+    cli: Cli, chain: list[Snapshot], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end, other = os.pipe()
     read: list[str] = []
@@ -207,7 +208,7 @@ def test_lines_come_as_they_are_read_and_a_reader_who_leaves_ends_the_walk(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no shell with pipes like these")
-def test_a_closed_pipe_is_quiet(cli: Any, chain: list[Snapshot]) -> None:
+def test_a_closed_pipe_is_quiet(cli: Cli, chain: list[Snapshot]) -> None:
     process = cli.start("log", "-p", "notes:x")
     assert process.stdout.readline().startswith(chain[4].sha256[:8].encode())
     process.stdout.close()
@@ -216,7 +217,7 @@ def test_a_closed_pipe_is_quiet(cli: Any, chain: list[Snapshot]) -> None:
     assert process.wait(60) == 0
 
 
-def test_the_document_of_a_long_chain_is_one_json_text(cli: Any) -> None:
+def test_the_document_of_a_long_chain_is_one_json_text(cli: Cli) -> None:
     scope = Store.open(cli.state).scope("notes:x")
     for number in range(40):
         scope.save({"n": number}, event={"text": "é" * number})
@@ -224,7 +225,7 @@ def test_the_document_of_a_long_chain_is_one_json_text(cli: Any) -> None:
     assert [row["event"]["text"] for row in document["snapshots"]] == ["é" * number for number in reversed(range(40))]
 
 
-def test_no_name_in_an_event_acts_on_a_terminal(cli: Any) -> None:
+def test_no_name_in_an_event_acts_on_a_terminal(cli: Cli) -> None:
     evil = "\x1b[2J\x07\x9b\u202e"
     scope = Store.open(cli.state).scope("run:r")
     scope.save({}, event={"type": "derive", "settings": {evil: 1}})
@@ -235,7 +236,7 @@ def test_no_name_in_an_event_acts_on_a_terminal(cli: Any) -> None:
     assert not set("".join(stories(cli, "run:r"))) & set(evil.replace("[2J", ""))
 
 
-def test_a_change_that_a_stopped_run_accepts_leaves_it_stopped(cli: Any, task: Any) -> None:
+def test_a_change_that_a_stopped_run_accepts_leaves_it_stopped(cli: Cli, task: Task) -> None:
     cli.json("execute", cli.machine(a=task("exit 1")), "--id", "r", exits=1)
     cli.json("execute", cli.machine(a=task("exit 2")), "--accept-change", exits=1)
     assert stories(cli, "run:r")[-1].startswith("turn 1  a: the machine was replaced; the run is still stopped  exit: ")

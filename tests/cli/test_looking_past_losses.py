@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
+from command_line import Cli
 
 from stateline import Store
 from stateline.bundle import naming
@@ -15,7 +15,7 @@ KEY = "notes:x"
 
 
 @pytest.fixture
-def chain(cli: Any) -> list[Snapshot]:
+def chain(cli: Cli) -> list[Snapshot]:
     """Five snapshots, the values of the second and third large. The object of the second is lost, and a repair said
     so in snapshot 5."""
     scope = Store.open(cli.state).scope(KEY)
@@ -27,7 +27,7 @@ def chain(cli: Any) -> list[Snapshot]:
     return saved
 
 
-def test_what_is_lost_on_record_hides_nothing_that_is_older(cli: Any, chain: list[Snapshot]) -> None:
+def test_what_is_lost_on_record_hides_nothing_that_is_older(cli: Cli, chain: list[Snapshot]) -> None:
     result = cli("log", "-p", KEY)
     assert (result.code, result.err) == (0, "")
     text = result.out.decode()
@@ -36,7 +36,7 @@ def test_what_is_lost_on_record_hides_nothing_that_is_older(cli: Any, chain: lis
     assert text.endswith("    + x  1\n\n")
 
 
-def test_a_patch_that_cannot_be_told_is_null_and_says_why(cli: Any, chain: list[Snapshot]) -> None:
+def test_a_patch_that_cannot_be_told_is_null_and_says_why(cli: Cli, chain: list[Snapshot]) -> None:
     rows = cli.json("log", "-p", KEY)["snapshots"]
     assert [(row["seq"], row["patch"] is None) for row in rows if row["seq"] < 5] == [
         (4, False),
@@ -52,7 +52,7 @@ def test_a_patch_that_cannot_be_told_is_null_and_says_why(cli: Any, chain: list[
 
 
 @pytest.mark.parametrize("pair", [("@0", "@1"), ("@1", "@2"), ("@1", "@4")])
-def test_a_diff_of_what_is_lost_names_the_repair(cli: Any, chain: list[Snapshot], pair: tuple[str, str]) -> None:
+def test_a_diff_of_what_is_lost_names_the_repair(cli: Cli, chain: list[Snapshot], pair: tuple[str, str]) -> None:
     words = [KEY + seq for seq in pair]
     error = cli.refused("diff", *words, exits=5)
     assert (cli("diff", *words).code, error["code"]) == (5, "integrity")
@@ -60,7 +60,7 @@ def test_a_diff_of_what_is_lost_names_the_repair(cli: Any, chain: list[Snapshot]
     assert "is the newest state of that time that was whole" in error["hint"]
 
 
-def test_damage_that_no_repair_has_recorded_still_ends_the_log(cli: Any, chain: list[Snapshot]) -> None:
+def test_damage_that_no_repair_has_recorded_still_ends_the_log(cli: Cli, chain: list[Snapshot]) -> None:
     (ref,) = chain[2].envelope.objects.values()
     (Path(cli.state) / naming.object_path(ref.sha256)).unlink()
     result = cli("log", "-p", KEY)

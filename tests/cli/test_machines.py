@@ -10,6 +10,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+from command_line import Cli
 
 from stateline.machine.definition.check import load
 from stateline.machine.spec import to_json
@@ -33,18 +34,18 @@ machine = {
 """
 
 
-def counted(cli: Any, text: str = COUNTED) -> str:
+def counted(cli: Cli, text: str = COUNTED) -> str:
     path = cli.home / "counted.py"
     path.write_text(text)
     return str(path)
 
 
-def runs(cli: Any) -> int:
+def runs(cli: Cli) -> int:
     path = cli.home / "runs"
     return path.read_text().count("run") if path.exists() else 0
 
 
-def test_a_python_machine_is_run_once_for_a_run_and_never_for_a_reader(cli: Any) -> None:
+def test_a_python_machine_is_run_once_for_a_run_and_never_for_a_reader(cli: Cli) -> None:
     machine = counted(cli)
     assert cli.json("execute", "-i", machine, "--id", "r", "--no-input")["stage"] == "b"
     assert runs(cli) == 1
@@ -61,7 +62,7 @@ def test_a_python_machine_is_run_once_for_a_run_and_never_for_a_reader(cli: Any)
     assert runs(cli) == 2
 
 
-def test_a_changed_python_machine_is_another_machine_and_is_run_when_it_is_accepted(cli: Any) -> None:
+def test_a_changed_python_machine_is_another_machine_and_is_run_when_it_is_accepted(cli: Cli) -> None:
     machine = counted(cli)
     cli.json("execute", "-i", machine, "--no-input")
     counted(cli, COUNTED + "# a comment\n")
@@ -83,7 +84,7 @@ def test_a_changed_python_machine_is_another_machine_and_is_run_when_it_is_accep
         ("m.TOML", "stateline = 1\nname = 'm'\n[stages.a]\nend = {}\n", "toml", "application/toml"),
     ],
 )
-def test_the_run_keeps_the_source_with_its_format(cli: Any, name: str, text: str, format: str, media_type: str) -> None:
+def test_the_run_keeps_the_source_with_its_format(cli: Cli, name: str, text: str, format: str, media_type: str) -> None:
     (cli.home / name).write_text(text)
     run = cli.json("execute", str(cli.home / name))["run"]
     bundle = cli.json("show", f"run:{run}")
@@ -95,7 +96,7 @@ def test_the_run_keeps_the_source_with_its_format(cli: Any, name: str, text: str
     assert cli.json("verify")["ok"]
 
 
-def test_what_a_python_machine_does_wrong_is_told_with_its_line_and_nothing_is_stored(cli: Any) -> None:
+def test_what_a_python_machine_does_wrong_is_told_with_its_line_and_nothing_is_stored(cli: Cli) -> None:
     machine = counted(cli, COUNTED + "raise RuntimeError('no \x1b way')\n")
     for words in (["execute", machine], ["machine", "show", machine], ["machine", "draw", machine]):
         error = cli.refused(*words, exits=1)
@@ -107,14 +108,14 @@ def test_what_a_python_machine_does_wrong_is_told_with_its_line_and_nothing_is_s
     assert [problem["code"] for problem in document["problems"]] == ["exception"]
 
 
-def test_a_python_machine_that_makes_a_known_secret_is_refused(cli: Any) -> None:
+def test_a_python_machine_that_makes_a_known_secret_is_refused(cli: Cli) -> None:
     cli.monkeypatch.setenv("SOME_API_KEY", "abcdefgh12345678")
     text = COUNTED.replace('"Go on?"', "'abcdefgh' + '12345678'")
     assert "secret" in cli.refused("execute", counted(cli, text), exits=1)["message"]
     assert not cli.state.exists()
 
 
-def test_show_prints_the_canonical_spec_of_a_file_and_of_a_run(cli: Any) -> None:
+def test_show_prints_the_canonical_spec_of_a_file_and_of_a_run(cli: Cli) -> None:
     machine = cli.machine(a={"task": ["/bin/echo", "1"], "default_next": "b"}, b={"end": {}})
     spec = to_json(load(Path(machine).read_bytes(), machine))
     assert cli.json("machine", "show", machine) == spec
@@ -127,7 +128,7 @@ def test_show_prints_the_canonical_spec_of_a_file_and_of_a_run(cli: Any) -> None
     assert cli.json("machine", "show", "--run", run) == spec
 
 
-def test_draw_shows_the_way_that_a_run_took(cli: Any) -> None:
+def test_draw_shows_the_way_that_a_run_took(cli: Cli) -> None:
     machine = cli.machine(
         a={"task": ["/bin/echo", "1"], "default_next": "b", "error_next": "c"}, b={"end": {}}, c={"end": {}}
     )
@@ -142,19 +143,19 @@ def test_draw_shows_the_way_that_a_run_took(cli: Any) -> None:
 
 @pytest.mark.parametrize("words", [[], ["m.yaml", "--run", "r"]])
 @pytest.mark.parametrize("command", ["show", "draw"])
-def test_show_and_draw_want_a_file_or_a_run(cli: Any, command: str, words: list[str]) -> None:
+def test_show_and_draw_want_a_file_or_a_run(cli: Cli, command: str, words: list[str]) -> None:
     assert cli.refused("machine", command, *words, exits=64)["code"] == "usage"
     assert cli.refused("machine", command, "--run", "none", exits=1)["code"] == "not_found"
 
 
-def test_the_schema_is_printed_for_machines_and_for_snapshots(cli: Any) -> None:
+def test_the_schema_is_printed_for_machines_and_for_snapshots(cli: Cli) -> None:
     for words in (["machine", "schema"], ["machine", "schema", "--bundle"]):
         document = cli.json(*words)
         assert document["$schema"] == "https://json-schema.org/draft/2020-12/schema"
         assert json.loads(cli(*words).out) == document
 
 
-def test_every_snapshot_fits_the_schema_of_snapshots_and_crafted_ones_do_not(cli: Any) -> None:
+def test_every_snapshot_fits_the_schema_of_snapshots_and_crafted_ones_do_not(cli: Cli) -> None:
     big = "x" * 10_000
     machine = cli.machine(
         a={"task": ["/bin/echo", json.dumps({"big": big})], "set": {"kept": "output.big"}, "default_next": "ask"},
@@ -180,7 +181,7 @@ def test_every_snapshot_fits_the_schema_of_snapshots_and_crafted_ones_do_not(cli
     assert not validator.is_valid({name: part for name, part in whole.items() if name != "objects"})
 
 
-def test_nothing_of_this_is_loaded_for_a_turn_whose_machine_is_known(cli: Any) -> None:
+def test_nothing_of_this_is_loaded_for_a_turn_whose_machine_is_known(cli: Cli) -> None:
     machine = counted(cli)
     cli.json("execute", "-i", machine, "--no-input")
     ours = ("machine.formats", "machine.check", "machine.schema", "machine.draw", "service.schemas", "cli.completion")
@@ -197,7 +198,7 @@ def test_nothing_of_this_is_loaded_for_a_turn_whose_machine_is_known(cli: Any) -
 TOOL = {"name": "look", "description": "Looks.", "schema": {"type": "object"}, "argv": ["cat"]}
 
 
-def with_tools(cli: Any, *tools: dict[str, Any], **machine: Any) -> str:
+def with_tools(cli: Cli, *tools: dict[str, Any], **machine: Any) -> str:
     """A machine whose agent has these tools; ``stage`` adds to the agent, other words to the machine."""
     (cli.home / "tools.json").write_text(json.dumps({"tools": list(tools)}))
     agent = {"prompt": "?", "tools": ["look"], **machine.pop("stage", {})}
@@ -217,7 +218,7 @@ def with_tools(cli: Any, *tools: dict[str, Any], **machine: Any) -> str:
     ],
 )
 def test_check_says_of_tools_and_models_what_execute_refuses(
-    cli: Any, tools: Any, machine: Any, place: str, said: str
+    cli: Cli, tools: Any, machine: Any, place: str, said: str
 ) -> None:
     for name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"):
         cli.monkeypatch.delenv(name, raising=False)
@@ -233,14 +234,14 @@ def test_check_says_of_tools_and_models_what_execute_refuses(
     assert not cli.state.exists()
 
 
-def test_check_is_content_with_tools_that_are_there_and_models_that_have_an_endpoint(cli: Any) -> None:
+def test_check_is_content_with_tools_that_are_there_and_models_that_have_an_endpoint(cli: Cli) -> None:
     path = with_tools(cli, TOOL, _model="openai/one", stage={"model": "manual"})
     assert cli.json("machine", "check", path) == {"ok": True, "problems": []}
     cli.monkeypatch.setenv("STATELINE_BASE_URL", "http://127.0.0.1:1/v1")
     assert cli.json("machine", "check", with_tools(cli, TOOL, _model="local"))["ok"] is True
 
 
-def test_check_does_not_show_a_secret_in_a_tools_manifest(cli: Any) -> None:
+def test_check_does_not_show_a_secret_in_a_tools_manifest(cli: Cli) -> None:
     cli.monkeypatch.setenv("THE_API_KEY", "very-secret-value-1")
     path = with_tools(cli, {**TOOL, "description": "very-secret-value-1"})
     result = cli("machine", "check", path)

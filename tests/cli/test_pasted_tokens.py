@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from command_line import Cli
 
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0" + "k1L2m3N4o5P6q7R8"
 SECRET = TOKEN[4:]
@@ -22,17 +22,17 @@ stages:
 """
 
 
-def wrote(cli: Any, name: str, text: str) -> str:
+def wrote(cli: Cli, name: str, text: str) -> str:
     path = cli.home / name
     path.write_text(text)
     return str(path)
 
 
-def bytes_kept(cli: Any) -> bytes:
+def bytes_kept(cli: Cli) -> bytes:
     return b"".join(path.read_bytes() for path in cli.state.rglob("*") if path.is_file())
 
 
-def test_a_token_in_a_machine_file_is_refused_with_its_line(cli: Any) -> None:
+def test_a_token_in_a_machine_file_is_refused_with_its_line(cli: Cli) -> None:
     path = wrote(cli, "machine.yaml", MACHINE % f"'--token={TOKEN}'")
     error = cli.refused("execute", path, exits=1)
     assert "holds a secret (line 5: GitHub token)" in error["message"]
@@ -42,7 +42,7 @@ def test_a_token_in_a_machine_file_is_refused_with_its_line(cli: Any) -> None:
 
 
 @pytest.mark.parametrize("spelt", [f"'--token={TOKEN}'", f'"\\x67{TOKEN[1:]}"'])
-def test_check_says_of_a_token_what_execute_says(cli: Any, spelt: str) -> None:
+def test_check_says_of_a_token_what_execute_says(cli: Cli, spelt: str) -> None:
     path = wrote(cli, "machine.yaml", MACHINE % spelt)
     checked = cli.json("machine", "check", path, exits=1)
     assert not checked["ok"]
@@ -51,14 +51,14 @@ def test_check_says_of_a_token_what_execute_says(cli: Any, spelt: str) -> None:
     assert SECRET not in json.dumps(checked)
 
 
-def test_a_token_that_a_machine_file_spells_with_escapes_is_refused_with_its_pointer(cli: Any) -> None:
+def test_a_token_that_a_machine_file_spells_with_escapes_is_refused_with_its_pointer(cli: Cli) -> None:
     path = wrote(cli, "machine.yaml", MACHINE % f'"\\x67{TOKEN[1:]}"')
     error = cli.refused("execute", path, exits=1)
     assert "holds a secret (/stages/a/argv/3: GitHub token)" in error["message"]
     assert SECRET.encode() not in bytes_kept(cli)
 
 
-def test_a_token_in_a_tools_manifest_is_refused_with_its_place(cli: Any) -> None:
+def test_a_token_in_a_tools_manifest_is_refused_with_its_place(cli: Cli) -> None:
     tool = {"name": "t", "description": "d", "argv": ["/bin/echo", TOKEN], "schema": {"type": "object"}}
     path = wrote(cli, "tools.json", json.dumps({"tools": [tool]}, indent=1))
     error = cli.refused("run", "-p", "x", "-m", "openai/m", "--tools", path, exits=1)
@@ -70,7 +70,7 @@ def test_a_token_in_a_tools_manifest_is_refused_with_its_place(cli: Any) -> None
     assert SECRET.encode() not in bytes_kept(cli)
 
 
-def test_a_token_as_the_id_of_a_run_is_refused(cli: Any) -> None:
+def test_a_token_as_the_id_of_a_run_is_refused(cli: Cli) -> None:
     path = wrote(cli, "machine.yaml", MACHINE % "x")
     error = cli.refused("execute", path, "--id", TOKEN, exits=1)
     assert "the run's id holds a secret (GitHub token)" in error["message"]
@@ -81,7 +81,7 @@ def test_a_token_as_the_id_of_a_run_is_refused(cli: Any) -> None:
     "word",
     ["'sha256:" + "0a1b" * 16 + "'", "'ghp_" + "x" * 36 + "'", "iVBORw0KGgoAAAANSUhEUgAAAAUAAAAFCAYAAACNbyblAAAA"],
 )
-def test_digests_base64_and_examples_are_no_tokens(cli: Any, word: str) -> None:
+def test_digests_base64_and_examples_are_no_tokens(cli: Cli, word: str) -> None:
     assert cli.json("execute", wrote(cli, "machine.yaml", MACHINE % word))["status"] == "complete"
 
 
@@ -95,7 +95,7 @@ def test_digests_base64_and_examples_are_no_tokens(cli: Any, word: str) -> None:
         f"'https://h/?token={SECRET}#example'",
     ],
 )
-def test_a_secret_is_refused_whatever_example_is_glued_to_it(cli: Any, words: str) -> None:
+def test_a_secret_is_refused_whatever_example_is_glued_to_it(cli: Cli, words: str) -> None:
     error = cli.refused("execute", wrote(cli, "machine.yaml", MACHINE % words), exits=1)
     assert "holds a secret (line 5: " in error["message"]
     assert SECRET.encode() not in bytes_kept(cli)
@@ -111,11 +111,11 @@ def test_a_secret_is_refused_whatever_example_is_glued_to_it(cli: Any, words: st
     # pytest puts a test's name into the environment, and passwords of URLs there are known values.
     ids=["default", "headers", "link"],
 )
-def test_what_opens_nothing_is_run_as_it_was_written(cli: Any, words: str) -> None:
+def test_what_opens_nothing_is_run_as_it_was_written(cli: Cli, words: str) -> None:
     assert cli.json("machine", "check", wrote(cli, "machine.yaml", MACHINE % words))["ok"]
 
 
-def test_a_token_that_json_hides_in_the_name_of_a_value_is_refused(cli: Any) -> None:
+def test_a_token_that_json_hides_in_the_name_of_a_value_is_refused(cli: Cli) -> None:
     machine = {"stateline": 1, "name": "pasted", "stages": {"a": {"task": ["true"]}}, "state": {TOKEN: 1}}
     path = wrote(cli, "machine.json", json.dumps(machine).replace("ghp_", "\\u0067hp_"))
     error = cli.refused("execute", path, exits=1)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Cli
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from model_server import ModelServer, Say
@@ -80,7 +81,7 @@ def server() -> Iterator[ModelServer]:
 class World:
     """A state dir, a machine and a recording in a place of their own."""
 
-    def __init__(self, cli: Any, case: Case, server: ModelServer, home: Path) -> None:
+    def __init__(self, cli: Cli, case: Case, server: ModelServer, home: Path) -> None:
         self.cli, self.case, self.server = cli, case, server
         cli.home, cli.state = home, home / "state dir"
         cli.monkeypatch.setenv("STATELINE_STATE_DIR", str(cli.state))
@@ -159,7 +160,7 @@ def failing(stages: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads(text))
 
 
-def written(cli: Any) -> dict[str, bytes]:
+def written(cli: Cli) -> dict[str, bytes]:
     """What is in the state dir, but for locks and the directories that hold nothing else."""
     return {str(path): path.read_bytes() for path in cli.state.rglob("*") if path.is_file() and path.stat().st_size}
 
@@ -215,7 +216,7 @@ def agree(world: World) -> None:
         assert written(cli) != before, told
 
 
-def made(cli: Any, server: ModelServer, case: Case) -> None:
+def made(cli: Cli, server: ModelServer, case: Case) -> None:
     home, state = cli.home, cli.state
     place = Path(tempfile.mkdtemp(dir=home))
     try:
@@ -243,12 +244,12 @@ def made(cli: Any, server: ModelServer, case: Case) -> None:
 @example(Case("agent", "absent", "failed", named=True, key=True, more=("--force",)))
 @example(Case("run", "literal", "complete", playback="missing", more=("--force",)))
 @given(case=CASES)
-def test_a_call_does_what_its_plan_says(cli: Any, server: ModelServer, case: Case) -> None:
+def test_a_call_does_what_its_plan_says(cli: Cli, server: ModelServer, case: Case) -> None:
     assume(sensible(case))
     made(cli, server, case)
 
 
-def test_a_model_without_a_key_is_refused_before_anything_is_begun(cli: Any, server: ModelServer) -> None:
+def test_a_model_without_a_key_is_refused_before_anything_is_begun(cli: Cli, server: ModelServer) -> None:
     world = World(cli, Case("run", "made", "absent"), server, cli.home)
     world.arm(False)
     before = written(cli)
@@ -258,7 +259,7 @@ def test_a_model_without_a_key_is_refused_before_anything_is_begun(cli: Any, ser
     assert cli.refused("exec", "status", "r1", exits=1)["code"] == "not_found"
 
 
-def test_a_retry_whose_model_cannot_be_called_is_not_recorded(cli: Any, server: ModelServer) -> None:
+def test_a_retry_whose_model_cannot_be_called_is_not_recorded(cli: Cli, server: ModelServer) -> None:
     world = World(cli, Case("agent", "literal", "failed"), server, cli.home)
     assert cli.json("exec", "status", "r1")["status"] == "error"
     world.arm(False)
@@ -269,7 +270,7 @@ def test_a_retry_whose_model_cannot_be_called_is_not_recorded(cli: Any, server: 
 
 
 def test_a_lock_that_is_held_is_a_conflict_whatever_the_plan_and_nothing_is_written(
-    cli: Any, server: ModelServer
+    cli: Cli, server: ModelServer
 ) -> None:
     for case in (
         Case("run", "literal", "waiting", more=("--input", '"Yes."')),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Cli, Task
 from model_server import ModelServer, Say
 
 from stateline.store.local.filesystem import Directory, Filesystem, Stat
@@ -56,12 +57,12 @@ BAD: list[tuple[Callable[[Path], None], int]] = [
 ]
 
 
-def files_of(cli: Any) -> dict[str, tuple[Any, ...]]:
+def files_of(cli: Cli) -> dict[str, tuple[Any, ...]]:
     """Names, modes and bytes of all that lies in the state dir and around it."""
     return {path: (mode, data) for path, (mode, *_, data) in cli.tree().items()}
 
 
-def refused_alike(cli: Any, words: list[str], exits: int) -> str:
+def refused_alike(cli: Cli, words: list[str], exits: int) -> str:
     """The message of a call that is refused so, with its dry run; neither changes a file."""
     before, files = cli.tree(), files_of(cli)
     planned = cli.json(*words, "--dry-run")
@@ -75,7 +76,7 @@ def refused_alike(cli: Any, words: list[str], exits: int) -> str:
 
 @pytest.mark.parametrize(("spoil", "exits"), BAD)
 def test_a_run_is_not_begun_where_its_exchanges_cannot_be_recorded(
-    cli: Any, spoil: Callable[[Path], None], exits: int
+    cli: Cli, spoil: Callable[[Path], None], exits: int
 ) -> None:
     spoil(cli.home / "rec")
     machine = cli.machine(a=AGENT)
@@ -92,7 +93,7 @@ def test_a_run_is_not_begun_where_its_exchanges_cannot_be_recorded(
     assert not cli.state.exists()
 
 
-def test_a_run_that_begins_with_a_task_is_not_begun_there_either(cli: Any, task: Any) -> None:
+def test_a_run_that_begins_with_a_task_is_not_begun_there_either(cli: Cli, task: Task) -> None:
     open_to_all(cli.home / "rec")
     machine = cli.machine(a=task("touch ran; echo 1", default_next="b"), b=AGENT)
     with ModelServer() as server:
@@ -103,7 +104,7 @@ def test_a_run_that_begins_with_a_task_is_not_begun_there_either(cli: Any, task:
 
 
 @pytest.mark.parametrize("stage", [AGENT, {**AGENT, "repeatable": False}])
-def test_a_run_that_goes_on_finds_out_before_it_writes_that_its_directory_has_changed(cli: Any, stage: Any) -> None:
+def test_a_run_that_goes_on_finds_out_before_it_writes_that_its_directory_has_changed(cli: Cli, stage: Any) -> None:
     machine = cli.machine(a={**AGENT, "default_next": "b"}, b=stage)
     with ModelServer(Say("one"), Say("two")) as server:
         more = ["-m", "openai/m", "--base-url", server.url]
@@ -116,13 +117,13 @@ def test_a_run_that_goes_on_finds_out_before_it_writes_that_its_directory_has_ch
         assert cli.json("exec", "resume", "r", *more)["output"] == "two"
 
 
-def test_a_waiting_run_is_answered_whatever_became_of_its_directory(cli: Any) -> None:
+def test_a_waiting_run_is_answered_whatever_became_of_its_directory(cli: Cli) -> None:
     cli.json("run", "-p", "x", "--id", "r", "--record", str(cli.home / "rec"), exits=3)
     a_file(cli.home / "rec")
     assert cli.json("exec", "resume", "r", "--input", '{"response": "ok"}')["output"] == "ok"
 
 
-def test_nothing_can_be_recorded_on_a_file_system_that_takes_no_changes(cli: Any, disk: Any) -> None:
+def test_nothing_can_be_recorded_on_a_file_system_that_takes_no_changes(cli: Cli, disk: Any) -> None:
     (disk.path / "rec").mkdir(mode=0o700)
     subprocess.run(["mount", "-o", "remount,ro", str(disk.path)], check=True)
     for name in ("rec", "new", "deep/er"):
@@ -132,14 +133,14 @@ def test_nothing_can_be_recorded_on_a_file_system_that_takes_no_changes(cli: Any
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_directory_that_one_may_not_write_to_is_refused(cli: Any) -> None:
+def test_a_directory_that_one_may_not_write_to_is_refused(cli: Cli) -> None:
     (cli.home / "rec").mkdir(mode=0o500)
     for name in ("rec", "rec/new"):
         words = ["run", "-p", "x", "-m", "openai/m", "--base-url", "http://127.0.0.1:9/v1"]
         assert "Permission denied" in refused_alike(cli, [*words, "--record", str(cli.home / name)], 1)
 
 
-def test_a_good_directory_is_not_made_by_looking_at_it(cli: Any) -> None:
+def test_a_good_directory_is_not_made_by_looking_at_it(cli: Cli) -> None:
     before = cli.tree()
     words = ["run", "-p", "x", "-m", "openai/m", "--base-url", "http://127.0.0.1:9/v1"]
     assert cli.json(*words, "--record", str(cli.home / "a" / "b"), "--dry-run")["exit"] == 0
@@ -147,7 +148,7 @@ def test_a_good_directory_is_not_made_by_looking_at_it(cli: Any) -> None:
 
 
 def test_what_lies_in_a_recording_is_looked_at_no_more_often_the_more_turns_a_call_has(
-    cli: Any, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[str] = []
     stat = Filesystem.stat

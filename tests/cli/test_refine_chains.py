@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from command_line import Cli
 from model_server import ModelServer, Say
 
 LINE = re.compile("^[0-9a-f]{8} +[0-9]+  [-0-9]{10} [:0-9]{8}  ")
@@ -20,7 +21,7 @@ def says(system: str, *developer: str, **settings: Any) -> Say:
 
 
 @pytest.fixture
-def refined(cli: Any) -> Any:
+def refined(cli: Cli) -> Any:
     """A context that a model has derived and refined twice, and the operator twice."""
     script = [
         says(SYSTEM, "Name files.", temperature=0.7, top_p=0.9),
@@ -35,7 +36,7 @@ def refined(cli: Any) -> Any:
     return cli
 
 
-def lines(cli: Any, *words: str) -> list[str]:
+def lines(cli: Cli, *words: str) -> list[str]:
     result = cli(*words)
     assert result.code == 0, result.err
     found: list[str] = result.out.decode().split("\n")[:-1]
@@ -75,7 +76,7 @@ def test_a_log_with_patches_tells_each_step(refined: Any) -> None:
     assert "the last asked: “Cite.”" not in said
 
 
-def test_tools_are_told_by_name_and_a_long_system_prompt_by_its_lines(cli: Any) -> None:
+def test_tools_are_told_by_name_and_a_long_system_prompt_by_its_lines(cli: Cli) -> None:
     path = cli.home / "tools.json"
     written = [
         {"name": name, "description": "d", "schema": {"type": "object"}, "argv": ["true"]}
@@ -94,7 +95,7 @@ def test_tools_are_told_by_name_and_a_long_system_prompt_by_its_lines(cli: Any) 
     )
 
 
-def test_a_call_says_how_the_context_stands(cli: Any) -> None:
+def test_a_call_says_how_the_context_stands(cli: Cli) -> None:
     with ModelServer(says(SYSTEM, "One.", "Two.\nTwo.", temperature=0.2, stop=["a", "b"])) as server:
         words = ["run", "--state-scope", "c", "-m", "openai/m", "--base-url", server.url]
         assert [line for line in lines(cli, *words) if "head:" not in line] == [
@@ -108,7 +109,7 @@ def test_a_call_says_how_the_context_stands(cli: Any) -> None:
         ]
 
 
-def test_what_a_model_says_does_nothing_to_a_terminal(cli: Any) -> None:
+def test_what_a_model_says_does_nothing_to_a_terminal(cli: Cli) -> None:
     evil = "Be\x1b[2Jbrief\x9b1m\x07.\u202e"
     with ModelServer(says(evil, evil, stop=evil), says(evil, f"{evil}!", stop=f"{evil}!")) as server:
         words = ["run", "--state-scope", "c", "-m", "openai/m", "--base-url", server.url]
@@ -118,7 +119,7 @@ def test_what_a_model_says_does_nothing_to_a_terminal(cli: Any) -> None:
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", "\n".join(out))
 
 
-def test_a_call_of_a_model_is_told_while_it_lasts(cli: Any) -> None:
+def test_a_call_of_a_model_is_told_while_it_lasts(cli: Cli) -> None:
     with ModelServer(says(SYSTEM), says(SYSTEM)) as server:
         words = ["run", "--state-scope", "c", "-m", "openai/m", "--base-url", server.url, "--refine-text", "R"]
         result = cli(*words, "-v")
@@ -129,7 +130,7 @@ def test_a_call_of_a_model_is_told_while_it_lasts(cli: Any) -> None:
     assert cli("run", "--state-scope", "c", "-v").err == ""
 
 
-def test_a_plan_of_a_model_call_is_told_in_words(cli: Any) -> None:
+def test_a_plan_of_a_model_call_is_told_in_words(cli: Cli) -> None:
     words = ["run", "--state-scope", "c", "-m", "openai/m", "--base-url", "http://127.0.0.1:9/v1", "--dry-run"]
     said = lines(cli, *words, "--refine-text", "R")
     assert said[0] == "would refine context:c and exit 0"

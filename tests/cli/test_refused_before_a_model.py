@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import pytest
+from command_line import Cli
 from model_server import ModelServer, Say
 
 from stateline.model.protocol import CALL_MEMBERS
@@ -28,7 +29,7 @@ def context(**settings: Any) -> Say:
 @pytest.mark.parametrize("words", [["-p", "x"], [], ["--refine-text", "R"], ["-p", "x", "--dry-run"]])
 @pytest.mark.parametrize("modelled", [False, True])
 def test_a_setting_of_the_calls_own_is_refused_and_nothing_is_asked_or_saved(
-    cli: Any, name: str, words: list[str], modelled: bool
+    cli: Cli, name: str, words: list[str], modelled: bool
 ) -> None:
     with ModelServer() as server:
         model = ["-m", "openai/m", "--base-url", server.url] if modelled else []
@@ -41,21 +42,21 @@ def test_a_setting_of_the_calls_own_is_refused_and_nothing_is_asked_or_saved(
     assert not cli.state.exists()
 
 
-def test_a_run_that_waits_takes_no_such_setting_either(cli: Any) -> None:
+def test_a_run_that_waits_takes_no_such_setting_either(cli: Cli) -> None:
     cli.json("run", "-p", "x", "--id", "r", exits=3)
     before = cli.tree()
     assert "model" in cli.refused("run", "--id", "r", "--set", "model=evil", exits=1)["message"]
     assert cli.tree() == before
 
 
-def test_a_null_takes_a_setting_out_of_a_context(cli: Any) -> None:
+def test_a_null_takes_a_setting_out_of_a_context(cli: Cli) -> None:
     cli.json("run", "--state-scope", "c", "--set", "seed=7", "--set", "top_p=0.5")
     cli.json("run", "--state-scope", "c", "--set", "seed=null")
     assert cli.json("show", "context:c")["state"]["settings"] == {"top_p": 0.5}
     assert "no seed" in cli("log", "context:c").out.decode()
 
 
-def test_a_null_takes_a_setting_out_of_one_call(cli: Any) -> None:
+def test_a_null_takes_a_setting_out_of_one_call(cli: Cli) -> None:
     cli.json("run", "--state-scope", "c", "--set", "seed=7", "--set", "top_p=0.5")
     with ModelServer(Say("one"), Say("two"), Say("three")) as server:
         model = ["-m", "openai/m", "--base-url", server.url]
@@ -72,7 +73,7 @@ def test_a_null_takes_a_setting_out_of_one_call(cli: Any) -> None:
 
 
 @pytest.mark.parametrize("option", ["--prompt-file", "--refine-file"])
-def test_what_is_no_regular_file_is_refused_at_once(cli: Any, option: str) -> None:
+def test_what_is_no_regular_file_is_refused_at_once(cli: Cli, option: str) -> None:
     fifo = cli.home / "fifo"
     os.mkfifo(fifo)
     for path in (fifo, cli.home, "/dev/zero", cli.home / "none"):
@@ -87,7 +88,7 @@ def test_what_is_no_regular_file_is_refused_at_once(cli: Any, option: str) -> No
 @pytest.mark.parametrize("option", ["--record", "--playback"])
 @pytest.mark.parametrize("secret", [KNOWN, TOKEN])
 def test_a_recording_in_a_directory_named_by_a_secret_is_refused(
-    cli: Any, monkeypatch: pytest.MonkeyPatch, option: str, secret: str
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, option: str, secret: str
 ) -> None:
     monkeypatch.setenv("A_KEY", KNOWN)
     link = cli.home / "link"
@@ -100,7 +101,7 @@ def test_a_recording_in_a_directory_named_by_a_secret_is_refused(
     assert not cli.state.exists()
 
 
-def test_a_base_url_that_holds_a_token_is_refused(cli: Any) -> None:
+def test_a_base_url_that_holds_a_token_is_refused(cli: Cli) -> None:
     result = cli("run", "-m", "openai/m", "--base-url", f"{URL}/{TOKEN}", "--format", "json")
     assert result.code == 1
     assert TOKEN not in result.out.decode() + result.err
@@ -120,7 +121,7 @@ WORDS = [
 @pytest.mark.parametrize("words", WORDS)
 @pytest.mark.parametrize("more", [[], ["--format", "json"], ["--debug"]])
 def test_an_error_that_quotes_a_secret_shows_a_mask(
-    cli: Any, monkeypatch: pytest.MonkeyPatch, words: list[str], more: list[str]
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, words: list[str], more: list[str]
 ) -> None:
     monkeypatch.setenv("A_KEY", KNOWN)
     result = cli(*words, *more)
@@ -131,12 +132,12 @@ def test_an_error_that_quotes_a_secret_shows_a_mask(
 
 
 def test_what_a_model_says_is_typed_on_a_terminal_with_secrets_masked(
-    cli: Any, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("A_KEY", KNOWN)
     cli.json("run", "--state-scope", "c")
     with ModelServer(Say(f"It is {KNOWN}, or {TOKEN}")) as server, monkeypatch.context() as terminal:
-        terminal.setattr("stateline.cli.model_options.is_terminal", lambda stream: stream is sys.stderr)
+        terminal.setattr("stateline.cli.call_options.is_terminal", lambda stream: stream is sys.stderr)
         result = cli("run", "--state-scope", "c", "-m", "openai/m", "--base-url", server.url, "-p", "x")
     assert result.code == 0
     assert "It is [REDACTED], or [REDACTED]\n" in result.err

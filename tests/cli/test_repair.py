@@ -8,21 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Cli, Task
 
 from stateline.bundle import naming
 from stateline.cli.main import run as call
 
 
-def scope_of(cli: Any, key: str) -> Path:
+def scope_of(cli: Cli, key: str) -> Path:
     return Path(cli.state) / naming.scope_hash(key)
 
 
-def snapshots(cli: Any, key: str) -> list[Path]:
+def snapshots(cli: Cli, key: str) -> list[Path]:
     """The snapshot files of a scope, oldest first."""
     return sorted(scope_of(cli, key).glob("state-*.json"))
 
 
-def event(cli: Any, key: str) -> dict[str, Any]:
+def event(cli: Cli, key: str) -> dict[str, Any]:
     return dict(cli.json("show", key)["event"])
 
 
@@ -36,7 +37,7 @@ def alter(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
-def steps(task: Any, **keys: Any) -> dict[str, Any]:
+def steps(task: Task, **keys: Any) -> dict[str, Any]:
     """Three tasks in a row; each notes that it ran, with its idempotency key."""
     script = 'key=$(jq -r .idempotency_key); echo "{0} $key" >> ran; echo "{{\\"of\\": \\"{0}\\"}}"'
     stages = {name: task(script.format(name), **keys) for name in "abc"}
@@ -45,7 +46,7 @@ def steps(task: Any, **keys: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def machine(cli: Any, task: Any) -> str:
+def machine(cli: Cli, task: Task) -> str:
     """Repeatable tasks, and a run ``r1`` of them that stands at the third."""
     path = str(cli.machine(**steps(task)))
     for _ in range(2):
@@ -53,7 +54,7 @@ def machine(cli: Any, task: Any) -> str:
     return path
 
 
-def test_a_dry_run_says_what_it_would_do_and_writes_nothing(cli: Any, machine: str) -> None:
+def test_a_dry_run_says_what_it_would_do_and_writes_nothing(cli: Cli, machine: str) -> None:
     truncate(snapshots(cli, "run:r1")[-1])
     before = cli.tree()
     plan = cli.json("repair", exits=5)
@@ -70,7 +71,7 @@ def test_a_dry_run_says_what_it_would_do_and_writes_nothing(cli: Any, machine: s
     assert any("may run again" in warning for warning in plan["warnings"])
 
 
-def test_apply_repairs_and_a_second_one_finds_nothing_to_do(cli: Any, machine: str) -> None:
+def test_apply_repairs_and_a_second_one_finds_nothing_to_do(cli: Cli, machine: str) -> None:
     truncate(snapshots(cli, "run:r1")[-1])
     done = cli.json("repair", "--apply")
     assert (done["ok"], done["applied"], done["findings"], done["blocked"]) == (True, True, [], [])
@@ -81,14 +82,14 @@ def test_apply_repairs_and_a_second_one_finds_nothing_to_do(cli: Any, machine: s
     assert cli("repair").out.decode().splitlines() == ["ok: nothing is damaged"]
 
 
-def test_verify_says_what_to_do_about_damage(cli: Any, machine: str) -> None:
+def test_verify_says_what_to_do_about_damage(cli: Cli, machine: str) -> None:
     assert b"repair" not in cli("verify").out
     truncate(snapshots(cli, "run:r1")[-1])
     assert b"`stateline repair` plans how to go on" in cli("verify").out
     assert b"`stateline repair run:r1` plans how to go on" in cli("verify", "run:r1").out
 
 
-def test_help_lists_the_exit_codes(cli: Any) -> None:
+def test_help_lists_the_exit_codes(cli: Cli) -> None:
     result = cli("repair", "--help")
     text = " ".join(result.out.decode().split())
     assert result.code == 0
@@ -96,17 +97,17 @@ def test_help_lists_the_exit_codes(cli: Any) -> None:
     assert "5 integrity" in text
 
 
-def test_a_malformed_key_is_a_usage_error_and_an_unknown_scope_is_not_found(cli: Any, machine: str) -> None:
+def test_a_malformed_key_is_a_usage_error_and_an_unknown_scope_is_not_found(cli: Cli, machine: str) -> None:
     assert cli.refused("repair", "r1", exits=64)["code"] == "usage"
     assert cli.refused("repair", "run:none", "--apply", exits=1)["code"] == "not_found"
 
 
-def test_an_absent_store_needs_no_repair_and_stays_absent(cli: Any) -> None:
+def test_an_absent_store_needs_no_repair_and_stays_absent(cli: Cli) -> None:
     assert cli.json("repair", "--apply")["ok"]
     assert not Path(cli.state).exists()
 
 
-def test_a_lock_that_is_held_stops_the_repair_of_its_scope_alone(cli: Any, machine: str) -> None:
+def test_a_lock_that_is_held_stops_the_repair_of_its_scope_alone(cli: Cli, machine: str) -> None:
     from stateline import Store
 
     key = "context:demo"
@@ -138,7 +139,7 @@ def test_a_lock_that_is_held_stops_the_repair_of_its_scope_alone(cli: Any, machi
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_goes_on_after_its_head_was_lost_and_a_repeatable_task_keeps_its_key(cli: Any, machine: str) -> None:
+def test_a_run_goes_on_after_its_head_was_lost_and_a_repeatable_task_keeps_its_key(cli: Cli, machine: str) -> None:
     """The lost snapshot had ended ``b``; ``b`` runs again, as one that may, by the key of its first attempt."""
     before = event(cli, "run:r1")
     truncate(snapshots(cli, "run:r1")[-1])
@@ -157,7 +158,7 @@ def test_a_run_goes_on_after_its_head_was_lost_and_a_repeatable_task_keeps_its_k
     assert reasons == ["start", "default", "default", "complete"]
 
 
-def test_keys_are_not_given_twice_although_numbers_are(cli: Any, task: Any) -> None:
+def test_keys_are_not_given_twice_although_numbers_are(cli: Cli, task: Task) -> None:
     """The third snapshot is lost, and with it the number under which ``b``'s key would have been made."""
     machine = cli.machine(**steps(task))
     for _ in range(3):
@@ -172,7 +173,7 @@ def test_keys_are_not_given_twice_although_numbers_are(cli: Any, task: Any) -> N
     assert first_c != second_c
 
 
-def test_an_effect_that_may_have_been_performed_waits_for_word(cli: Any, task: Any) -> None:
+def test_an_effect_that_may_have_been_performed_waits_for_word(cli: Cli, task: Task) -> None:
     """Not repeatable, and what came after its snapshot is lost: it may have run, so it is not run unasked."""
     machine = cli.machine(**steps(task, repeatable=False))
     cli.json("execute", "-i", machine, "--id", "r1")
@@ -195,7 +196,7 @@ def test_an_effect_that_may_have_been_performed_waits_for_word(cli: Any, task: A
 
 
 @pytest.mark.parametrize("words", [["--retry"], ["--input", '"said"']])
-def test_the_operator_may_say_at_once_what_became_of_it(cli: Any, task: Any, words: list[str]) -> None:
+def test_the_operator_may_say_at_once_what_became_of_it(cli: Cli, task: Task, words: list[str]) -> None:
     machine = cli.machine(**steps(task, repeatable=False))
     for _ in range(2):
         cli.json("execute", "-i", machine, "--id", "r1")
@@ -208,7 +209,7 @@ def test_the_operator_may_say_at_once_what_became_of_it(cli: Any, task: Any, wor
     assert ran == (["a", "b", "b", "c"] if words == ["--retry"] else ["a", "b", "c"])
 
 
-def test_a_doubt_outlives_a_change_of_the_machine(cli: Any, task: Any) -> None:
+def test_a_doubt_outlives_a_change_of_the_machine(cli: Cli, task: Task) -> None:
     machine = cli.machine(**steps(task, repeatable=False))
     for _ in range(2):
         cli.json("execute", "-i", machine, "--id", "r1")
@@ -221,7 +222,7 @@ def test_a_doubt_outlives_a_change_of_the_machine(cli: Any, task: Any) -> None:
     assert len(cli.ran()) == 2
 
 
-def test_a_run_that_lost_nothing_newer_is_not_in_doubt(cli: Any, task: Any) -> None:
+def test_a_run_that_lost_nothing_newer_is_not_in_doubt(cli: Cli, task: Task) -> None:
     machine = cli.machine(**steps(task, repeatable=False))
     cli.json("execute", "-i", machine, "--id", "r1")
     truncate(snapshots(cli, "run:r1")[0])
@@ -231,7 +232,7 @@ def test_a_run_that_lost_nothing_newer_is_not_in_doubt(cli: Any, task: Any) -> N
     assert [line.split()[0] for line in cli.ran()] == ["a", "b", "c"]
 
 
-def test_an_answer_that_is_lost_is_asked_for_again_under_the_same_request(cli: Any, task: Any) -> None:
+def test_an_answer_that_is_lost_is_asked_for_again_under_the_same_request(cli: Cli, task: Task) -> None:
     machine = cli.machine(ask={"human": {"prompt": "Ship?"}, "default_next": "a"}, a=task("echo 1"))
     request = cli.json("execute", machine, "--id", "r1", exits=3)["waiting"]["requestId"]
     cli.json("execute", "-i", machine, "--input", '"yes"')
@@ -243,7 +244,7 @@ def test_an_answer_that_is_lost_is_asked_for_again_under_the_same_request(cli: A
     assert cli.json("execute", machine, "--input", answer)["status"] == "complete"
 
 
-def test_a_failed_run_that_was_repaired_is_still_failed_and_can_be_retried(cli: Any, task: Any) -> None:
+def test_a_failed_run_that_was_repaired_is_still_failed_and_can_be_retried(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo 1", default_next="b"), b=task("test -e good && echo 2"))
     cli.json("execute", machine, "--id", "r1", exits=1)
     alter(scope_of(cli, "run:r1") / "latest.json")
@@ -254,7 +255,7 @@ def test_a_failed_run_that_was_repaired_is_still_failed_and_can_be_retried(cli: 
     assert cli.json("exec", "resume", "r1", "--retry")["status"] == "complete"
 
 
-def test_a_lost_machine_record_is_repaired_and_the_last_run_is_found(cli: Any, task: Any) -> None:
+def test_a_lost_machine_record_is_repaired_and_the_last_run_is_found(cli: Cli, task: Task) -> None:
     machine = cli.machine(**steps(task))
     cli.json("execute", "-i", machine, "--id", "r1")
     cli.json("execute", "-i", machine, "--id", "r2")
@@ -272,7 +273,7 @@ def _is_record(pointer: Path) -> bool:
     return bool(json.loads(head.read_bytes())["kind"] == "machine")
 
 
-def test_a_lost_object_takes_a_run_back_and_log_and_show_name_the_repair(cli: Any, task: Any) -> None:
+def test_a_lost_object_takes_a_run_back_and_log_and_show_name_the_repair(cli: Cli, task: Task) -> None:
     script = "head -c 9000 /dev/zero | tr '\\0' x | sed 's/^/\"/; s/$/\"/'"
     machine = cli.machine(a=task("echo 1", default_next="b"), b=task(script, default_next="c"), c=task("echo 3"))
     for _ in range(2):
@@ -296,7 +297,7 @@ def test_a_lost_object_takes_a_run_back_and_log_and_show_name_the_repair(cli: An
 # -- contexts, and what writers say ------------------------------------------------------------------------------------
 
 
-def test_a_run_whose_context_is_lost_for_good_says_so_and_begins_anew_by_force(cli: Any, task: Any) -> None:
+def test_a_run_whose_context_is_lost_for_good_says_so_and_begins_anew_by_force(cli: Cli, task: Task) -> None:
     cli.json("run", "--state-scope", "demo", "--system", "one")
     cli.json("run", "--state-scope", "demo", "--refine-text", "two")
     path = str(cli.machine(**steps(task)))
@@ -309,7 +310,7 @@ def test_a_run_whose_context_is_lost_for_good_says_so_and_begins_anew_by_force(c
     assert cli.json("execute", path, "--id", "r1", "--force", "--state-scope", "demo")["status"] == "complete"
 
 
-def test_a_context_goes_on_from_its_newest_intact_refinement(cli: Any) -> None:
+def test_a_context_goes_on_from_its_newest_intact_refinement(cli: Cli) -> None:
     cli.json("run", "--state-scope", "demo", "--system", "one")
     for text in ("two", "three"):
         cli.json("run", "--state-scope", "demo", "--refine-text", text)
@@ -357,7 +358,7 @@ def _misplace_head(scope: Path, files: list[Path]) -> None:
     "harm",
     [_lose_pointer, _alter_pointer, _lose_head, _truncate_head, _alter_head, _enlarge_head, _misplace_head],
 )
-def test_a_writer_that_meets_damage_names_what_is_left_and_the_way_out(cli: Any, machine: str, harm: Any) -> None:
+def test_a_writer_that_meets_damage_names_what_is_left_and_the_way_out(cli: Cli, machine: str, harm: Any) -> None:
     cli.json("run", "--state-scope", "demo", "--system", "one")
     cli.json("run", "--state-scope", "demo", "--refine-text", "two")
     for key, words in (
@@ -378,7 +379,7 @@ def test_a_writer_that_meets_damage_names_what_is_left_and_the_way_out(cli: Any,
         assert cli.json("repair", key, "--apply")["ok"]
 
 
-def test_a_pointer_that_is_a_fifo_is_refused_as_unsafe_and_repaired(cli: Any, machine: str) -> None:
+def test_a_pointer_that_is_a_fifo_is_refused_as_unsafe_and_repaired(cli: Cli, machine: str) -> None:
     pointer = scope_of(cli, "run:r1") / "latest.json"
     pointer.unlink()
     os.mkfifo(pointer)
@@ -387,7 +388,7 @@ def test_a_pointer_that_is_a_fifo_is_refused_as_unsafe_and_repaired(cli: Any, ma
     assert cli.json("execute", machine)["status"] == "complete"
 
 
-def test_a_state_dir_that_is_a_link_is_said_and_never_moved(cli: Any, machine: str) -> None:
+def test_a_state_dir_that_is_a_link_is_said_and_never_moved(cli: Cli, machine: str) -> None:
     real = Path(cli.state).with_name("real")
     Path(cli.state).rename(real)
     Path(cli.state).symlink_to(real)

@@ -5,23 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from command_line import Cli, Task
 
 from stateline.bundle import naming
 
 
-def scope_of(cli: Any, key: str) -> Path:
+def scope_of(cli: Cli, key: str) -> Path:
     return Path(cli.state) / naming.scope_hash(key)
 
 
-def effects(cli: Any) -> list[str]:
+def effects(cli: Cli) -> list[str]:
     return (cli.home / "effects").read_text().split()
 
 
 @pytest.fixture
-def waiting(cli: Any, task: Any) -> str:
+def waiting(cli: Cli, task: Task) -> str:
     """A run ``r1`` of two tasks that must not be repeated, which waits for a person then."""
     stages = {name: task(f"echo {name} >> effects; echo 1", repeatable=False) for name in "ab"}
     stages["a"]["default_next"], stages["b"]["default_next"] = "b", "c"
@@ -38,7 +38,7 @@ def empty(pointer: Path) -> None:
 
 @pytest.mark.parametrize("harm", [empty, Path.unlink])
 def test_a_head_that_nobody_knows_is_no_reason_to_perform_an_effect_again(
-    cli: Any, waiting: str, harm: Callable[[Path], None]
+    cli: Cli, waiting: str, harm: Callable[[Path], None]
 ) -> None:
     """What a power loss may leave after saves that were `fast`: no pointer, and the newest snapshots gone."""
     scope = scope_of(cli, "run:r1")
@@ -56,13 +56,13 @@ def test_a_head_that_nobody_knows_is_no_reason_to_perform_an_effect_again(
     assert effects(cli) == ["a", "b"]
 
 
-def test_a_pointer_that_is_whole_tells_that_nothing_was_newer(cli: Any, waiting: str) -> None:
+def test_a_pointer_that_is_whole_tells_that_nothing_was_newer(cli: Cli, waiting: str) -> None:
     sorted(scope_of(cli, "run:r1").glob("state-*"))[0].unlink()
     assert cli.json("repair", "--apply")["warnings"] == []
     assert cli.json("execute", waiting, exits=3)["stage"] == "c"
 
 
-def test_a_context_whose_head_nobody_knows_needs_no_warning_of_effects(cli: Any) -> None:
+def test_a_context_whose_head_nobody_knows_needs_no_warning_of_effects(cli: Cli) -> None:
     cli.json("run", "--state-scope", "demo", "--system", "one")
     cli.json("run", "--state-scope", "demo", "--refine-text", "two")
     empty(scope_of(cli, "context:demo") / "latest.json")

@@ -6,19 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Cli, Task
 
 from stateline.bundle import naming
 
 
-def scope_of(cli: Any, key: str) -> Path:
+def scope_of(cli: Cli, key: str) -> Path:
     return Path(cli.state) / naming.scope_hash(key)
 
 
-def snapshots(cli: Any, key: str) -> list[Path]:
+def snapshots(cli: Cli, key: str) -> list[Path]:
     return sorted(scope_of(cli, key).glob("state-*.json"))
 
 
-def event(cli: Any, key: str) -> dict[str, Any]:
+def event(cli: Cli, key: str) -> dict[str, Any]:
     return dict(cli.json("show", key)["event"])
 
 
@@ -29,7 +30,7 @@ def alter(path: Path) -> None:
 
 
 @pytest.fixture
-def interrupted(cli: Any, task: Any) -> str:
+def interrupted(cli: Cli, task: Task) -> str:
     """A run ``r1`` of a task that must not run twice, repaired onto the snapshot that says it was about to run."""
     machine = str(cli.machine(a=task("echo a >> ran; echo 1", repeatable=False)))
     cli.json("execute", machine, "--id", "r1")
@@ -40,14 +41,14 @@ def interrupted(cli: Any, task: Any) -> str:
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_one_retry_after_a_repair_performs_the_effect_once(cli: Any, interrupted: str, asked: bool) -> None:
+def test_one_retry_after_a_repair_performs_the_effect_once(cli: Cli, interrupted: str, asked: bool) -> None:
     if asked:
         cli.json("execute", interrupted, exits=3)
     assert cli.json("exec", "resume", "r1", "--retry")["status"] == "complete"
     assert cli.ran() == ["a", "a"], "once before the damage, once on request"
 
 
-def test_a_failed_effect_that_may_have_been_retried_since_waits_for_word(cli: Any, task: Any) -> None:
+def test_a_failed_effect_that_may_have_been_retried_since_waits_for_word(cli: Cli, task: Task) -> None:
     """The doubt is new to whoever retries a failure: what was lost may have been that very retry."""
     machine = cli.machine(a=task("echo a >> ran; test -e good && echo 1", repeatable=False))
     cli.json("execute", machine, "--id", "r1", exits=1)
@@ -64,7 +65,7 @@ def test_a_failed_effect_that_may_have_been_retried_since_waits_for_word(cli: An
     assert cli.ran() == ["a", "a", "a"]
 
 
-def test_a_run_in_doubt_after_a_repair_says_what_is_known(cli: Any, interrupted: str) -> None:
+def test_a_run_in_doubt_after_a_repair_says_what_is_known(cli: Cli, interrupted: str) -> None:
     waiting = cli.json("execute", interrupted, exits=3)["waiting"]
     assert waiting["kind"] == "unknown_outcome"
     assert "newer snapshots of this run were lost" in waiting["message"]
@@ -75,7 +76,7 @@ def test_a_run_in_doubt_after_a_repair_says_what_is_known(cli: Any, interrupted:
     assert "a may have been done, in newer snapshots that are lost" in line
 
 
-def test_a_run_in_doubt_before_it_was_begun_says_the_same(cli: Any, task: Any) -> None:
+def test_a_run_in_doubt_before_it_was_begun_says_the_same(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo a >> ran; echo 1", repeatable=False))
     cli.json("execute", machine, "--id", "r1")
     for path in snapshots(cli, "run:r1")[1:]:
@@ -87,14 +88,14 @@ def test_a_run_in_doubt_before_it_was_begun_says_the_same(cli: Any, task: Any) -
     assert "a may have been done, in newer snapshots that are lost" in lines[0]
 
 
-def _refined(cli: Any, times: int) -> list[Path]:
+def _refined(cli: Cli, times: int) -> list[Path]:
     cli.json("run", "--state-scope", "demo", "--system", "one")
     for number in range(times):
         cli.json("run", "--state-scope", "demo", "--refine-text", f"{number}")
     return snapshots(cli, "context:demo")
 
 
-def test_a_finding_is_told_with_its_scope_and_its_path_once(cli: Any) -> None:
+def test_a_finding_is_told_with_its_scope_and_its_path_once(cli: Cli) -> None:
     bad = _refined(cli, 2)[-1]
     alter(bad)
     line = next(line for line in cli("verify").out.decode().splitlines() if line.startswith("damage"))
@@ -103,20 +104,20 @@ def test_a_finding_is_told_with_its_scope_and_its_path_once(cli: Any) -> None:
     assert line.count(bad.name) == 1
 
 
-def test_a_finding_whose_message_names_no_path_is_told_with_it(cli: Any) -> None:
+def test_a_finding_whose_message_names_no_path_is_told_with_it(cli: Cli) -> None:
     _refined(cli, 0)
     (scope_of(cli, "context:demo") / "n.txt").write_bytes(b"")
     path = f"{naming.scope_hash('context:demo')}/n.txt"
     assert f"damage foreign_file: context:demo: {path}: nothing of this name belongs here" in cli("verify").out.decode()
 
 
-def test_the_scope_of_a_finding_is_known_also_where_it_is_met_before_the_first_intact_snapshot(cli: Any) -> None:
+def test_the_scope_of_a_finding_is_known_also_where_it_is_met_before_the_first_intact_snapshot(cli: Cli) -> None:
     alter(_refined(cli, 2)[-1])
     found = [f for f in cli.json("verify", exits=5)["findings"] if f["severity"] == "damage"]
     assert {f["scope"] for f in found} == {"context:demo"}
 
 
-def test_a_log_of_a_repair_without_losses_ends_with_what_it_says(cli: Any) -> None:
+def test_a_log_of_a_repair_without_losses_ends_with_what_it_says(cli: Cli) -> None:
     _refined(cli, 1)
     (scope_of(cli, "context:demo") / "latest.json").unlink()
     cli.json("repair", "--apply")
@@ -124,7 +125,7 @@ def test_a_log_of_a_repair_without_losses_ends_with_what_it_says(cli: Any) -> No
     assert line.endswith("repaired with the state of snapshot 1")
 
 
-def test_one_of_a_kind_is_told_in_the_singular(cli: Any) -> None:
+def test_one_of_a_kind_is_told_in_the_singular(cli: Cli) -> None:
     files = _refined(cli, 3)
     alter(files[1])
     cli.json("repair", "--apply")
@@ -134,7 +135,7 @@ def test_one_of_a_kind_is_told_in_the_singular(cli: Any) -> None:
     assert ": 1 scope, 4 snapshots, 0 objects checked; 1 finding" in text
 
 
-def test_the_way_on_names_the_scope_that_was_asked_for(cli: Any) -> None:
+def test_the_way_on_names_the_scope_that_was_asked_for(cli: Cli) -> None:
     from stateline import Store
 
     Store.open(cli.state).scope("notes:a b").save({})
@@ -146,7 +147,7 @@ def test_the_way_on_names_the_scope_that_was_asked_for(cli: Any) -> None:
 
 
 @pytest.mark.parametrize(("gone", "said"), [([1, 2], "lost: snapshots 1 to 2"), ([1], "lost: snapshot 1")])
-def test_a_log_says_what_is_lost_between_two_snapshots(cli: Any, gone: list[int], said: str) -> None:
+def test_a_log_says_what_is_lost_between_two_snapshots(cli: Cli, gone: list[int], said: str) -> None:
     files = _refined(cli, 3)
     for number in gone:
         files[number].unlink()
@@ -158,7 +159,7 @@ def test_a_log_says_what_is_lost_between_two_snapshots(cli: Any, gone: list[int]
     assert lines.index(next(line for line in lines if said in line)) == len(lines) - 2
 
 
-def test_a_log_says_what_is_lost_below_its_last_line(cli: Any) -> None:
+def test_a_log_says_what_is_lost_below_its_last_line(cli: Cli) -> None:
     files = _refined(cli, 3)
     for path in files[:2]:
         path.unlink()
@@ -167,7 +168,7 @@ def test_a_log_says_what_is_lost_below_its_last_line(cli: Any) -> None:
     assert "lost" not in cli("log", "context:demo", "-n", "2").out.decode().splitlines()[-1]
 
 
-def test_a_text_of_one_line_is_told_in_the_singular(cli: Any) -> None:
+def test_a_text_of_one_line_is_told_in_the_singular(cli: Cli) -> None:
     _refined(cli, 0)
     cli.json("run", "--state-scope", "demo", "--refine-text", "x" * 200)
     assert "(1 line, 200 B)" in cli("log", "context:demo", "--patch").out.decode()

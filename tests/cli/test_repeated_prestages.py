@@ -7,9 +7,9 @@ import json
 import os
 import signal
 import threading
-from typing import Any
 
 import pytest
+from command_line import Cli
 from model_server import ModelServer, Say
 
 from stateline import Store
@@ -19,7 +19,7 @@ AGAIN = "refined by these words for the run r before"
 
 
 @pytest.fixture(autouse=True)
-def key(cli: Any) -> None:
+def key(cli: Cli) -> None:
     """There is a key, and no model but the one that is named."""
     cli.monkeypatch.setenv("OPENAI_API_KEY", "sk-not-a-real-key-0123456789abcdef")
     for name in ("OPENAI_BASE_URL", "STATELINE_MODEL", "STATELINE_BASE_URL"):
@@ -31,12 +31,12 @@ def words(*more: str, text: str = "be nice") -> list[str]:
     return ["run", "-p", "task", "--id", "r", "--state-scope", "c", "--refine-text", text, *more]
 
 
-def context(cli: Any) -> list[str]:
+def context(cli: Cli) -> list[str]:
     """What was done with the context, oldest first."""
     return [str(snapshot.event["type"]) for snapshot in Store.open(cli.state).scope("context:c").walk()][::-1]
 
 
-def killed(cli: Any, server: ModelServer, argv: list[str], requests: int) -> None:
+def killed(cli: Cli, server: ModelServer, argv: list[str], requests: int) -> None:
     """Call, and kill the process while the server holds its last request back."""
     process = cli.start(*argv, env=dict(os.environ))
     server.wait(requests)
@@ -55,7 +55,7 @@ SETTINGS = [
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize("said", SETTINGS, ids=lambda said: str(len(said) // 2))
 def test_what_the_flags_derived_and_refined_is_not_refined_again_for_a_run_that_never_began(
-    cli: Any, said: list[str], there: bool
+    cli: Cli, said: list[str], there: bool
 ) -> None:
     if there:
         cli.json("run", "--state-scope", "c", "--system", "S")
@@ -71,7 +71,7 @@ def test_what_the_flags_derived_and_refined_is_not_refined_again_for_a_run_that_
 
 
 @pytest.mark.parametrize("other", [["--set", "temperature=0.7"], ["--set", "temperature=null"], ["--set", "top_p=1"]])
-def test_other_settings_are_other_words(cli: Any, other: list[str]) -> None:
+def test_other_settings_are_other_words(cli: Cli, other: list[str]) -> None:
     cli.json(*words("--set", "temperature=0.5", "-m", "manual"), exits=3)
     cli.json("exec", "rm", "r")
     cli.json(*words(*other, "-m", "manual"), exits=3)
@@ -79,7 +79,7 @@ def test_other_settings_are_other_words(cli: Any, other: list[str]) -> None:
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_the_same_command_goes_on_with_a_run_that_was_killed_in_its_first_turn(cli: Any, there: bool) -> None:
+def test_the_same_command_goes_on_with_a_run_that_was_killed_in_its_first_turn(cli: Cli, there: bool) -> None:
     if there:
         cli.json("run", "--state-scope", "c", "--system", "S")
     proposals = [PROPOSED] if there else [PROPOSED, PROPOSED]
@@ -97,7 +97,7 @@ def test_the_same_command_goes_on_with_a_run_that_was_killed_in_its_first_turn(c
         assert server.count - asked == 1
 
 
-def test_without_a_model_the_same_command_says_again_what_its_run_waits_for(cli: Any) -> None:
+def test_without_a_model_the_same_command_says_again_what_its_run_waits_for(cli: Cli) -> None:
     same = words("--set", "temperature=0.5", "-m", "manual")
     first = cli.json(*same, exits=3)
     again = cli.json(*same, exits=3)
@@ -113,7 +113,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=["text", "settings"])
-def test_other_words_for_a_run_that_is_there_refine_nothing(cli: Any, other: list[str]) -> None:
+def test_other_words_for_a_run_that_is_there_refine_nothing(cli: Cli, other: list[str]) -> None:
     cli.json(*words("-m", "manual"), exits=3)
     assert "nothing was refined" in cli.refused(*other, exits=1)["message"]
     planned = cli.json(*other, "--dry-run")
@@ -121,14 +121,14 @@ def test_other_words_for_a_run_that_is_there_refine_nothing(cli: Any, other: lis
     assert context(cli) == ["derive", "refine"]
 
 
-def test_words_that_refined_the_context_for_another_run_are_none_of_this_run(cli: Any) -> None:
+def test_words_that_refined_the_context_for_another_run_are_none_of_this_run(cli: Cli) -> None:
     refine = words("-m", "manual")
     cli.json(*[word if word != "r" else "other" for word in refine], exits=3)
     cli.json("run", "-p", "task", "--id", "r", "--state-scope", "c", "-m", "manual", exits=3)
     assert "nothing was refined" in cli.refused(*refine, exits=1)["message"]
 
 
-def test_settings_that_refined_the_context_of_a_complete_run_are_not_called_unused(cli: Any) -> None:
+def test_settings_that_refined_the_context_of_a_complete_run_are_not_called_unused(cli: Cli) -> None:
     same = words("--set", "temperature=0.5", "-m", "manual")
     cli.json(*same, exits=3)
     cli.json("exec", "resume", "r", "--input", '"done"')

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Cli, Task
 
 END: dict[str, Any] = {"end": {}}
 EXAMPLE = Path(__file__).parents[2] / "examples" / "conversation"
 Setup = Callable[[Any, Any], None]
 
 
-def write(cli: Any, task: Any, **more: Any) -> str:
+def write(cli: Cli, task: Task, **more: Any) -> str:
     """a -> ask -> b -> done; ``a`` fails while there is no file ``ok``."""
     return str(
         cli.machine(
@@ -29,31 +30,31 @@ def write(cli: Any, task: Any, **more: Any) -> str:
     )
 
 
-def failed(cli: Any, task: Any) -> None:
+def failed(cli: Cli, task: Task) -> None:
     cli.json("execute", write(cli, task), "--id", "r1", exits=1)
 
 
-def mended(cli: Any, task: Any) -> None:
+def mended(cli: Cli, task: Task) -> None:
     failed(cli, task)
     (cli.home / "ok").touch()
 
 
-def waiting(cli: Any, task: Any) -> None:
+def waiting(cli: Cli, task: Task) -> None:
     (cli.home / "ok").touch()
     cli.json("execute", write(cli, task), "--id", "r1", exits=3)
 
 
-def running(cli: Any, task: Any) -> None:
+def running(cli: Cli, task: Task) -> None:
     waiting(cli, task)
     cli.json("execute", "-i", str(cli.home / "m.json"), "--input", "true")
 
 
-def complete(cli: Any, task: Any) -> None:
+def complete(cli: Cli, task: Task) -> None:
     running(cli, task)
     cli.json("execute", str(cli.home / "m.json"))
 
 
-def lost(cli: Any, task: Any) -> None:
+def lost(cli: Cli, task: Task) -> None:
     from stateline import Store
     from stateline.engine.record import load_run
     from stateline.engine.step import apply
@@ -64,13 +65,13 @@ def lost(cli: Any, task: Any) -> None:
     apply(load_run(Store.open(cli.state), "r1"), Intended())
 
 
-def limited(cli: Any, task: Any) -> None:
+def limited(cli: Cli, task: Task) -> None:
     """The way on was refused by a limit; the output is kept, and every retry meets the limit again."""
     machine = cli.machine(a=task("echo 1", routes=[{"when": "output == 1", "to": "a"}]), _bounds={"max_iterations": 2})
     cli.json("execute", machine, "--id", "r1", exits=1)
 
 
-def unsettled(cli: Any, task: Any) -> None:
+def unsettled(cli: Cli, task: Task) -> None:
     """A route failed; the output is kept, and a retry with the changed machine only settles it."""
     cli.json("execute", cli.machine(a=task("echo 1", routes=[{"when": "output.x", "to": "b"}]), b=END), "--id", "r1",
              exits=1)  # fmt: skip
@@ -82,7 +83,7 @@ def unsettled(cli: Any, task: Any) -> None:
     cli.json("execute", machine, "--accept-change", exits=1)
 
 
-def unsettled_before_a_task(cli: Any, task: Any) -> None:
+def unsettled_before_a_task(cli: Cli, task: Task) -> None:
     """As ``unsettled``, and what comes next is a task: with -i the way there is the turn."""
     route = {"when": "output == state.one", "to": "b"}
     machine = cli.machine(a=task("echo 1", routes=[route]), b=task("echo 2"))
@@ -91,12 +92,12 @@ def unsettled_before_a_task(cli: Any, task: Any) -> None:
     cli.json("execute", changed, "--accept-change", exits=1)
 
 
-def asking(cli: Any, task: Any) -> None:
+def asking(cli: Cli, task: Task) -> None:
     """A model is asked, and nobody is there."""
     cli.json("run", "-p", "x", "--id", "r1", exits=3)
 
 
-def failed_at_a_model(cli: Any, task: Any) -> None:
+def failed_at_a_model(cli: Cli, task: Task) -> None:
     """No such server: the call of the model failed."""
     cli.json("run", "--state-scope", "c", "--system", "S")
     cli.monkeypatch.setenv("OPENAI_API_KEY", "sk-not-a-real-key-0123456789abcdef")
@@ -105,7 +106,7 @@ def failed_at_a_model(cli: Any, task: Any) -> None:
     cli.monkeypatch.delenv("OPENAI_API_KEY")
 
 
-def calling(cli: Any, task: Any) -> None:
+def calling(cli: Cli, task: Task) -> None:
     """A model's reply calls tools, and a bound allowed none."""
     (cli.home / "tools.json").write_bytes((EXAMPLE / "tools.json").read_bytes())
     (cli.home / "bin").symlink_to(EXAMPLE / "bin")
@@ -117,7 +118,7 @@ def calling(cli: Any, task: Any) -> None:
     cli.json("exec", "resume", "r1", "--input", call, exits=1)
 
 
-def lost_call(cli: Any, task: Any) -> None:
+def lost_call(cli: Cli, task: Task) -> None:
     """A tool that must not run twice was started, and nothing followed."""
     from stateline import Store
 
@@ -134,22 +135,22 @@ def lost_call(cli: Any, task: Any) -> None:
             (cli.state / scope.hash / newer).unlink()
 
 
-def damaged(cli: Any, task: Any) -> None:
+def damaged(cli: Cli, task: Task) -> None:
     waiting(cli, task)
     (cli.state / hashlib.sha256(b"run:r1").hexdigest() / "latest.json").write_bytes(b"{}")
 
 
-def unsafe(cli: Any, task: Any) -> None:
+def unsafe(cli: Cli, task: Task) -> None:
     running(cli, task)
     cli.state.chmod(0o750)
 
 
-def unsafe_failed(cli: Any, task: Any) -> None:
+def unsafe_failed(cli: Cli, task: Task) -> None:
     failed(cli, task)
     cli.state.chmod(0o750)
 
 
-def nobody(cli: Any, task: Any) -> None:
+def nobody(cli: Cli, task: Task) -> None:
     pass
 
 
@@ -229,7 +230,7 @@ TABLE: list[tuple[Setup, list[str], bytes, str, int]] = [
     ids=[f"{row[0].__name__} {' '.join(row[1])[:40]} {row[2].decode()[:20]}" for row in TABLE],
 )
 def test_the_plan_is_what_the_real_call_then_does(
-    cli: Any, task: Any, setup: Setup, words: list[str], stdin: bytes, action: str, exits: int
+    cli: Cli, task: Task, setup: Setup, words: list[str], stdin: bytes, action: str, exits: int
 ) -> None:
     cli.monkeypatch.chdir(cli.home)
     cli.monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -256,26 +257,26 @@ def test_the_plan_is_what_the_real_call_then_does(
         )
 
 
-def test_the_first_effect_of_a_retry_is_named(cli: Any, task: Any) -> None:
+def test_the_first_effect_of_a_retry_is_named(cli: Cli, task: Task) -> None:
     mended(cli, task)
     plan = cli.json("exec", "resume", "r1", "--retry", "--dry-run")["plan"]
     assert [(effect["type"], effect["stage"]) for effect in plan["effects"]] == [("task", "a")]
     assert cli("exec", "resume", "r1", "--retry", "--dry-run").out.startswith(b"would try the run r1 again and exit 3")
 
 
-def test_tool_calls_of_a_retry_are_named(cli: Any, task: Any) -> None:
+def test_tool_calls_of_a_retry_are_named(cli: Cli, task: Task) -> None:
     lost_call(cli, task)
     plan = cli.json("exec", "resume", "r1", "--retry", "--dry-run")["plan"]
     assert plan["effects"] == [{"type": "tool", "stage": "agent", "tool": "once", "repeatable": False}]
     assert "  effect: tool once of stage agent\n" in cli("exec", "resume", "r1", "--retry", "--dry-run").out.decode()
 
 
-def test_a_malformed_id_is_no_plan(cli: Any) -> None:
+def test_a_malformed_id_is_no_plan(cli: Cli) -> None:
     assert cli.refused("exec", "resume", "../r1", "--dry-run", exits=64)["code"] == "usage"
 
 
 @pytest.mark.parametrize("flags", [["--base-url", "http://127.0.0.1:9/v1"], ["--record", "kept"]])
-def test_flags_that_do_nothing_without_a_model_are_told_by_a_dry_run_too(cli: Any, flags: list[str]) -> None:
+def test_flags_that_do_nothing_without_a_model_are_told_by_a_dry_run_too(cli: Cli, flags: list[str]) -> None:
     cli.monkeypatch.chdir(cli.home)
     machine = cli.machine(think={"agent": {"prompt": "x"}})
     cli.json("execute", machine, "--id", "old", *flags, exits=3)

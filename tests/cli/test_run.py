@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Cli
 
 
 @pytest.fixture
-def tools(cli: Any) -> str:
+def tools(cli: Cli) -> str:
     """A manifest with a tool that adds, one that notes each of its calls in ``ran``, and one that fails."""
     return manifest(
         cli,
@@ -47,13 +48,13 @@ def tool(
     }  # fmt: skip
 
 
-def manifest(cli: Any, *tools: dict[str, Any], name: str = "tools.json") -> str:
+def manifest(cli: Cli, *tools: dict[str, Any], name: str = "tools.json") -> str:
     path = cli.home / name
     path.write_text(json.dumps({"tools": list(tools)}))
     return str(path)
 
 
-def files(cli: Any) -> dict[str, bytes]:
+def files(cli: Cli) -> dict[str, bytes]:
     """Every file in the state dir and around it, with its bytes."""
     return {path: row[4] for path, row in cli.tree().items() if row[4]}
 
@@ -69,7 +70,7 @@ def wrapped(request: str, text: str) -> str:
     return json.dumps({"type": "llm_response", "requestId": request, "response": {"content": content}})
 
 
-def test_without_a_model_the_request_is_printed_and_the_call_exits_3(cli: Any, tools: str) -> None:
+def test_without_a_model_the_request_is_printed_and_the_call_exits_3(cli: Cli, tools: str) -> None:
     document = cli.json("run", "-p", "What is 2 + 3?", "--system", "Be exact.", "--tools", tools, "--id", "r1", exits=3)
     assert (document["run"], document["status"], document["stage"], document["turn"]) == ("r1", "waiting", "agent", 0)
     request = document["waiting"]
@@ -88,7 +89,7 @@ def test_without_a_model_the_request_is_printed_and_the_call_exits_3(cli: Any, t
 
 
 @pytest.mark.parametrize("way", ["--input", "stdin"])
-def test_a_conversation_with_tools_goes_on_from_call_to_call(cli: Any, tools: str, way: str) -> None:
+def test_a_conversation_with_tools_goes_on_from_call_to_call(cli: Cli, tools: str, way: str) -> None:
     def answer(text: str, exits: int) -> Any:
         if way == "--input":
             return cli.json("exec", "resume", "r1", "--input", text, exits=exits)
@@ -121,20 +122,20 @@ def test_a_conversation_with_tools_goes_on_from_call_to_call(cli: Any, tools: st
         (b"Yes, {all}.\n\n", ["--input-format", "text"]),
     ],
 )
-def test_every_way_to_say_it_is_the_same_answer(cli: Any, data: bytes, words: list[str]) -> None:
+def test_every_way_to_say_it_is_the_same_answer(cli: Cli, data: bytes, words: list[str]) -> None:
     cli.json("run", "-p", "All?", "--id", "r1", exits=3)
     document = cli.json("exec", "resume", "r1", *words, stdin=data)
     assert document["output"].rstrip("\n") == "Yes, {all}."
 
 
-def test_text_that_reads_like_json_is_text_where_that_is_said(cli: Any) -> None:
+def test_text_that_reads_like_json_is_text_where_that_is_said(cli: Cli) -> None:
     cli.json("run", "-p", "Write JSON.", "--id", "r1", exits=3)
     text = b'{"response": 1, "tools": "none"}'
     assert cli.refused("exec", "resume", "r1", stdin=text, exits=1)["code"] == "answer_refused"
     assert cli.json("exec", "resume", "r1", "--input-format", "text", stdin=text)["output"] == text.decode()
 
 
-def test_row_10_an_answer_that_calls_an_unknown_tool_is_refused_and_nothing_is_lost(cli: Any, tools: str) -> None:
+def test_row_10_an_answer_that_calls_an_unknown_tool_is_refused_and_nothing_is_lost(cli: Cli, tools: str) -> None:
     first = cli.json("run", "-p", "Go.", "--tools", tools, "--id", "r1", exits=3)
     before = files(cli)
     for answer in (
@@ -156,7 +157,7 @@ def test_row_10_an_answer_that_calls_an_unknown_tool_is_refused_and_nothing_is_l
     assert cli.json("run", "--id", "r1", "--input", '{"response": "Done."}')["status"] == "complete"
 
 
-def test_the_same_answer_twice_is_one_answer_and_the_same_document(cli: Any, tools: str) -> None:
+def test_the_same_answer_twice_is_one_answer_and_the_same_document(cli: Cli, tools: str) -> None:
     request = cli.json("run", "-p", "Go.", "--tools", tools, "--id", "r1", exits=3)["waiting"]["requestId"]
     content = [{"type": "tool_use", "name": "note", "input": {"text": "once"}}]
     answer = json.dumps({"type": "llm_response", "requestId": request, "response": {"content": content}})
@@ -173,7 +174,7 @@ def test_the_same_answer_twice_is_one_answer_and_the_same_document(cli: Any, too
     assert cli.refused("run", "--id", "r1", "--input", wrapped(request, "Other."), exits=1)["code"] == "answer_refused"
 
 
-def test_row_12_an_answer_that_comes_after_3_seconds_is_waited_for(cli: Any) -> None:
+def test_row_12_an_answer_that_comes_after_3_seconds_is_waited_for(cli: Cli) -> None:
     cli.json("run", "-p", "Take your time.", "--id", "r1", exits=3)
     read, write = os.pipe()
     process = cli.start("run", "--id", "r1", "--format", "json", stdin=read)
@@ -186,7 +187,7 @@ def test_row_12_an_answer_that_comes_after_3_seconds_is_waited_for(cli: Any) -> 
     assert (process.returncode, json.loads(out)["output"]) == (0, "Here.")
 
 
-def test_row_13_each_answer_of_single_steps_is_kept(cli: Any, tools: str) -> None:
+def test_row_13_each_answer_of_single_steps_is_kept(cli: Cli, tools: str) -> None:
     cli.json("run", "-p", "Note three things.", "--tools", tools, "--id", "r1", exits=3)
     for text in ("one", "two", "three"):
         document = cli.json("exec", "resume", "-i", "r1", "--input", calls(("note", {"text": text})), exits=3)
@@ -195,7 +196,7 @@ def test_row_13_each_answer_of_single_steps_is_kept(cli: Any, tools: str) -> Non
     assert cli.json("exec", "resume", "-i", "r1", "--input", '{"response": "Noted."}', exits=2)["output"] == "Noted."
 
 
-def test_row_7_of_answers_given_at_once_exactly_one_is_taken(cli: Any) -> None:
+def test_row_7_of_answers_given_at_once_exactly_one_is_taken(cli: Cli) -> None:
     request = cli.json("run", "-p", "Who?", "--id", "r1", exits=3)["waiting"]["requestId"]
     results: list[Any] = []
 
@@ -214,13 +215,13 @@ def test_row_7_of_answers_given_at_once_exactly_one_is_taken(cli: Any) -> None:
     assert cli.json("run", "--id", "r1")["output"] == taken[0]
 
 
-def test_run_without_an_id_always_begins_one(cli: Any) -> None:
+def test_run_without_an_id_always_begins_one(cli: Cli) -> None:
     runs = {cli.json("run", "-p", "Same.", exits=3)["run"] for _ in range(3)}
     assert len(runs) == 3
     assert {row["run"] for row in cli.json("exec", "list")["runs"]} == runs
 
 
-def test_another_prompt_or_other_tools_for_a_run_that_is_there_are_refused(cli: Any, tools: str) -> None:
+def test_another_prompt_or_other_tools_for_a_run_that_is_there_are_refused(cli: Cli, tools: str) -> None:
     first = cli.json("run", "-p", "One {{ thing }}.", "--tools", tools, "--id", "r1", exits=3)
     before = files(cli)
     assert "another prompt" in cli.refused("run", "-p", "Two.", "--id", "r1", exits=1)["message"]
@@ -239,7 +240,7 @@ def test_another_prompt_or_other_tools_for_a_run_that_is_there_are_refused(cli: 
     assert [row["event"]["type"] for row in cli.json("log", "run:r1")["snapshots"]].count("started") == 2
 
 
-def test_a_run_that_is_not_there_needs_a_prompt(cli: Any) -> None:
+def test_a_run_that_is_not_there_needs_a_prompt(cli: Cli) -> None:
     assert cli.refused("run", "--id", "nobody", exits=1)["code"] == "not_found"
     assert cli.refused("run", "--id", "../x", "-p", "x", exits=64)["code"] == "usage"
     assert not cli.state.exists()
@@ -250,7 +251,7 @@ def test_a_run_that_is_not_there_needs_a_prompt(cli: Any) -> None:
 @pytest.mark.parametrize(
     "prompt", ["{{ state }}", "a }} b {{ c", "{{", "{{ '{{' }}", "{% raw %} ${x} \\n", "ü \U0001f600\n\ttwo\n lines "]
 )
-def test_a_prompt_means_what_it_says(cli: Any, prompt: str) -> None:
+def test_a_prompt_means_what_it_says(cli: Cli, prompt: str) -> None:
     assert cli.json("run", "-p", prompt, exits=3)["waiting"]["prompt"] == prompt
     path = cli.home / "prompt.txt"
     path.write_text(prompt + "\n")
@@ -278,18 +279,18 @@ def test_a_prompt_means_what_it_says(cli: Any, prompt: str) -> None:
     ],
     ids=" ".join,
 )
-def test_what_makes_no_sense_is_a_usage_error_and_nothing_happens(cli: Any, words: list[str]) -> None:
+def test_what_makes_no_sense_is_a_usage_error_and_nothing_happens(cli: Cli, words: list[str]) -> None:
     assert cli.refused("run", *words, exits=64)["code"] == "usage"
     assert not cli.state.exists()
 
 
-def test_a_prompt_that_is_not_utf8_or_too_large_is_a_usage_error(cli: Any) -> None:
+def test_a_prompt_that_is_not_utf8_or_too_large_is_a_usage_error(cli: Cli) -> None:
     cli.refused("run", "-", stdin=b"caf\xe9", exits=64)
     cli.refused("run", "-", stdin=b"x" * ((16 << 20) + 1), exits=64)
     assert not cli.state.exists()
 
 
-def test_standard_input_that_held_the_prompt_or_nothing_to_answer_is_not_read_as_an_answer(cli: Any) -> None:
+def test_standard_input_that_held_the_prompt_or_nothing_to_answer_is_not_read_as_an_answer(cli: Cli) -> None:
     cli.json("run", "-", "--id", "r1", stdin=b"The prompt.", exits=3)
 
     class UnreadableScope(io.RawIOBase):
@@ -305,7 +306,7 @@ def test_standard_input_that_held_the_prompt_or_nothing_to_answer_is_not_read_as
     cli.json("run", "--id", "r1", "--input", '"Done."', stdin=unread)
 
 
-def test_the_answer_is_printed_whole_below_the_status_and_alone_with_q(cli: Any) -> None:
+def test_the_answer_is_printed_whole_below_the_status_and_alone_with_q(cli: Cli) -> None:
     answer = "First line,\n\n  second ü\x1b[31m.\n" + "long " * 100
     cli.json("run", "-p", "x", "--id", "r1", exits=3)
     cli.json("run", "--id", "r1", "--input", json.dumps(answer))
@@ -318,7 +319,7 @@ def test_the_answer_is_printed_whole_below_the_status_and_alone_with_q(cli: Any)
     assert cli("exec", "resume", "r1", "-q").out.decode() == f"{shown}\n"
 
 
-def test_what_a_complete_run_of_run_is_told_can_be_followed(cli: Any) -> None:
+def test_what_a_complete_run_of_run_is_told_can_be_followed(cli: Cli) -> None:
     cli.json("run", "-p", "x", "--id", "r1", exits=3)
     cli.json("exec", "resume", "r1", "--input", '"Done."')
     hint = cli.refused("exec", "resume", "r1", "--input", '"More."', exits=64)["hint"]
@@ -338,7 +339,7 @@ def printed(text: str, label: str) -> list[str]:
     return words[1:]
 
 
-def test_a_request_is_told_with_the_command_that_answers_it(cli: Any, tools: str) -> None:
+def test_a_request_is_told_with_the_command_that_answers_it(cli: Cli, tools: str) -> None:
     text = cli("run", "-p", "What is it?\nSay.", "--tools", tools, "--id", "r1").out.decode()
     assert "asks a model: What is it?" in text
     assert "tool add(a: integer, b: integer): Does add." in text
@@ -350,7 +351,7 @@ def test_a_request_is_told_with_the_command_that_answers_it(cli: Any, tools: str
     assert cli.json(*words) == first, "given twice, it is one answer"
 
 
-def test_the_call_that_is_printed_fits_the_tool_and_counts_once(cli: Any) -> None:
+def test_the_call_that_is_printed_fits_the_tool_and_counts_once(cli: Cli) -> None:
     path = manifest(cli, tool("note", "cat >> ran", text="string", n="integer", it_s="boolean"))
     words = printed(cli("run", "-p", "Note.", "--tools", path, "--id", "r1").out.decode(), "call")
     first = cli.json(*words, exits=3)
@@ -370,7 +371,7 @@ def test_the_call_that_is_printed_fits_the_tool_and_counts_once(cli: Any) -> Non
     ],
     ids=json.dumps,
 )
-def test_where_a_schema_is_asked_for_it_is_shown_and_the_template_fits(cli: Any, schema: dict[str, Any]) -> None:
+def test_where_a_schema_is_asked_for_it_is_shown_and_the_template_fits(cli: Cli, schema: dict[str, Any]) -> None:
     machine = cli.machine(think={"agent": {"prompt": "Say.", "output_schema": schema}})
     text = cli("execute", machine, "--id", "r1").out.decode()
     line = next(line for line in text.splitlines() if line.startswith("  schema: "))
@@ -382,7 +383,7 @@ def test_where_a_schema_is_asked_for_it_is_shown_and_the_template_fits(cli: Any,
 
 
 def test_json_that_is_broken_is_refused_where_a_model_is_asked_and_never_taken_for_its_answer(
-    cli: Any, tools: str
+    cli: Cli, tools: str
 ) -> None:
     first = cli.json("run", "-p", "Add.", "--tools", tools, "--id", "r1", exits=3)
     before = files(cli)
@@ -399,18 +400,18 @@ def test_json_that_is_broken_is_refused_where_a_model_is_asked_and_never_taken_f
     assert cli.json("exec", "resume", "r1", "--input-format", "text", stdin=b"[x]")["output"] == "[x]"
 
 
-def test_a_json_text_that_begins_like_broken_json_is_an_answer(cli: Any) -> None:
+def test_a_json_text_that_begins_like_broken_json_is_an_answer(cli: Cli) -> None:
     for run, answer in (("r1", b'"{x"'), ("r2", b'"\\"no"'), ("r3", b'"[1"')):
         cli.json("run", "-p", "x", "--id", run, exits=3)
         assert cli.json("exec", "resume", run, stdin=answer)["output"] == json.loads(answer)
 
 
-def test_a_person_may_still_be_answered_with_text_that_begins_like_json(cli: Any) -> None:
+def test_a_person_may_still_be_answered_with_text_that_begins_like_json(cli: Cli) -> None:
     cli.json("execute", cli.machine(ask={"human": {"prompt": "What?"}}), "--id", "r1", exits=3)
     assert cli.json("exec", "resume", "r1", stdin=b"[sic] yes")["output"] == "[sic] yes"
 
 
-def test_row_11_every_outcome_is_exactly_one_document_on_standard_output(cli: Any, tools: str) -> None:
+def test_row_11_every_outcome_is_exactly_one_document_on_standard_output(cli: Cli, tools: str) -> None:
     for words, stdin, exits in (
         (["run", "-p", "x", "--id", "r1", "--tools", tools, "-v"], b"", 3),
         (["run", "--id", "r1", "-v"], b'{"tools": [{"name": "nope", "params": {}}]}', 1),
@@ -426,7 +427,7 @@ def test_row_11_every_outcome_is_exactly_one_document_on_standard_output(cli: An
         assert isinstance(result.document, dict)
 
 
-def test_an_unreadable_manifest_is_an_error_and_never_no_tools(cli: Any) -> None:
+def test_an_unreadable_manifest_is_an_error_and_never_no_tools(cli: Cli) -> None:
     path = cli.home / "tools.json"
     for text in (None, "{", '{"tools": [1]}', '{"tools": [], "more": 1}', '{"tools": {}}'):
         if text is not None:
@@ -436,7 +437,7 @@ def test_an_unreadable_manifest_is_an_error_and_never_no_tools(cli: Any) -> None
     assert not cli.state.exists()
 
 
-def test_a_secret_in_the_prompt_is_masked_before_anything_is_kept(cli: Any) -> None:
+def test_a_secret_in_the_prompt_is_masked_before_anything_is_kept(cli: Cli) -> None:
     cli.monkeypatch.setenv("THE_API_KEY", "very-secret-value-1")
     document = cli.json("run", "-p", "Use very-secret-value-1 now.", "--id", "r1", exits=3)
     assert document["waiting"]["prompt"] == "Use [REDACTED] now."
@@ -446,7 +447,7 @@ def test_a_secret_in_the_prompt_is_masked_before_anything_is_kept(cli: Any) -> N
         assert not path.is_file() or b"very-secret-value-1" not in path.read_bytes()
 
 
-def test_flags_over_a_context_that_is_there_hold_for_this_call_only(cli: Any) -> None:
+def test_flags_over_a_context_that_is_there_hold_for_this_call_only(cli: Cli) -> None:
     cli.json("run", "-p", "x", "--system", "Stored.", "--developer", "One.", "--set", "top_p=0.5", exits=3)
     (scope,) = [row["scope"] for row in cli.json("scopes")["scopes"] if row["scope"].startswith("context:")]
     head = cli.json("scopes")
@@ -460,7 +461,7 @@ def test_flags_over_a_context_that_is_there_hold_for_this_call_only(cli: Any) ->
     assert [said["content"] for said in plain] == ["Stored.", "One.", "x"]
 
 
-def test_what_a_run_leaves_is_private(cli: Any, tools: str) -> None:
+def test_what_a_run_leaves_is_private(cli: Cli, tools: str) -> None:
     cli.json("run", "-p", "x", "--tools", tools, exits=3)
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in Path(cli.state).rglob("*")}
     assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from command_line import Cli, Task
 
 from stateline.store.timestamps import next_timestamp
 
@@ -19,7 +20,7 @@ HOSTILE = ["../../x", "a\0b", "x" * 300, "", ".", "-", "a/b", "ü", "a b", "\n"]
 
 
 @pytest.fixture
-def three(cli: Any, task: Any) -> Any:
+def three(cli: Cli, task: Task) -> Any:
     """Runs ``done``, ``broken`` and ``open``, in this order."""
     cli.json("execute", cli.machine("one", a=task("echo 1", default_next="b"), b=task("echo 2")), "--id", "done")
     cli.json("execute", cli.machine("two", a=task("echo why >&2; false")), "--id", "broken", exits=1)
@@ -28,7 +29,7 @@ def three(cli: Any, task: Any) -> Any:
     return cli
 
 
-def files(cli: Any) -> dict[str, bytes]:
+def files(cli: Cli) -> dict[str, bytes]:
     return {path: row[4] for path, row in cli.tree().items() if row[4]}
 
 
@@ -47,7 +48,7 @@ def test_list_has_a_row_for_each_run_the_last_used_first(three: Any) -> None:
     assert rows[2]["started_at"] < rows[2]["updated_at"]
 
 
-def test_an_absent_store_is_an_empty_one_and_stays_absent(cli: Any) -> None:
+def test_an_absent_store_is_an_empty_one_and_stays_absent(cli: Cli) -> None:
     assert cli.json("exec", "list") == {"runs": [], "findings": [], "warnings": []}
     assert cli.json("scopes")["scopes"] == []
     assert cli.json("exec", "clean") == {"removed": [], "kept": {}, "warnings": []}
@@ -65,7 +66,7 @@ def test_a_run_that_cannot_be_read_is_said_and_the_others_are_listed(three: Any)
     assert three.json("exec", "clean", exits=5)["removed"] == ["done"]
 
 
-def test_a_store_whose_only_run_cannot_be_read_is_not_empty(cli: Any, task: Any) -> None:
+def test_a_store_whose_only_run_cannot_be_read_is_not_empty(cli: Cli, task: Task) -> None:
     cli.json("execute", cli.machine(a=task("echo 1")), "--id", "r1")
     (cli.state / hashlib.sha256(b"run:r1").hexdigest() / "latest.json").write_bytes(b"")
     assert cli.refused("exec", "status", exits=5)["code"] == "integrity"
@@ -143,7 +144,7 @@ def test_text_output_says_the_same(three: Any) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
-def test_a_hostile_id_is_a_usage_error_and_nothing_is_written(cli: Any, task: Any, name: str) -> None:
+def test_a_hostile_id_is_a_usage_error_and_nothing_is_written(cli: Cli, task: Task, name: str) -> None:
     machine = cli.machine(a=task("echo 1"))
     for words in (
         ["execute", machine, f"--id={name}"],
@@ -190,7 +191,7 @@ def test_rm_of_a_run_that_is_being_used_is_a_conflict(three: Any) -> None:
     assert [row["run"] for row in three.json("exec", "list")["runs"]] == ["open"]
 
 
-def fork(cli: Any, origin: str, run: str) -> None:
+def fork(cli: Cli, origin: str, run: str) -> None:
     """A scope that originates from another one, through the envelope alone: ``fork`` comes in a later version."""
     from stateline import Store
     from stateline.bundle.canonical import FILE_DEPTH, encode, sha256

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Cli
 from model_server import ModelServer, Say
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "conversation"
@@ -20,53 +21,53 @@ R1 = ["run", "--id", "r1"]
 Setup = Callable[[Any], None]
 
 
-def absent(cli: Any) -> None:
+def absent(cli: Cli) -> None:
     pass
 
 
-def derived(cli: Any) -> None:
+def derived(cli: Cli) -> None:
     cli.json("run", "--state-scope", "demo", "--system", "S")
 
 
-def refined(cli: Any) -> None:
+def refined(cli: Cli) -> None:
     derived(cli)
     cli.json("run", "--state-scope", "demo", "--refine-text", "R")
 
 
-def waiting(cli: Any) -> None:
+def waiting(cli: Cli) -> None:
     cli.json(*DEMO, "--id", "r1", exits=3)
 
 
-def complete(cli: Any) -> None:
+def complete(cli: Cli) -> None:
     waiting(cli)
     cli.json(*R1, "--input", '"Done."')
 
 
-def unsafe(cli: Any) -> None:
+def unsafe(cli: Cli) -> None:
     derived(cli)
     cli.state.chmod(0o750)
 
 
-def unsafe_waiting(cli: Any) -> None:
+def unsafe_waiting(cli: Cli) -> None:
     waiting(cli)
     cli.state.chmod(0o750)
 
 
-def pointer(cli: Any, key: str) -> Path:
+def pointer(cli: Cli, key: str) -> Path:
     return Path(cli.state / hashlib.sha256(key.encode()).hexdigest() / "latest.json")
 
 
-def damaged_context(cli: Any) -> None:
+def damaged_context(cli: Cli) -> None:
     derived(cli)
     pointer(cli, "context:demo").write_bytes(b"{}")
 
 
-def damaged_run(cli: Any) -> None:
+def damaged_run(cli: Cli) -> None:
     waiting(cli)
     pointer(cli, "run:r1").write_bytes(b"{}")
 
 
-def played(cli: Any) -> None:
+def played(cli: Cli) -> None:
     cli.json(*PLAY)
 
 
@@ -116,7 +117,7 @@ TABLE: list[tuple[Setup, list[str], str, int, str]] = [
     ids=[f"{row[0].__name__} {' '.join(row[1])[-60:]}" for row in TABLE],
 )
 def test_the_plan_is_what_the_real_call_then_does(
-    cli: Any, setup: Setup, words: list[str], action: str, exits: int, context: str
+    cli: Cli, setup: Setup, words: list[str], action: str, exits: int, context: str
 ) -> None:
     cli.monkeypatch.chdir(cli.home)
     setup(cli)
@@ -147,7 +148,7 @@ def test_the_plan_is_what_the_real_call_then_does(
         assert context == "restore" or context == newest[0]["event"]["type"]
 
 
-def test_the_calls_of_a_model_that_a_plan_names_are_those_that_are_made(cli: Any) -> None:
+def test_the_calls_of_a_model_that_a_plan_names_are_those_that_are_made(cli: Cli) -> None:
     cli.monkeypatch.setenv("OPENAI_API_KEY", "sk-not-a-real-key-0123456789abcdef")
     reply = json.dumps({"prompts": {"system": "S", "developer": []}, "settings": {}})
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Cli, Task
 
 END: dict[str, Any] = {"end": {}}
 
 
-def asking(cli: Any, task: Any) -> str:
+def asking(cli: Cli, task: Task) -> str:
     return str(
         cli.machine(
             a=task("echo a >> ran; cat", default_next="ask"), ask={"human": {"prompt": "?"}, "default_next": "d"}, d=END
@@ -25,7 +26,7 @@ def names(document: dict[str, Any]) -> tuple[str, str]:
     return document["waiting"]["requestId"], document["outputs"]["a"]["idempotency_key"]
 
 
-def test_request_ids_and_keys_are_run_seq_position_and_birth(cli: Any, task: Any) -> None:
+def test_request_ids_and_keys_are_run_seq_position_and_birth(cli: Cli, task: Task) -> None:
     request, key = names(cli.json("execute", asking(cli, task), "--id", "r1", exits=3))
     assert re.fullmatch(r"r1:1:0:[0-9a-f]{8}", request)
     assert re.fullmatch(r"r1:0:0:[0-9a-f]{8}", key)
@@ -34,7 +35,7 @@ def test_request_ids_and_keys_are_run_seq_position_and_birth(cli: Any, task: Any
 
 
 @pytest.mark.parametrize("how", ["removed", "forced", "elsewhere"])
-def test_two_runs_by_one_name_share_no_key_and_no_request(cli: Any, task: Any, how: str) -> None:
+def test_two_runs_by_one_name_share_no_key_and_no_request(cli: Cli, task: Task, how: str) -> None:
     machine = asking(cli, task)
     first = names(cli.json("execute", machine, "--id", "r1", exits=3))
     if how == "removed":
@@ -52,7 +53,7 @@ def answer(request: str, value: Any) -> str:
     return json.dumps({"requestId": request, "answer": value})
 
 
-def test_a_named_answer_given_again_never_starts_another_run(cli: Any, task: Any) -> None:
+def test_a_named_answer_given_again_never_starts_another_run(cli: Cli, task: Task) -> None:
     machine = asking(cli, task)
     request, _ = names(cli.json("execute", machine, "--id", "r1", exits=3))
     done = cli.json("execute", machine, "--input", answer(request, "yes"))
@@ -65,7 +66,7 @@ def test_a_named_answer_given_again_never_starts_another_run(cli: Any, task: Any
     assert cli.ran() == ["a"]
 
 
-def test_a_named_answer_with_another_value_is_refused(cli: Any, task: Any) -> None:
+def test_a_named_answer_with_another_value_is_refused(cli: Cli, task: Task) -> None:
     machine = asking(cli, task)
     request, _ = names(cli.json("execute", machine, "--id", "r1", exits=3))
     cli.json("execute", machine, "--input", answer(request, {"x": 1}))
@@ -77,7 +78,7 @@ def test_a_named_answer_with_another_value_is_refused(cli: Any, task: Any) -> No
     assert {path: row[4] for path, row in cli.tree().items()} == {path: row[4] for path, row in before.items()}
 
 
-def test_a_named_answer_given_again_goes_on_to_the_end(cli: Any, task: Any) -> None:
+def test_a_named_answer_given_again_goes_on_to_the_end(cli: Cli, task: Task) -> None:
     machine = cli.machine(ask={"human": {"prompt": "?"}, "default_next": "a"}, a=task("echo a >> ran; echo 1"))
     request = cli.json("execute", machine, "--id", "r1", exits=3)["waiting"]["requestId"]
     once = cli.json("execute", "-i", machine, "--input", answer(request, "yes"))
@@ -88,7 +89,7 @@ def test_a_named_answer_given_again_goes_on_to_the_end(cli: Any, task: Any) -> N
     assert cli.ran() == ["a"]
 
 
-def test_an_answer_with_a_secret_given_again_is_the_same_answer(cli: Any) -> None:
+def test_an_answer_with_a_secret_given_again_is_the_same_answer(cli: Cli) -> None:
     cli.monkeypatch.setenv("SOME_API_KEY", "abcdef-123456-secret")
     machine = cli.machine(ask={"human": {"prompt": "?"}}, done=END)
     request = cli.json("execute", machine, "--id", "r1", exits=3)["waiting"]["requestId"]
@@ -97,7 +98,7 @@ def test_an_answer_with_a_secret_given_again_is_the_same_answer(cli: Any) -> Non
     assert cli.json("execute", machine, "--input", answer(request, "abcdef-123456-secret"))["head"] == once["head"]
 
 
-def beside(cli: Any, directory: str, word: str) -> Path:
+def beside(cli: Cli, directory: str, word: str) -> Path:
     place = cli.home / directory
     place.mkdir()
     program = place / "say"
@@ -106,7 +107,7 @@ def beside(cli: Any, directory: str, word: str) -> Path:
     return Path(place)
 
 
-def test_a_machine_that_was_moved_is_followed_with_the_programs_beside_it(cli: Any, task: Any) -> None:
+def test_a_machine_that_was_moved_is_followed_with_the_programs_beside_it(cli: Cli, task: Task) -> None:
     old, new = beside(cli, "old", "old"), beside(cli, "new place", "new")
     source = cli.machine(a={"task": ["./say"], "default_next": "b"}, b={"task": ["./say"], "default_next": "c"},
                          c={"task": ["./say"]})  # fmt: skip
@@ -121,7 +122,7 @@ def test_a_machine_that_was_moved_is_followed_with_the_programs_beside_it(cli: A
     assert cli.json("verify")["findings"] == []
 
 
-def test_an_accepted_change_is_said_and_followed_to_its_place(cli: Any, task: Any) -> None:
+def test_an_accepted_change_is_said_and_followed_to_its_place(cli: Cli, task: Task) -> None:
     old, new = beside(cli, "old", "old"), beside(cli, "new", "new")
     source = Path(cli.machine(a={"task": ["./say"], "default_next": "b"}, b={"task": ["./say"]}))
     text = source.read_text()
@@ -139,7 +140,7 @@ def test_an_accepted_change_is_said_and_followed_to_its_place(cli: Any, task: An
 
 
 @pytest.mark.parametrize("words", [["--accept-change"], ["--accept-change", "-i"]])
-def test_input_that_nobody_wants_accepts_no_change(cli: Any, task: Any, words: list[str]) -> None:
+def test_input_that_nobody_wants_accepts_no_change(cli: Cli, task: Task, words: list[str]) -> None:
     machine = cli.machine(a=task("echo 1", default_next="b"), b=task("echo b >> ran; echo 2"))
     cli.json("execute", "-i", machine, "--id", "r1")
     Path(machine).write_text(Path(machine).read_text() + "\n")
@@ -150,7 +151,7 @@ def test_input_that_nobody_wants_accepts_no_change(cli: Any, task: Any, words: l
     assert cli.ran() == []
 
 
-def test_the_document_always_says_error_and_from(cli: Any, task: Any) -> None:
+def test_the_document_always_says_error_and_from(cli: Cli, task: Task) -> None:
     machine = cli.machine(
         a=task("echo why >&2; exit 3", error_next="ask"), ask={"human": {"prompt": "?"}, "default_next": "b"},
         b=task("echo 1", default_next="c"), c=task("false"),
@@ -168,7 +169,7 @@ def test_the_document_always_says_error_and_from(cli: Any, task: Any) -> None:
     assert (failed["error"]["kind"], failed["from"]) == ("exit", "c")
 
 
-def test_an_invalid_machine_lists_its_problems_in_the_error(cli: Any, task: Any) -> None:
+def test_an_invalid_machine_lists_its_problems_in_the_error(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo 1", default_next="nowhere"), b=task("echo 1", error_next="neither"))
     error = cli.refused("execute", machine, exits=1)
     assert error["code"] == "machine_invalid"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Cli
 from model_server import ModelServer, Say
 
 KEY = "sk-not-a-real-key-0123456789abcdef"
@@ -24,7 +25,7 @@ def context(system: str = "Be exact.", *developer: str, **settings: Any) -> str:
 
 
 @pytest.fixture
-def model(cli: Any) -> list[str]:
+def model(cli: Cli) -> list[str]:
     """The words that name the model; its key is in the environment."""
     cli.monkeypatch.setenv("OPENAI_API_KEY", KEY)
     for name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"):
@@ -32,7 +33,7 @@ def model(cli: Any) -> list[str]:
     return ["-m", "openai/model-1"]
 
 
-def tools(cli: Any, script: str, *, repeatable: bool = False) -> str:
+def tools(cli: Cli, script: str, *, repeatable: bool = False) -> str:
     """A manifest with one tool, ``work``."""
     path = cli.home / "tools.json"
     work = {"name": "work", "description": "Works.", "schema": {"type": "object"}, "argv": ["sh", "-c", script]}
@@ -45,7 +46,7 @@ def contents(server: ModelServer) -> list[list[tuple[str, Any]]]:
     return [[(said["role"], said["content"]) for said in request["messages"]] for request in server.requests]
 
 
-def test_row_d1_a_second_run_restores_its_context_and_makes_no_pre_stage_call(cli: Any, model: list[str]) -> None:
+def test_row_d1_a_second_run_restores_its_context_and_makes_no_pre_stage_call(cli: Cli, model: list[str]) -> None:
     said = context("Be exact.", "Cite.", temperature=0.5)
     with ModelServer(Say(said), Say("One."), Say("Two."), Say("Three.")) as server:
         words = ["run", *model, "--base-url", server.url]
@@ -63,7 +64,7 @@ def test_row_d1_a_second_run_restores_its_context_and_makes_no_pre_stage_call(cl
     assert [row["seq"] for row in scopes] == [0]
 
 
-def test_a_refinement_is_exactly_one_call_and_a_snapshot_that_names_the_head(cli: Any, model: list[str]) -> None:
+def test_a_refinement_is_exactly_one_call_and_a_snapshot_that_names_the_head(cli: Cli, model: list[str]) -> None:
     script = [Say(context(temperature=0.9)), Say("One."), Say(context("Be brief.", temperature=0.2)), Say("Two.")]
     with ModelServer(*script, otherwise=Say("More.")) as server:
         words = ["run", *model, "--base-url", server.url, "--state-scope", "demo"]
@@ -82,7 +83,7 @@ def test_a_refinement_is_exactly_one_call_and_a_snapshot_that_names_the_head(cli
     assert contents(server)[3][0][1] == contents(server)[4][0][1] == "Be brief."
 
 
-def test_what_the_user_asks_never_moves_into_a_stronger_role(cli: Any, model: list[str]) -> None:
+def test_what_the_user_asks_never_moves_into_a_stronger_role(cli: Cli, model: list[str]) -> None:
     with ModelServer(Say(context()), Say(context()), Say("Done.")) as server:
         words = ["run", *model, "--base-url", server.url, "-p", "USER SAYS", "--refine-text", "OPERATOR SAYS"]
         cli.json(*words)
@@ -92,7 +93,7 @@ def test_what_the_user_asks_never_moves_into_a_stronger_role(cli: Any, model: li
     assert {role for role, text in contents(server)[1] if "OPERATOR SAYS" in text} <= {"system", "developer"}
 
 
-def test_a_context_that_a_model_derives_badly_is_refused_and_nothing_is_kept(cli: Any, model: list[str]) -> None:
+def test_a_context_that_a_model_derives_badly_is_refused_and_nothing_is_kept(cli: Cli, model: list[str]) -> None:
     for reply in (Say("I would say"), Say('{"prompts": {}}'), Say(context(), finish="length"), Say("", status=400)):
         with ModelServer(reply) as server:
             cli.refused("run", *model, "--base-url", server.url, "-p", "x", exits=1)
@@ -100,7 +101,7 @@ def test_a_context_that_a_model_derives_badly_is_refused_and_nothing_is_kept(cli
     assert cli.json("scopes")["scopes"] == []
 
 
-def test_tool_calls_of_a_reply_are_performed_together_and_told_in_the_order_asked(cli: Any, model: list[str]) -> None:
+def test_tool_calls_of_a_reply_are_performed_together_and_told_in_the_order_asked(cli: Cli, model: list[str]) -> None:
     script = "read -r line; case $line in *slow*) sleep 0.5;; esac; printf '%s' \"$line\""
     manifest = tools(cli, script, repeatable=True)
     calls = [("work", {"n": "slow"}), ("work", {"n": "fast"}), ("nothing", {}), ("work", {"n": "last"})]
@@ -118,7 +119,7 @@ def test_tool_calls_of_a_reply_are_performed_together_and_told_in_the_order_aske
     assert counters["max_llm_calls"] == 2
 
 
-def test_row_6_a_model_that_fails_leaves_a_failed_run_that_says_so_everywhere(cli: Any, model: list[str]) -> None:
+def test_row_6_a_model_that_fails_leaves_a_failed_run_that_says_so_everywhere(cli: Cli, model: list[str]) -> None:
     with ModelServer(Say(context()), otherwise=Say("no such luck", status=400)) as server:
         words = ["run", *model, "--base-url", server.url, "-p", "x", "--id", "r1"]
         failed = cli.json(*words, exits=1)
@@ -143,7 +144,7 @@ def test_row_6_a_model_that_fails_leaves_a_failed_run_that_says_so_everywhere(cl
     [Say(""), Say("Half of it", finish="length"), Say("cut", cut=20), Say(calls=[("work", "{broken")])],
     ids=["empty", "length", "cut", "malformed"],
 )
-def test_what_is_no_whole_reply_is_never_an_answer(cli: Any, model: list[str], reply: Say) -> None:
+def test_what_is_no_whole_reply_is_never_an_answer(cli: Cli, model: list[str], reply: Say) -> None:
     manifest = tools(cli, "echo called >> ran")
     with ModelServer(Say(context()), otherwise=reply) as server:
         words = ["run", *model, "--base-url", server.url, "-p", "x", "--tools", manifest]
@@ -152,7 +153,7 @@ def test_what_is_no_whole_reply_is_never_an_answer(cli: Any, model: list[str], r
     assert (document["output"], cli.ran()) == (None, [])
 
 
-def test_row_14_bounds_hold_over_isolated_calls(cli: Any, model: list[str]) -> None:
+def test_row_14_bounds_hold_over_isolated_calls(cli: Cli, model: list[str]) -> None:
     tools(cli, "echo 1", repeatable=True)
     machine = cli.machine(
         _tools="tools.json", _bounds={"max_llm_calls": 3}, think={"agent": {"prompt": "Go on.", "tools": ["work"]}}
@@ -168,7 +169,7 @@ def test_row_14_bounds_hold_over_isolated_calls(cli: Any, model: list[str]) -> N
     assert error == "max_llm_calls"
 
 
-def test_row_3_a_condition_on_an_answer_that_cannot_be_decided_fails(cli: Any, model: list[str]) -> None:
+def test_row_3_a_condition_on_an_answer_that_cannot_be_decided_fails(cli: Cli, model: list[str]) -> None:
     machine = cli.machine(
         think={"agent": {"prompt": "?"}, "routes": [{"when": "output.verdict == 'yes'", "to": "done"}],
                "default_next": "done"},
@@ -180,7 +181,7 @@ def test_row_3_a_condition_on_an_answer_that_cannot_be_decided_fails(cli: Any, m
     assert document["outputs"] == {"think": "yes"}
 
 
-def test_precedence_is_flag_environment_context_machine_default(cli: Any, model: list[str]) -> None:
+def test_precedence_is_flag_environment_context_machine_default(cli: Cli, model: list[str]) -> None:
     def asked(machine: str, *words: str) -> str:
         with ModelServer(otherwise=Say("x")) as server:
             cli.json("execute", machine, "--force", *words, "--base-url", server.url)
@@ -201,14 +202,14 @@ def test_precedence_is_flag_environment_context_machine_default(cli: Any, model:
     assert waits["waiting"]["type"] == "llm_request"
 
 
-def test_the_providers_own_variable_counts_as_environment(cli: Any, model: list[str]) -> None:
+def test_the_providers_own_variable_counts_as_environment(cli: Cli, model: list[str]) -> None:
     with ModelServer(Say(context()), Say("One.")) as server:
         cli.monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         assert cli.json("run", *model, "-p", "x")["output"] == "One."
         assert server.count == 2
 
 
-def test_a_key_never_goes_to_another_providers_endpoint_out_of_a_context(cli: Any, model: list[str]) -> None:
+def test_a_key_never_goes_to_another_providers_endpoint_out_of_a_context(cli: Cli, model: list[str]) -> None:
     cli.monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-" + "x" * 30)
     with ModelServer(Say(context()), otherwise=Say("x")) as server:
         cli.json("run", "--state-scope", "demo", *model, "--base-url", server.url)
@@ -224,7 +225,7 @@ def test_a_key_never_goes_to_another_providers_endpoint_out_of_a_context(cli: An
     assert Models(store, ModelOptions(model="openai/model-2")).asked(head).base_url == server.url
 
 
-def test_a_key_is_asked_for_only_when_a_call_is_made(cli: Any, model: list[str]) -> None:
+def test_a_key_is_asked_for_only_when_a_call_is_made(cli: Cli, model: list[str]) -> None:
     cli.monkeypatch.delenv("OPENAI_API_KEY")
     error = cli.refused("run", *model, "-p", "x", "--id", "r1", exits=1)
     assert "OPENAI_API_KEY" in error["message"] + error["hint"]
@@ -236,7 +237,7 @@ def test_a_key_is_asked_for_only_when_a_call_is_made(cli: Any, model: list[str])
     assert cli.json("run", "--id", "r2", *model)["output"] == "Done."
 
 
-def test_a_key_is_in_no_byte_that_is_written(cli: Any, model: list[str]) -> None:
+def test_a_key_is_in_no_byte_that_is_written(cli: Cli, model: list[str]) -> None:
     manifest = tools(cli, "env", repeatable=True)
     said = Say(f"You sent {KEY}.", calls=[("work", {"key": KEY})])
     with ModelServer(Say(context(f"Use {KEY}.")), said, Say(KEY, status=400)) as server:
@@ -262,7 +263,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.communicate(timeout=30)
 
 
-def test_a_reply_that_was_saved_is_never_paid_for_twice(cli: Any, model: list[str]) -> None:
+def test_a_reply_that_was_saved_is_never_paid_for_twice(cli: Cli, model: list[str]) -> None:
     manifest = tools(cli, "echo worked >> ran; echo 1")
     held = threading.Event()
     script = [Say(context()), Say("Let me.", calls=[("work", {})]), Say("never", until=held), Say("Done.")]
@@ -280,7 +281,7 @@ def test_a_reply_that_was_saved_is_never_paid_for_twice(cli: Any, model: list[st
 
 
 def test_a_tool_that_was_cut_and_must_not_be_repeated_is_asked_about_and_its_reply_not_paid_twice(
-    cli: Any, model: list[str]
+    cli: Cli, model: list[str]
 ) -> None:
     manifest = tools(cli, "echo worked >> ran; sleep 60")
     with ModelServer(Say(context()), Say(calls=[("work", {})]), Say("Done.")) as server:
@@ -301,7 +302,7 @@ def test_a_tool_that_was_cut_and_must_not_be_repeated_is_asked_about_and_its_rep
     assert cli.ran() == ["worked"]
 
 
-def test_an_interrupted_call_says_so_and_the_next_one_goes_on(cli: Any, model: list[str]) -> None:
+def test_an_interrupted_call_says_so_and_the_next_one_goes_on(cli: Cli, model: list[str]) -> None:
     held = threading.Event()
     with ModelServer(Say(context()), Say("never", until=held), Say("Done.")) as server:
         words = ["run", *model, "--base-url", server.url, "-p", "x", "--id", "r1", "--format", "json"]
@@ -316,7 +317,7 @@ def test_an_interrupted_call_says_so_and_the_next_one_goes_on(cli: Any, model: l
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
-def test_text_is_streamed_to_a_terminal_on_stderr_only(cli: Any, model: list[str]) -> None:
+def test_text_is_streamed_to_a_terminal_on_stderr_only(cli: Cli, model: list[str]) -> None:
     import pty
 
     def call(server: ModelServer, *words: str) -> tuple[bytes, bytes]:
@@ -355,7 +356,7 @@ def test_text_is_streamed_to_a_terminal_on_stderr_only(cli: Any, model: list[str
     ]
 
 
-def test_two_refiners_at_once_make_two_calls_on_one_chain(cli: Any, model: list[str]) -> None:
+def test_two_refiners_at_once_make_two_calls_on_one_chain(cli: Cli, model: list[str]) -> None:
     with ModelServer(Say(context()), otherwise=Say(context("Refined."), delay=0.3)) as server:
         words = ["run", *model, "--base-url", server.url, "--state-scope", "demo"]
         cli.json(*words)
@@ -370,7 +371,7 @@ def test_two_refiners_at_once_make_two_calls_on_one_chain(cli: Any, model: list[
     assert [row["seq"] for row in cli.json("log", "context:demo")["snapshots"]] == [2, 1, 0]
 
 
-def test_flags_that_do_nothing_without_a_model_are_told(cli: Any) -> None:
+def test_flags_that_do_nothing_without_a_model_are_told(cli: Cli) -> None:
     cli.monkeypatch.delenv("STATELINE_MODEL", raising=False)
     words = ["run", "-p", "x", "--id", "r1", "--base-url", "http://127.0.0.1:9/v1", "--record", str(cli.home / "rec")]
     warnings = cli.json(*words, exits=3)["warnings"]
@@ -379,14 +380,14 @@ def test_flags_that_do_nothing_without_a_model_are_told(cli: Any) -> None:
     assert cli.json("run", "--id", "r1", "--input", '"Done."')["warnings"] == []
 
 
-def test_a_context_that_was_made_without_a_model_fits_any(cli: Any, model: list[str]) -> None:
+def test_a_context_that_was_made_without_a_model_fits_any(cli: Cli, model: list[str]) -> None:
     cli.json("run", "--state-scope", "demo", "--system", "Be exact.")
     with ModelServer(Say("One.")) as server:
         document = cli.json("run", "--state-scope", "demo", *model, "--base-url", server.url, "-p", "x")
         assert (document["output"], document["warnings"], server.count) == ("One.", [], 1)
 
 
-def test_the_log_of_a_conversation_names_tools_and_shows_replies(cli: Any, model: list[str]) -> None:
+def test_the_log_of_a_conversation_names_tools_and_shows_replies(cli: Cli, model: list[str]) -> None:
     manifest = tools(cli, "test -e ran && exit 3; echo 1 >> ran")
     asks = Say("Let me see.", calls=[("work", {}), ("play", {})])
     with ModelServer(Say(context()), asks, Say(calls=[("work", {})]), Say("It is 1.")) as server:
@@ -405,7 +406,7 @@ def test_the_log_of_a_conversation_names_tools_and_shows_replies(cli: Any, model
     ]
 
 
-def test_a_turn_that_asked_for_tools_says_so_in_one_word(cli: Any, model: list[str]) -> None:
+def test_a_turn_that_asked_for_tools_says_so_in_one_word(cli: Cli, model: list[str]) -> None:
     (cli.home / "tools.json").write_text((Path(tools(cli, "echo 1", repeatable=True))).read_text())
     machine = cli.machine(_tools="tools.json", think={"agent": {"prompt": "?", "tools": ["work"]}})
     with ModelServer(Say(calls=[("work", {})]), Say(calls=[("play", {})]), Say("Done.")) as server:
@@ -414,7 +415,7 @@ def test_a_turn_that_asked_for_tools_says_so_in_one_word(cli: Any, model: list[s
     assert said == ["tools", "tools", "complete"]
 
 
-def test_no_event_speaks_of_exchanges_where_none_are_recorded_or_played(cli: Any) -> None:
+def test_no_event_speaks_of_exchanges_where_none_are_recorded_or_played(cli: Cli) -> None:
     cli.monkeypatch.setenv("OPENAI_API_KEY", "sk-not-a-real-key-0123456789abcdef")
     machine = cli.machine(a={"agent": {"prompt": "hi"}, "default_next": "b"}, b={"agent": {"prompt": "ho"}})
     with ModelServer(Say(status=400), otherwise=Say("ok")) as server:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Cli
 from model_server import ModelServer, Say
 
 from stateline import Store
@@ -22,7 +23,7 @@ TURNS = 14
 
 
 @pytest.fixture
-def offline(cli: Any) -> None:
+def offline(cli: Cli) -> None:
     """No key, and no endpoint that anything could reach."""
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"):
         cli.monkeypatch.delenv(name, raising=False)
@@ -30,7 +31,7 @@ def offline(cli: Any) -> None:
 
 
 @pytest.fixture
-def machine(cli: Any) -> str:
+def machine(cli: Cli) -> str:
     """A machine whose model counts with a tool, then a task and another model, which answer 14 turns in all."""
     count = {
         "name": "count", "description": "Counts.", "argv": ["sh", "-c", "cat; echo 1 >> ran"], "repeatable": True,
@@ -54,7 +55,7 @@ def machine(cli: Any) -> str:
 
 
 @pytest.fixture
-def recording(cli: Any, machine: str) -> Path:
+def recording(cli: Cli, machine: str) -> Path:
     """A recorded run of ``machine``: twelve calls of the tool, an answer, and the answer of the second stage."""
     directory = cli.home / "recording"
     script = [Say(f"Now {n}.", calls=[("count", {"n": n})]) for n in range(1, 13)]
@@ -69,18 +70,18 @@ def recording(cli: Any, machine: str) -> Path:
     return Path(directory)
 
 
-def final(cli: Any, run: str) -> bytes:
+def final(cli: Cli, run: str) -> bytes:
     """The canonical bytes of a run's last ``state``, everything filled in."""
     return canonical.encode(cli.json("show", f"run:{run}", "--resolve")["state"])
 
 
-def model_events(cli: Any, run: str) -> list[dict[str, Any]]:
+def model_events(cli: Cli, run: str) -> list[dict[str, Any]]:
     """The events of replies, oldest first."""
     rows = cli.json("log", f"run:{run}")["snapshots"][::-1]
     return [row["event"] for row in rows if row["event"]["type"] == "replied"]
 
 
-def test_a_recording_has_one_numbered_private_file_for_each_exchange(cli: Any, recording: Path) -> None:
+def test_a_recording_has_one_numbered_private_file_for_each_exchange(cli: Cli, recording: Path) -> None:
     names = sorted(path.name for path in recording.iterdir() if path.suffix == ".json")
     assert names == [f"{number:04d}.json" for number in range(1, TURNS + 1)]
     assert {path.stat().st_mode & 0o777 for path in recording.glob("*.json")} == {0o600}
@@ -90,7 +91,7 @@ def test_a_recording_has_one_numbered_private_file_for_each_exchange(cli: Any, r
 
 @pytest.mark.parametrize("mode", ["hybrid", "strict", "sequential"])
 def test_row_2_isolated_calls_play_on_where_the_last_one_stood_and_end_in_the_same_state(
-    cli: Any, machine: str, recording: Path, mode: str
+    cli: Cli, machine: str, recording: Path, mode: str
 ) -> None:
     words = ["--playback", str(recording), "--playback-mode", mode]
     document = cli.json("execute", machine, "--id", "whole", *words)
@@ -105,7 +106,7 @@ def test_row_2_isolated_calls_play_on_where_the_last_one_stood_and_end_in_the_sa
     assert len(cli.ran()) == 2 * 12
 
 
-def test_a_playback_in_memory_ends_in_the_same_state(cli: Any, machine: str, recording: Path) -> None:
+def test_a_playback_in_memory_ends_in_the_same_state(cli: Cli, machine: str, recording: Path) -> None:
     cli.json("execute", machine, "--id", "local", "--playback", str(recording))
     store = Store.in_memory()
     models = Models(store, ModelOptions(playback=str(recording)))
@@ -117,7 +118,7 @@ def test_a_playback_in_memory_ends_in_the_same_state(cli: Any, machine: str, rec
     assert canonical.encode(state) == final(cli, "local")
 
 
-def test_a_process_for_each_turn_plays_in_order_too(cli: Any, machine: str, recording: Path) -> None:
+def test_a_process_for_each_turn_plays_in_order_too(cli: Cli, machine: str, recording: Path) -> None:
     words = ["execute", "-i", machine, "--id", "steps", "--format", "json"]
     results = [cli.process(*words, "--playback", str(recording))]
     while results[-1].code == 0:
@@ -127,7 +128,7 @@ def test_a_process_for_each_turn_plays_in_order_too(cli: Any, machine: str, reco
     assert final(cli, "steps") == final(cli, "recorded")
 
 
-def test_recording_or_playing_back_belongs_to_the_run(cli: Any, machine: str, recording: Path) -> None:
+def test_recording_or_playing_back_belongs_to_the_run(cli: Cli, machine: str, recording: Path) -> None:
     other = cli.home / "other"
     shutil.copytree(recording, other)
     cli.json("execute", "-i", machine, "--id", "r1", "--playback", str(recording), "--playback-mode", "strict")
@@ -151,7 +152,7 @@ def test_recording_or_playing_back_belongs_to_the_run(cli: Any, machine: str, re
     )
 
 
-def test_recording_goes_on_in_later_calls_without_the_flag(cli: Any, machine: str) -> None:
+def test_recording_goes_on_in_later_calls_without_the_flag(cli: Cli, machine: str) -> None:
     directory = cli.home / "rec"
     cli.monkeypatch.setenv("OPENAI_API_KEY", "sk-not-a-real-key-0123456789abcdef")
     with ModelServer(*[Say(calls=[("count", {"n": n})]) for n in (1, 2, 3)]) as server:
@@ -162,14 +163,14 @@ def test_recording_goes_on_in_later_calls_without_the_flag(cli: Any, machine: st
     assert sorted(path.name for path in directory.glob("*.json")) == ["0001.json", "0002.json", "0003.json"]
 
 
-def test_a_recording_that_is_not_there_is_an_error_that_names_those_that_are(cli: Any, recording: Path) -> None:
+def test_a_recording_that_is_not_there_is_an_error_that_names_those_that_are(cli: Cli, recording: Path) -> None:
     error = cli.refused("run", "-p", "x", "--playback", str(recording.parent / "recordin"), exits=1)
     assert error["code"] == "not_found"
     assert str(recording) in error["message"] + error["hint"]
     assert [row["scope"] for row in cli.json("scopes")["scopes"] if row["scope"].startswith("context:")] == []
 
 
-def test_what_was_not_played_and_what_did_not_fit_is_told(cli: Any, machine: str, recording: Path) -> None:
+def test_what_was_not_played_and_what_did_not_fit_is_told(cli: Cli, machine: str, recording: Path) -> None:
     last = recording / "0014.json"
     document = json.loads(last.read_text())
     surplus = {**document, "request": {**document["request"], "model": "openai/model-2"}}
@@ -190,7 +191,7 @@ def test_what_was_not_played_and_what_did_not_fit_is_told(cli: Any, machine: str
 
 
 def test_a_recording_with_too_few_exchanges_stops_the_run_and_loses_nothing(
-    cli: Any, machine: str, recording: Path
+    cli: Cli, machine: str, recording: Path
 ) -> None:
     (recording / "0014.json").rename(recording / "aside")
     error = cli.refused("execute", machine, "--id", "r1", "--playback", str(recording), exits=1)
@@ -200,7 +201,7 @@ def test_a_recording_with_too_few_exchanges_stops_the_run_and_loses_nothing(
     assert cli.json("execute", machine, "--id", "r1")["status"] == "complete"
 
 
-def test_a_retry_by_one_turn_of_a_playback_moves_on_to_the_stage_whose_model_it_plays(cli: Any) -> None:
+def test_a_retry_by_one_turn_of_a_playback_moves_on_to_the_stage_whose_model_it_plays(cli: Cli) -> None:
     def machine(kept: str) -> str:
         ask = {"agent": {"prompt": "hi"}, "set": {"n": kept}, "default_next": "two"}
         return str(cli.machine(_state={"n": ""}, one=ask, two={"agent": {"prompt": "ho"}}))
@@ -227,7 +228,7 @@ EXAMPLE_WORDS = ["run", "--state-scope", "bakery", "-p", PROMPT, "--tools", str(
 
 
 @pytest.mark.parametrize("mode", ["strict", "hybrid", "sequential"])
-def test_the_example_runs_offline_restores_and_refines(cli: Any, offline: None, mode: str) -> None:
+def test_the_example_runs_offline_restores_and_refines(cli: Cli, offline: None, mode: str) -> None:
     def run(recording: str, *words: str) -> Any:
         play = ["--playback", str(EXAMPLE / recording), "--playback-mode", mode]
         return cli.process(*EXAMPLE_WORDS, *play, *words, "--format", "json").document
@@ -248,13 +249,13 @@ def test_the_example_runs_offline_restores_and_refines(cli: Any, offline: None, 
     assert final(cli, first["run"]) == final(cli, second["run"])
 
 
-def test_a_run_in_memory_needs_nothing_but_the_recording(cli: Any, offline: None) -> None:
+def test_a_run_in_memory_needs_nothing_but_the_recording(cli: Cli, offline: None) -> None:
     document = cli.json(*EXAMPLE_WORDS, "--playback", str(EXAMPLE / "recording"), "--ephemeral")
     assert (document["status"], document["warnings"]) == ("complete", [])
     assert not cli.state.exists()
 
 
-def test_after_a_miss_the_way_that_is_named_leads_on(cli: Any, machine: str, recording: Path) -> None:
+def test_after_a_miss_the_way_that_is_named_leads_on(cli: Cli, machine: str, recording: Path) -> None:
     first = recording / "0001.json"
     document = json.loads(first.read_text())
     document["request"]["settings"] = {"top_p": 1}
@@ -269,7 +270,7 @@ def test_after_a_miss_the_way_that_is_named_leads_on(cli: Any, machine: str, rec
     assert cli.json(*words, "hybrid", "--id", "another")["status"] == "complete"
 
 
-def test_a_playback_that_is_over_goes_on_with_what_is_put_there(cli: Any, machine: str, recording: Path) -> None:
+def test_a_playback_that_is_over_goes_on_with_what_is_put_there(cli: Cli, machine: str, recording: Path) -> None:
     last = json.loads((recording / "0014.json").read_text())
     (recording / "0014.json").unlink()
     error = cli.refused("execute", machine, "--id", "r1", "--playback", str(recording), exits=1)
@@ -284,7 +285,7 @@ def test_a_playback_that_is_over_goes_on_with_what_is_put_there(cli: Any, machin
     assert cli.json("exec", "resume", "r1")["status"] == "complete"
 
 
-def test_a_playback_says_that_it_is_one(cli: Any, offline: None) -> None:
+def test_a_playback_says_that_it_is_one(cli: Cli, offline: None) -> None:
     words = [*EXAMPLE_WORDS, "--playback", str(EXAMPLE / "recording")]
     effects = cli.json(*words, "--dry-run")["plan"]["effects"]
     assert [effect["exchanges"] for effect in effects if effect["type"] == "model"] == ["playback", "playback"]
@@ -296,7 +297,7 @@ def test_a_playback_says_that_it_is_one(cli: Any, offline: None) -> None:
     assert "asking the model" not in err
 
 
-def test_a_plan_says_what_will_be_recorded(cli: Any) -> None:
+def test_a_plan_says_what_will_be_recorded(cli: Cli) -> None:
     cli.monkeypatch.setenv("OPENAI_API_KEY", "sk-not-a-real-key-0123456789abcdef")
     words = ["run", "-p", "x", "-m", "openai/model-1", "--record", str(cli.home / "rec"), "--dry-run"]
     assert cli(*words).out.decode().count("a recorded call of openai/model-1") == 2
@@ -306,7 +307,7 @@ def test_a_plan_says_what_will_be_recorded(cli: Any) -> None:
 @pytest.mark.parametrize("mode", ["hybrid", "sequential"])
 @pytest.mark.parametrize("isolated", [False, True])
 def test_a_miss_tells_what_was_played_for_other_requests_before_and_does_not_send_on(
-    cli: Any, machine: str, recording: Path, mode: str, isolated: bool
+    cli: Cli, machine: str, recording: Path, mode: str, isolated: bool
 ) -> None:
     for number in (3, 14):
         (recording / f"{number:04d}.json").unlink()
@@ -332,7 +333,7 @@ def test_a_miss_tells_what_was_played_for_other_requests_before_and_does_not_sen
 
 
 def test_a_miss_of_what_fitted_so_far_warns_of_nothing_and_lets_the_operator_go_on(
-    cli: Any, machine: str, recording: Path
+    cli: Cli, machine: str, recording: Path
 ) -> None:
     kept = (recording / "0014.json").read_bytes()
     (recording / "0014.json").unlink()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Cli, Task
 
 END: dict[str, Any] = {"end": {}}
 ASK: dict[str, Any] = {"human": {"prompt": "?"}}
@@ -22,7 +23,7 @@ def sha(path: str) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
-def refused(cli: Any, *words: str, hashes: tuple[str, str]) -> dict[str, Any]:
+def refused(cli: Cli, *words: str, hashes: tuple[str, str]) -> dict[str, Any]:
     """The error of a call that changes nothing, which its plan foresees."""
     before = files(cli.tree())
     plan = cli.json(*words, "--dry-run")
@@ -38,7 +39,7 @@ def refused(cli: Any, *words: str, hashes: tuple[str, str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("more", [[], ["-i"], ["--no-input"]], ids=str)
 @pytest.mark.parametrize("status", ["complete", "waiting", "error"])
-def test_a_run_of_another_machine_is_refused_in_each_status(cli: Any, task: Any, status: str, more: list[str]) -> None:
+def test_a_run_of_another_machine_is_refused_in_each_status(cli: Cli, task: Task, status: str, more: list[str]) -> None:
     last = {"complete": END, "waiting": ASK, "error": task("false")}[status]
     code = {"complete": 0, "waiting": 3, "error": 1}[status]
     mine = cli.machine("m", a=task("echo m >> ran; echo 1", default_next="b"), b=last)
@@ -51,7 +52,7 @@ def test_a_run_of_another_machine_is_refused_in_each_status(cli: Any, task: Any,
     assert cli.ran() == ["m"]
 
 
-def test_each_way_out_that_is_named_leads_on(cli: Any, task: Any) -> None:
+def test_each_way_out_that_is_named_leads_on(cli: Cli, task: Task) -> None:
     mine, other = cli.machine("m", a=task("echo 1")), cli.machine("n", a=task("echo 2"))
     cli.json("execute", mine, "--id", "x")
     assert cli.json("exec", "show", "x")["output"] == 1
@@ -66,7 +67,7 @@ def test_each_way_out_that_is_named_leads_on(cli: Any, task: Any) -> None:
     refused(cli, "execute", mine, "--id", "x", hashes=(sha(mine), sha(other)))
 
 
-def test_the_same_machine_in_another_place_is_the_same_machine(cli: Any, task: Any) -> None:
+def test_the_same_machine_in_another_place_is_the_same_machine(cli: Cli, task: Task) -> None:
     mine = cli.machine("m", a=task("echo 1"))
     first = cli.json("execute", mine, "--id", "x")
     (cli.home / "elsewhere").mkdir()
@@ -79,7 +80,7 @@ def test_the_same_machine_in_another_place_is_the_same_machine(cli: Any, task: A
     assert files(cli.tree()) == {path: data for path, data in before.items() if path != mine}
 
 
-def test_the_same_file_beside_other_tools_is_another_machine_and_beside_none_the_same(cli: Any, task: Any) -> None:
+def test_the_same_file_beside_other_tools_is_another_machine_and_beside_none_the_same(cli: Cli, task: Task) -> None:
     def tools(place: Path, program: str) -> str:
         tool = {"name": "t", "description": "T.", "schema": {"type": "object"}, "argv": [program]}
         (place / "tools.json").write_text(json.dumps({"tools": [tool]}))
@@ -98,7 +99,7 @@ def test_the_same_file_beside_other_tools_is_another_machine_and_beside_none_the
     assert cli.json("execute", mine, "--id", "x") == first == cli.json("execute", copy, "--id", "x")
 
 
-def test_a_run_that_a_prompt_began_is_none_of_a_machine_file(cli: Any, task: Any) -> None:
+def test_a_run_that_a_prompt_began_is_none_of_a_machine_file(cli: Cli, task: Task) -> None:
     cli.json("run", "-p", "Hello.", "--id", "x", exits=3)
     cli.json("run", "--id", "x", "--input", '"Hi."')
     mine = cli.machine("m", a=task("echo 1"))
@@ -111,7 +112,7 @@ def test_a_run_that_a_prompt_began_is_none_of_a_machine_file(cli: Any, task: Any
     assert cli.json("run", "--id", "y")["output"] == 1, "no machine is named here, and none is claimed"
 
 
-def test_an_answer_given_again_to_a_complete_run_of_another_machine_is_refused_as_well(cli: Any, task: Any) -> None:
+def test_an_answer_given_again_to_a_complete_run_of_another_machine_is_refused_as_well(cli: Cli, task: Task) -> None:
     mine, other = cli.machine("m", a=ASK), cli.machine("n", a=ASK, b=END)
     waits = cli.json("execute", mine, "--id", "x", exits=3)
     answer = json.dumps({"requestId": waits["waiting"]["requestId"], "answer": 7})

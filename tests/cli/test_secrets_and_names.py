@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Cli, Task
 
 END: dict[str, Any] = {"end": {}}
 SECRET = "abcdef-123456-secret"
@@ -17,12 +18,12 @@ WORDS = ["state", "event", "developer", "settings", "prompts", "started_at", "tr
          "context", "transition"]  # fmt: skip
 
 
-def held(cli: Any) -> bytes:
+def held(cli: Cli) -> bytes:
     return b"".join(path.read_bytes() for path in cli.state.rglob("*") if path.is_file())
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_a_secret_spelled_like_a_word_of_the_format_takes_nothing_apart(cli: Any, task: Any, word: str) -> None:
+def test_a_secret_spelled_like_a_word_of_the_format_takes_nothing_apart(cli: Cli, task: Task, word: str) -> None:
     cli.monkeypatch.setenv("SOME_API_KEY", word)
     cli.json("run", "--state-scope", "demo", "--system", "S", "--developer", "D", "--set", "x=1")
     cli.json("run", "--state-scope", "demo", "--refine-text", "R")
@@ -45,7 +46,7 @@ def test_a_secret_spelled_like_a_word_of_the_format_takes_nothing_apart(cli: Any
     assert b"REDACTED" not in held(cli)
 
 
-def test_a_secret_in_a_name_is_refused_before_anything_is_stored(cli: Any, task: Any) -> None:
+def test_a_secret_in_a_name_is_refused_before_anything_is_stored(cli: Cli, task: Task) -> None:
     cli.monkeypatch.setenv("SOME_API_KEY", SECRET)
     machine = cli.machine(a=task("echo a >> ran; echo 1"))
     secret = Path(cli.home / SECRET)
@@ -68,7 +69,7 @@ def test_a_secret_in_a_name_is_refused_before_anything_is_stored(cli: Any, task:
         assert cli.ran() == []
 
 
-def test_a_machine_that_hides_a_secret_by_escapes_is_refused(cli: Any) -> None:
+def test_a_machine_that_hides_a_secret_by_escapes_is_refused(cli: Cli) -> None:
     cli.monkeypatch.setenv("SOME_API_KEY", SECRET)
     escaped = "".join(f"\\u{ord(char):04x}" for char in SECRET)
     cli.machine("j", a={"task": ["echo", "HERE"]})
@@ -84,7 +85,7 @@ def test_a_machine_that_hides_a_secret_by_escapes_is_refused(cli: Any) -> None:
         assert not cli.state.exists()
 
 
-def test_an_input_that_its_schema_refuses_never_shows_a_secret(cli: Any, task: Any) -> None:
+def test_an_input_that_its_schema_refuses_never_shows_a_secret(cli: Cli, task: Task) -> None:
     cli.monkeypatch.setenv("SOME_API_KEY", SECRET)
     machine = cli.machine(_input={"type": "object", "properties": {"x": {"type": "integer"}}}, a=task("echo 1"))
     for value in (SECRET, {"x": SECRET}, {"x": {"password": "hunter2-hunter2"}}):
@@ -97,7 +98,7 @@ def test_an_input_that_its_schema_refuses_never_shows_a_secret(cli: Any, task: A
         assert not cli.state.exists()
 
 
-def test_a_stage_that_is_named_like_a_secret_keeps_its_output(cli: Any, task: Any) -> None:
+def test_a_stage_that_is_named_like_a_secret_keeps_its_output(cli: Cli, task: Task) -> None:
     machine = cli.machine(
         get_token=task("echo '\"abc\"'", routes=[{"when": "output == 'abc'", "to": "b"}], default_next="c"),
         b=task("""grep -q '"outputs":{"get_token":"abc"}' && echo true"""),
@@ -108,7 +109,7 @@ def test_a_stage_that_is_named_like_a_secret_keeps_its_output(cli: Any, task: An
     assert cli.json("exec", "show")["outputs"] == document["outputs"]
 
 
-def test_routes_see_the_value_that_is_stored(cli: Any, task: Any) -> None:
+def test_routes_see_the_value_that_is_stored(cli: Cli, task: Task) -> None:
     cli.monkeypatch.setenv("SOME_API_KEY", SECRET)
     machine = cli.machine(
         a={"task": ["sh", "-c", 'echo "\\"$SOME_API_KEY\\""'], "env": ["SOME_API_KEY"], "set": {"seen": "output"},
@@ -124,7 +125,7 @@ def test_routes_see_the_value_that_is_stored(cli: Any, task: Any) -> None:
     assert SECRET.encode() not in held(cli)
 
 
-def test_what_was_masked_is_counted_in_a_warning(cli: Any, task: Any) -> None:
+def test_what_was_masked_is_counted_in_a_warning(cli: Cli, task: Task) -> None:
     cli.monkeypatch.setenv("SOME_API_KEY", SECRET)
     machine = cli.machine(ask={"human": {"prompt": "?"}}, d=END)
     cli.json("execute", machine, exits=3)

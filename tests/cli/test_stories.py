@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, get_args
 
+from command_line import Cli
+
 from stateline import Store
 from stateline.machine.decider.run import Event
 
@@ -31,7 +33,7 @@ TOLD: dict[str, tuple[dict[str, Any], str]] = {
 """Each type of event: members that it may have, and its line without the turn."""
 
 
-def test_every_type_of_event_has_a_line_of_its_own(cli: Any) -> None:
+def test_every_type_of_event_has_a_line_of_its_own(cli: Cli) -> None:
     kinds = {each.__struct_config__.tag for each in get_args(Event)}
     assert TOLD.keys() == kinds, "say here, and in cli/snapshot_summary.py, how the log tells of it"
     scope = Store.open(cli.state).scope("run:r")

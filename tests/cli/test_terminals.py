@@ -12,9 +12,10 @@ import subprocess
 import sys
 import termios
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
+from command_line import Cli
 from model_server import ModelServer, Say
 
 DEADLINE = 60.0  # [s]; far above what any call takes
@@ -32,7 +33,7 @@ class Seen(NamedTuple):
 class Terminal:
     """Calls commands on a terminal of so many columns."""
 
-    def __init__(self, cli: Any, server: ModelServer) -> None:
+    def __init__(self, cli: Cli, server: ModelServer) -> None:
         self.cli = cli
         self.asked = ["-m", "openai/x", "--base-url", server.url]
         self.environ = {**os.environ, "OPENAI_API_KEY": "sk-not-a-real-key-0123456789abcdef", "NO_COLOR": "1"}
@@ -78,7 +79,7 @@ class Terminal:
         return Seen(code, screen, b"".join(seen.values()))
 
 
-def tool(cli: Any, script: str) -> str:
+def tool(cli: Cli, script: str) -> str:
     path = cli.home / "tools.json"
     work = {"name": "work", "description": "w", "schema": {"type": "object"}, "argv": ["sh", "-c", script]}
     path.write_text(json.dumps({"tools": [{**work, "repeatable": True}]}))
@@ -88,7 +89,7 @@ def tool(cli: Any, script: str) -> str:
 ANSWER = "Twelve loaves,\nand 32 days are left."
 
 
-def test_an_answer_that_was_typed_out_is_not_printed_again_below(cli: Any) -> None:
+def test_an_answer_that_was_typed_out_is_not_printed_again_below(cli: Cli) -> None:
     with ModelServer(CONTEXT, Say(ANSWER, pause=0.01)) as server:
         on = Terminal(cli, server)
         seen = on("run", "-p", "x", "--id", "r1", *on.asked)
@@ -104,7 +105,7 @@ def test_an_answer_that_was_typed_out_is_not_printed_again_below(cli: Any) -> No
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_standard_output_is_one_clean_document_while_the_terminal_shows_the_rest(cli: Any, form: str) -> None:
+def test_standard_output_is_one_clean_document_while_the_terminal_shows_the_rest(cli: Cli, form: str) -> None:
     with ModelServer(CONTEXT, Say("Let me.", calls=[("work", {})], pause=0.01), Say(ANSWER, pause=0.01)) as server:
         on = Terminal(cli, server)
         words = ["run", "-p", "x", "--id", "r1", "--tools", tool(cli, "echo 1"), *on.asked]
@@ -125,7 +126,7 @@ def test_standard_output_is_one_clean_document_while_the_terminal_shows_the_rest
         assert seen.out.decode().endswith(f"\n\n{ANSWER}\n")
 
 
-def test_a_wait_before_another_attempt_is_told_with_the_failure_and_how_long(cli: Any) -> None:
+def test_a_wait_before_another_attempt_is_told_with_the_failure_and_how_long(cli: Cli) -> None:
     retry = {"max_attempts": 2, "backoff": 0.2}
     machine = cli.machine(think={"agent": {"prompt": "x"}, "retry": retry})
     with ModelServer(Say("no such luck", status=400), Say("Done.")) as server:
@@ -139,7 +140,7 @@ def test_a_wait_before_another_attempt_is_told_with_the_failure_and_how_long(cli
     assert second == "r1: turn 1: think, attempt 2 ..."
 
 
-def test_ctrl_c_in_the_middle_of_an_answer_names_the_run_that_goes_on(cli: Any) -> None:
+def test_ctrl_c_in_the_middle_of_an_answer_names_the_run_that_goes_on(cli: Cli) -> None:
     with ModelServer(CONTEXT, Say("one two three four " * 50, pause=0.1), Say(ANSWER)) as server:
         on = Terminal(cli, server)
         seen = on("run", "-p", "x", "--id", "r1", *on.asked, press=("one two", b"\x03"))
@@ -152,7 +153,7 @@ def test_ctrl_c_in_the_middle_of_an_answer_names_the_run_that_goes_on(cli: Any) 
     assert resumed.screen.count("Twelve loaves") == 1
 
 
-def test_ctrl_c_while_the_context_is_derived_names_no_run_that_is_not_there(cli: Any) -> None:
+def test_ctrl_c_while_the_context_is_derived_names_no_run_that_is_not_there(cli: Cli) -> None:
     with ModelServer(Say("never", delay=30.0)) as server:
         on = Terminal(cli, server)
         seen = on("run", "-p", "x", "--id", "r1", *on.asked, press=("derive the context", b"\x03"))
@@ -162,7 +163,7 @@ def test_ctrl_c_while_the_context_is_derived_names_no_run_that_is_not_there(cli:
     assert cli.json("exec", "list")["runs"] == []
 
 
-def test_a_history_is_cut_at_the_width_of_the_terminal(cli: Any) -> None:
+def test_a_history_is_cut_at_the_width_of_the_terminal(cli: Cli) -> None:
     cli.json("run", "-p", "x", "--id", "r1", exits=3)
     cli.json("exec", "resume", "r1", "--input", json.dumps("z" * 300))
     with ModelServer() as server:
@@ -172,7 +173,7 @@ def test_a_history_is_cut_at_the_width_of_the_terminal(cli: Any) -> None:
             assert [len(line) for line in shown if "zzz" in line] == [columns]
 
 
-def test_a_log_has_no_line_that_is_longer_than_one_of_the_terminal(cli: Any) -> None:
+def test_a_log_has_no_line_that_is_longer_than_one_of_the_terminal(cli: Cli) -> None:
     cli.json("run", "--state-scope", "c", "--system", "s" * 300)
     cli.json("run", "--state-scope", "c", "--refine-text", "r " * 300, "--set", "limit=3")
     with ModelServer() as server:

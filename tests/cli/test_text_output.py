@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import pytest
+from command_line import Cli, Task
 
 from stateline.cli.output import plain
 
@@ -26,7 +27,7 @@ def harmless(result: Any) -> str:
 
 
 @pytest.fixture
-def evil(cli: Any, task: Any) -> Any:
+def evil(cli: Cli, task: Task) -> Any:
     """Runs whose outputs, errors, prompts, labels, inputs and paths would like to own the terminal."""
     (cli.home / "evil").write_text(json.dumps({"k" + EVIL: EVIL + "shown"}))
     (cli.home / "words").write_text(EVIL + "shown\nsecond line")
@@ -106,7 +107,7 @@ def test_text_that_is_json_is_still_that_json(evil: Any) -> None:
     assert json.loads(evil("show", "context:c").out)["kind"] == "context"
 
 
-def terminal(cli: Any, *words: str, **environment: str) -> str:
+def terminal(cli: Cli, *words: str, **environment: str) -> str:
     """What a command shows when its stdout and stderr are a terminal."""
     import pty
 
@@ -180,7 +181,7 @@ def test_text_that_turns_the_line_around_never_reaches_the_terminal() -> None:
     )
 
 
-def test_a_run_that_is_kept_nowhere_is_not_said_to_have_a_way_on(cli: Any, task: Any) -> None:
+def test_a_run_that_is_kept_nowhere_is_not_said_to_have_a_way_on(cli: Cli, task: Task) -> None:
     asks = cli("--ephemeral", "execute", cli.machine(a={"human": {"prompt": "Ship?"}}))
     assert asks.code == 3
     assert "Ship?" in asks.out.decode()
@@ -192,19 +193,19 @@ def test_a_run_that_is_kept_nowhere_is_not_said_to_have_a_way_on(cli: Any, task:
     assert "way on" not in fails.out.decode()
 
 
-def test_a_failed_run_says_how_to_leave_it_behind(cli: Any, task: Any) -> None:
+def test_a_failed_run_says_how_to_leave_it_behind(cli: Cli, task: Task) -> None:
     shown = cli("execute", cli.machine(a=task("exit 1")), "--id", "r1").out.decode()
     assert "exec resume r1 --retry" in shown
     assert "execute MACHINE --force begins anew" in shown
 
 
-def test_status_names_the_request_that_is_open(cli: Any) -> None:
+def test_status_names_the_request_that_is_open(cli: Cli) -> None:
     machine = cli.machine(a={"human": {"prompt": "Ship?"}})
     request = cli.json("execute", machine, "--id", "r1", exits=3)["waiting"]["requestId"]
     assert request in cli("exec", "status", "r1").out.decode()
 
 
-def test_a_question_shows_its_schema_the_same_at_every_call(cli: Any) -> None:
+def test_a_question_shows_its_schema_the_same_at_every_call(cli: Cli) -> None:
     schema = {"type": "object", "required": ["b"], "properties": {"b": {"type": "string", "minLength": 1}}}
     machine = cli.machine(a={"human": {"prompt": "Ship?", "schema": schema}})
     first = cli("execute", machine)
@@ -213,7 +214,7 @@ def test_a_question_shows_its_schema_the_same_at_every_call(cli: Any) -> None:
     assert first.out == again.out
 
 
-def test_verify_says_in_its_first_word_that_a_place_is_unsafe(cli: Any) -> None:
+def test_verify_says_in_its_first_word_that_a_place_is_unsafe(cli: Cli) -> None:
     cli.json("execute", cli.machine(a={"end": {}}))
     assert b"\nok: " in b"\n" + cli("verify").out
     cli.state.chmod(0o755)
@@ -225,7 +226,7 @@ def test_verify_says_in_its_first_word_that_a_place_is_unsafe(cli: Any) -> None:
     assert cli.json("verify")["ok"] is True
 
 
-def test_verify_is_quiet_about_what_it_cannot_see_if_told_so(cli: Any) -> None:
+def test_verify_is_quiet_about_what_it_cannot_see_if_told_so(cli: Cli) -> None:
     cli.json("execute", cli.machine(a={"end": {}}))
     assert b"A chain proves" in cli("verify").out
     assert b"A chain proves" not in cli("verify", "-q").out

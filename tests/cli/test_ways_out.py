@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Cli
 
 AGENT: dict[str, Any] = {"think": {"agent": {"prompt": "x"}}}
 
 
-def flags(cli: Any, command: list[str]) -> set[str]:
+def flags(cli: Cli, command: list[str]) -> set[str]:
     return set(re.findall(r"--[a-z-]+", cli(*command, "--help").out.decode()))
 
 
-def require_possible(cli: Any, command: list[str], hint: str) -> None:
+def require_possible(cli: Cli, command: list[str], hint: str) -> None:
     """Each flag in ``hint`` is one of ``command``, or of the whole command that it stands in."""
     for whole in re.findall(r"`stateline ([^`]*)`", hint):
         words = whole.split()
@@ -27,7 +28,7 @@ def require_possible(cli: Any, command: list[str], hint: str) -> None:
     assert set(re.findall(r"--[a-z-]+", bare)) <= flags(cli, command), bare
 
 
-def recorded(cli: Any, name: str) -> str:
+def recorded(cli: Cli, name: str) -> str:
     """A recording of nothing that this run asks."""
     example = Path(__file__).parents[2] / "examples" / "conversation" / "recording"
     place = cli.home / name
@@ -37,7 +38,7 @@ def recorded(cli: Any, name: str) -> str:
     return str(place)
 
 
-def waiting(cli: Any, verb: str) -> list[str]:
+def waiting(cli: Cli, verb: str) -> list[str]:
     begin = ["run", "-p", "x"] if verb == "run" else ["execute", cli.machine("m", **AGENT)]
     cli.json("run", "--state-scope", "demo", "--system", "S")
     cli.json(*begin, "--id", "r1", "--state-scope", "demo", exits=3)
@@ -46,7 +47,7 @@ def waiting(cli: Any, verb: str) -> list[str]:
 
 @pytest.mark.parametrize("verb", ["run", "execute"])
 @pytest.mark.parametrize("command", ["exec resume", "own"])
-def test_ways_out_of_another_recording_are_there(cli: Any, verb: str, command: str) -> None:
+def test_ways_out_of_another_recording_are_there(cli: Cli, verb: str, command: str) -> None:
     begin = waiting(cli, verb)
     words = ["exec", "resume", "r1"] if command == "exec resume" else [*begin, "--id", "r1"]
     error = cli.refused(*words, "--playback", recorded(cli, "rec"), exits=1)
@@ -57,7 +58,7 @@ def test_ways_out_of_another_recording_are_there(cli: Any, verb: str, command: s
 
 @pytest.mark.parametrize("verb", ["run", "execute"])
 @pytest.mark.parametrize("command", ["exec resume", "own"])
-def test_ways_out_of_a_lost_context_are_there(cli: Any, verb: str, command: str) -> None:
+def test_ways_out_of_a_lost_context_are_there(cli: Cli, verb: str, command: str) -> None:
     begin = waiting(cli, verb)
     place = cli.state / hashlib.sha256(b"context:demo").hexdigest()
     next(place.glob("state-*")).unlink()
@@ -67,7 +68,7 @@ def test_ways_out_of_a_lost_context_are_there(cli: Any, verb: str, command: str)
     assert "stateline repair context:demo" in error["hint"]
 
 
-def test_ways_out_of_a_recording_that_is_over_are_there(cli: Any) -> None:
+def test_ways_out_of_a_recording_that_is_over_are_there(cli: Cli) -> None:
     machine = cli.machine("m", **AGENT)
     playback = recorded(cli, "rec")
     for path in Path(playback).glob("*.json"):
@@ -80,7 +81,7 @@ def test_ways_out_of_a_recording_that_is_over_are_there(cli: Any) -> None:
     require_possible(cli, ["exec", "resume"], again["hint"])
 
 
-def test_the_check_is_not_blind(cli: Any) -> None:
+def test_the_check_is_not_blind(cli: Cli) -> None:
     for hint in ("try another --id", "`stateline exec resume r1 --force`", "give --nothing"):
         with pytest.raises(AssertionError):
             require_possible(cli, ["exec", "resume"], hint)

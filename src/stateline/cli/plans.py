@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from stateline.cli.output import Output, plain
-from stateline.service.dry_run import Plan
+
+if TYPE_CHECKING:
+    from stateline.service.dry_run import Plan
 
 _WORDS = {
     "start": "start a run",

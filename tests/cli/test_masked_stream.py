@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.cli.masked_stream import Masked
+from stateline.cli.masked_stream import MaskedStream
 from stateline.redaction.redactor import Redactor
 
 KNOWN = "hunter2-Zq9/word+of=mine"
@@ -23,9 +23,9 @@ def whole(text: str) -> str:
 
 def typed(pieces: list[str]) -> str:
     shown: list[str] = []
-    listener = Masked(shown.append, whole)
+    listener = MaskedStream(shown.append, whole)
     for piece in pieces:
-        listener.hear(piece)
+        listener.write(piece)
     listener.end()
     return "".join(shown)
 
@@ -54,9 +54,9 @@ def test_any_text_in_any_pieces_is_shown_masked_as_a_whole(text: str, cuts: list
 
 def test_words_are_shown_as_soon_as_they_are_whole() -> None:
     shown: list[str] = []
-    listener = Masked(shown.append, whole)
+    listener = MaskedStream(shown.append, whole)
     for piece in ("Hel", "lo wo", "rld.", "\nSo"):
-        listener.hear(piece)
+        listener.write(piece)
     assert shown == ["Hello ", "world.\n"]
     listener.end()
     assert shown[-1] == "So"
@@ -80,8 +80,8 @@ def test_a_long_text_is_not_kept_whole_and_stays_masked() -> None:
 def test_without_a_word_of_it_the_secrets_of_the_environment_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "some-very-plain-value")
     shown: list[str] = []
-    listener = Masked(shown.append)
+    listener = MaskedStream(shown.append)
     for piece in ("It is some-ve", "ry-plain-value, ", "yes"):
-        listener.hear(piece)
+        listener.write(piece)
     listener.end()
     assert "".join(shown) == "It is [REDACTED], yes"
