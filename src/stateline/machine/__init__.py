@@ -1,1 +1,1 @@
-"""What may happen: the spec of a machine and the one function that decides. Pure."""
+"""Machines: the spec, its file formats and checks, and the function that decides each step of a run. Pure."""

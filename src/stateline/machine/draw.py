@@ -1,7 +1,7 @@
-"""A machine as a Mermaid flowchart, with the way that a run took if there is one. Pure.
+"""Draw a machine as a Mermaid flowchart, optionally with the path of a run. Pure.
 
-Names become numbered nodes and every text a quoted label, in which all that Mermaid or a browser could take for
-syntax is written as a character's number: a machine's words must not steer whoever shows the picture.
+Names become numbered nodes, and texts become quoted labels in which anything that Mermaid or a browser could take
+for syntax is written as a character reference: a machine file must not control the viewer.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from stateline.bundle.terminal import HARMFUL
 from stateline.machine.decider.run import RunState
 from stateline.machine.spec import Machine, Stage
 
-_LONGEST = 80
+_MAX_LABEL = 80
 _PLAIN = frozenset(" _-.,()'!?=+/|")
 _SHAPES = {"task": ('["', '"]'), "agent": ('{{"', '"}}'), "human": ('[/"', '"/]'), "end": ('(["', '"])')}
-"""A task is a box, an agent a hexagon, a person's stage leans (as in manual input), an end is round."""
+"""A task is a box, an agent a hexagon, a human stage a parallelogram (as for manual input), an end is round."""
 
 
 def flowchart(machine: Machine, state: RunState | None = None) -> str:
-    """The text of the flowchart, with a newline at its end.
+    """Return the text of the flowchart, with a final newline.
 
-    Solid arrows are ways after success: a route bears its condition, the default none. A dashed arrow is
-    ``error_next``. Limits stand on what they limit. With ``state``, a run's, what it visited and took is thick, with
-    counts, and where it stands is marked.
+    Solid arrows are taken after success: a route is labelled with its condition, the default has no label. A dashed
+    arrow is ``error_next``. Limits are part of the labels. With the ``state`` of a run, visited stages and taken
+    arrows are thick and have counts, and the current stage is marked.
     """
     nodes = {name: f"s{index}" for index, name in enumerate(machine.order)}
     lines = ["flowchart TD", f"    begin((start)) --> {nodes[machine.start]}"]
@@ -38,7 +38,7 @@ def flowchart(machine: Machine, state: RunState | None = None) -> str:
         label = f'|"{"<br/>".join(words)}"|' if words else ""
         lines.append(f"    {nodes[source]} {arrow}{label} {nodes[target]}")
     if state is not None:
-        lines += _way(nodes, state, taken)
+        lines += _run_styles(nodes, state, taken)
     return "\n".join(lines) + "\n"
 
 
@@ -53,21 +53,21 @@ def _node(stage: Stage, state: RunState | None) -> str:
 
 
 def _arrows(machine: Machine) -> Iterator[tuple[str, str, str, list[str]]]:
-    """(source, target, arrow, lines of its label), in the order in which a run tries them."""
+    """Yield (source, target, arrow, lines of its label), in the order in which a run tries them."""
     limits = {(limit.source, limit.target): limit.max_count for limit in machine.edge_limits if limit.max_count}
     for name in machine.order:
         stage = machine.stages[name]
-        ways = [(route.to, "-->", [escape(route.when)]) for route in stage.routes]
+        transitions = [(route.to, "-->", [escape(route.when)]) for route in stage.routes]
         if stage.default_next is not None:
-            ways.append((stage.default_next, "-->", []))
+            transitions.append((stage.default_next, "-->", []))
         if stage.error_next is not None:
-            ways.append((stage.error_next, "-.->", ["error"]))
-        for target, arrow, words in ways:
+            transitions.append((stage.error_next, "-.->", ["error"]))
+        for target, arrow, words in transitions:
             limit = limits.get((name, target))
             yield name, target, arrow, [*words, f"at most {limit}"] if limit else words
 
 
-def _way(nodes: dict[str, str], state: RunState, taken: list[str]) -> Iterator[str]:
+def _run_styles(nodes: dict[str, str], state: RunState, taken: list[str]) -> Iterator[str]:
     visited = [nodes[name] for name in nodes if name in state.visits]
     yield "    classDef visited stroke-width:3px"
     yield "    classDef here stroke-width:5px,stroke-dasharray:4"
@@ -75,14 +75,14 @@ def _way(nodes: dict[str, str], state: RunState, taken: list[str]) -> Iterator[s
         yield f"    class {','.join(visited)} visited"
     if state.tree.stage in nodes:
         yield f"    class {nodes[state.tree.stage]} here"
-    # The arrow from the start is number 0; without counts of its own, a run that is there has taken it.
+    # The arrow from the start is number 0; every run has taken it.
     yield f"    linkStyle {','.join(['0', *taken])} stroke-width:4px"
 
 
 def escape(text: str) -> str:
-    """``text`` for a quoted label: on one line, cut when very long, only letters, digits and harmless signs as they
-    are."""
-    cut = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    """Escape ``text`` for a quoted label: on one line, cut when very long, with letters, digits and a few signs
+    unescaped."""
+    cut = text if len(text) <= _MAX_LABEL else text[: _MAX_LABEL - 1] + "…"
     line = " ".join("".join(" " if c.isspace() else c for c in cut).split())
     return "".join(_character(c) for c in line)
 

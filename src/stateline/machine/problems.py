@@ -1,4 +1,4 @@
-"""Mistakes in a machine file, with their places. What the readers of formats and the check share. Pure."""
+"""Problems in a machine file, with their positions: shared by the readers of formats and the check. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import msgspec
 
 Severity = Literal["error", "warning"]
 Path = tuple[str | int, ...]
-"""The way from a file's root to a value: keys and indices."""
+"""Keys and indices from a file's root to a value."""
 Position = tuple[int, int]
-"""Line and column, both counted from 1; a column counts characters."""
+"""Line and column, both counted from 1; columns are characters."""
 
-_MOST = 500
-"""A file of 16 MiB can hold millions of mistakes; nobody reads more than the first screens."""
+_MAX_PROBLEMS = 500
+"""Most problems that are listed: a file of 16 MiB can hold millions."""
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
-_LONGEST_KEY = 80
+_MAX_QUOTED = 80
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,12 +30,15 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Findings:
-    """Collects problems and gives them in file order. ``places`` maps a path to where its key (in an object) or its
-    item (in a list) begins; a path that is not there takes the place of what encloses it. ``meant`` says what a name
-    that stands alone in an expression may stand for: ``todos`` for ``state.todos``."""
+    """Collects problems and returns them in file order.
 
-    def __init__(self, places: dict[Path, Position] | None = None) -> None:
-        self.positions: dict[Path, Position] = {} if places is None else places
+    ``positions`` maps a path to the beginning of its key (in an object) or item (in a list); a path without one has
+    the position of its parent. ``name_hints`` maps a bare name to its full name in expressions: ``todos`` to
+    ``state.todos``.
+    """
+
+    def __init__(self, positions: dict[Path, Position] | None = None) -> None:
+        self.positions: dict[Path, Position] = {} if positions is None else positions
         self.name_hints: dict[str, str] = {}
         self._found: list[tuple[Position, Problem]] = []
         self._count = 0
@@ -44,27 +47,27 @@ class Findings:
 
     @property
     def full(self) -> bool:
-        """Whether further problems are only counted, so that work on their wording would be lost."""
-        return len(self._found) >= _MOST
+        """True when further problems are only counted, so that their messages need no work."""
+        return len(self._found) >= _MAX_PROBLEMS
 
     def error(self, path: Path, code: str, message: str, hint: str = "", at: Position | None = None) -> None:
-        """Note a mistake at ``path``; ``at`` is a better place than the one ``places`` has."""
+        """Report a mistake at ``path``; ``at`` overrides the position of ``path``."""
         if path in self._unreadable:
             return
         self.failed = True
-        self._note("error", path, code, message, hint, at)
+        self._add("error", path, code, message, hint, at)
 
     def error_unreadable(self, path: Path, code: str, message: str, hint: str, at: Position) -> None:
-        """Note a value that cannot be read; what is missed in its place is no mistake of its own."""
+        """Report a value that cannot be read; further mistakes at ``path`` follow from it and are dropped."""
         self.error(path, code, message, hint, at)
         self._unreadable.add(path)
 
     def warning(self, path: Path, code: str, message: str, hint: str = "") -> None:
-        """Note something legal that is probably not meant."""
-        self._note("warning", path, code, message, hint, None)
+        """Report something legal that is probably a mistake."""
+        self._add("warning", path, code, message, hint, None)
 
     def problems(self) -> tuple[Problem, ...]:
-        """All that was noted, in file order; at most 500 and then one more that says how many are left out."""
+        """Return all problems in file order: at most 500, and then one with the number of the others."""
         ordered = [problem for _, problem in sorted(self._found, key=lambda found: found[0])]
         if self._count > len(ordered):
             rest = f"{self._count - len(ordered)} more problems are not listed"
@@ -73,28 +76,28 @@ class Findings:
         return tuple(ordered)
 
     def position(self, path: Path) -> Position:
-        """Where ``path`` begins, or what encloses it as far as that is known."""
+        """Return the position of ``path``, or of the nearest parent that has one."""
         while path and path not in self.positions:
             path = path[:-1]
         return self.positions.get(path, (1, 1))
 
-    def _note(self, severity: Severity, path: Path, code: str, message: str, hint: str, at: Position | None) -> None:
+    def _add(self, severity: Severity, path: Path, code: str, message: str, hint: str, at: Position | None) -> None:
         self._count += 1
-        if len(self._found) >= _MOST:
+        if self.full:
             return
-        place = at or self.position(path)
-        where = f"{place[0]}:{place[1]} {path_text(path)}".rstrip()
+        position = at or self.position(path)
+        where = f"{position[0]}:{position[1]} {path_text(path)}".rstrip()
         problem = Problem(severity=severity, code=code, where=where, message=printable(message), hint=printable(hint))
-        self._found.append((place, problem))
+        self._found.append((position, problem))
 
 
 def path_text(path: Path) -> str:
-    """``("stages", "a", "routes", 0)`` as ``stages.a.routes[0]``; keys that are not plain words are quoted."""
+    """Format ``("stages", "a", "routes", 0)`` as ``stages.a.routes[0]``; keys that are not plain words are quoted."""
     text = ""
     for part in path:
         if isinstance(part, int):
             text += f"[{part}]"
-        elif part and len(part) <= _LONGEST_KEY and _PLAIN.issuperset(part):
+        elif part and len(part) <= _MAX_QUOTED and _PLAIN.issuperset(part):
             text += f".{part}" if text else part
         else:
             text += f"[{quoted(part)}]"
@@ -102,22 +105,22 @@ def path_text(path: Path) -> str:
 
 
 def quoted(text: str) -> str:
-    """``text`` in quotes for a message: one line, nothing a terminal would obey, cut when very long."""
-    cut = text if len(text) <= _LONGEST_KEY else text[:_LONGEST_KEY] + "…"
+    """Quote ``text`` for a message: on one line, without control sequences, cut when very long."""
+    cut = text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + "…"
     return printable(repr(cut))
 
 
 def printable(text: str) -> str:
-    """``text`` with every character that does not print escaped: a file's content must not steer a terminal."""
+    """Escape every character that does not print: a file's content must not control a terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 def did_you_mean(word: str, known: list[str]) -> str:
-    """``did you mean 'x'?`` for the most similar of ``known``, or an empty string."""
-    # Similarity is quadratic in the length, and a hostile file chooses both the word and the number of candidates.
-    if len(word) > _LONGEST_KEY:
+    """Return ``did you mean 'x'?`` for the most similar of ``known``, or an empty string."""
+    # Similarity takes quadratic time in the length, and a hostile file chooses the word and the candidates.
+    if len(word) > _MAX_QUOTED:
         return ""
     import difflib
 

@@ -1,7 +1,7 @@
-"""The one shape every machine has, whatever file format it came from.
+"""The shape of every machine, for all file formats.
 
-A :class:`Machine` is plain data: ``to_json`` gives the canonical spec that a run keeps in the store,
-``from_json`` reads it back without checking it again (``machine.check`` did that when the run began).
+A :class:`Machine` is plain data: ``to_json`` gives the canonical spec that a run keeps in the store; ``from_json``
+reads it back and checks only what the decider relies on (``definition.check`` checked the rest when the run began).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """How known failures are tried again: at most ``max_attempts`` in all, ``backoff`` [s] doubling each time."""
+    """Retries of known failures: at most ``max_attempts`` in all; ``backoff`` [s] doubles with each attempt."""
 
     max_attempts: int = 1
     backoff: float = 0.0
@@ -39,8 +39,8 @@ class EdgeLimit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a run; 0 means none. ``timeout`` [s] counts active time, waiting not counted; ``max_tokens`` those
-    that went in and came out of models, ``max_tool_rounds`` the replies whose tool calls were performed."""
+    """Limits of a run; 0 means none. ``timeout`` [s] counts active time without waiting, ``max_tokens`` the input and
+    output tokens of models, ``max_tool_rounds`` the replies whose tool calls were performed."""
 
     max_iterations: int = 0
     max_llm_calls: int = 0
@@ -51,8 +51,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent stage asks a model: ``prompt`` is a template, ``tools`` names of the machine's toolset, ``model``
-    overrides the machine's, ``output_schema`` is the JSON Schema that the answer must fit as JSON (None: any text)."""
+    """The model request of an agent stage: ``prompt`` is a template, ``tools`` are names in the machine's toolset,
+    ``model`` overrides the machine's, ``output_schema`` is the JSON Schema of the answer (None: any text)."""
 
     prompt: str
     tools: list[str] = []
@@ -73,14 +73,14 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Toolset(msgspec.Struct, frozen=True, kw_only=True):
-    """The checked tools of a manifest, by name, in its order. ``sha256`` is of the manifest's exact bytes."""
+    """The checked tools of a manifest by name, in its order. ``sha256`` is the hash of the manifest's exact bytes."""
 
     sha256: str
     tools: dict[str, Tool]
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """One place in a machine. Fields that its ``kind`` does not use keep their defaults.
+    """One stage of a machine. Fields that its ``kind`` does not use keep their defaults.
 
     ``argv`` belongs to ``task``; ``prompt`` (a template) and ``schema`` (JSON Schema of the answer) to ``human``;
     ``agent`` to ``agent``.
@@ -105,9 +105,9 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked machine. ``stateline`` is the version of this shape; ``order`` the stages' order in the file, and
-    ``start`` one of them. ``input`` and ``state_schema`` are JSON Schemas or None; ``state`` is the user's initial
-    state. ``tools`` is the manifest as the file names it, ``toolset`` what was in it when the run began.
+    """A checked machine. ``stateline`` is the version of this shape; ``order`` is the stages' order in the file.
+    ``input`` and ``state_schema`` are JSON Schemas or None; ``state`` is the user's initial state. ``tools`` is the
+    path of the manifest as the file has it, ``toolset`` its content when the run began.
     """
 
     stateline: int = 1
@@ -127,23 +127,23 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def to_json(machine: Machine) -> dict[str, Json]:
-    """The canonical spec: every field written out, so that a reader needs no table of defaults."""
+    """Return the canonical spec, with every field written out, so that a reader needs no table of defaults."""
     spec: dict[str, Json] = msgspec.to_builtins(machine)
     return spec
 
 
 def from_json(spec: Json) -> Machine:
-    """Read a spec written by :func:`to_json`. Raises ``msgspec.ValidationError`` for anything else: whoever wrote it,
-    what the decider relies on must hold."""
+    """Read a spec written by :func:`to_json`. Raises ``msgspec.ValidationError`` for anything that would break the
+    decider."""
     machine = msgspec.convert(spec, Machine)
-    problem = _unsound(machine)
+    problem = _problem(machine)
     if problem:
         raise msgspec.ValidationError(problem)
     return machine
 
 
-def _unsound(machine: Machine) -> str:
-    """What the decider could trip over in a spec that has the right types, or ""."""
+def _problem(machine: Machine) -> str:
+    """Return what would break the decider in a spec of the right types, or ""."""
     stages = machine.stages
     if machine.stateline != 1:
         return f"the spec is of version {machine.stateline}"
@@ -152,23 +152,23 @@ def _unsound(machine: Machine) -> str:
     for name, stage in stages.items():
         targets = {stage.default_next, stage.error_next, *(route.to for route in stage.routes)} - {None}
         if stage.name != name or not targets <= stages.keys():
-            return f"the stage {name!r} leads nowhere or bears another name"
+            return f"the stage {name!r} has an unknown target or another name"
         if (stage.kind == "task" and not stage.argv) or not _is_expressions(stage.set):
             return f"the stage {name!r} has no command, or a `set` that is not made of expressions"
-    return _unsound_agents(machine)
+    return _agent_problem(machine)
 
 
-def _unsound_agents(machine: Machine) -> str:
-    """What could go wrong at agent stages: a tool that is named must be there, and be a program."""
+def _agent_problem(machine: Machine) -> str:
+    """Return what is wrong with tools or agent stages: each tool that is named must exist and have a command."""
     tools = machine.toolset.tools if machine.toolset is not None else {}
     for name, tool in tools.items():
         if tool.name != name or not tool.argv:
-            return f"the tool {name!r} has no command, or bears another name"
+            return f"the tool {name!r} has no command, or another name"
     for name, stage in machine.stages.items():
         if (stage.kind == "agent") is (stage.agent is None):
-            return f"the stage {name!r} has an agent's part and is none, or the other way round"
+            return f"the stage {name!r} is an agent without its `agent` part, or the reverse"
         if stage.agent is not None and not set(stage.agent.tools) <= tools.keys():
-            return f"the stage {name!r} names tools that are not there"
+            return f"the stage {name!r} names unknown tools"
     return ""
 
 

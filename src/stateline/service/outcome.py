@@ -181,7 +181,8 @@ def _doubt(run: Run, what: str) -> str:
 
 def prompt(run: Run, stage: Stage) -> str:
     """The stage's prompt with its expressions filled in; the bare template, marked, where that fails."""
-    from stateline.machine.expressions.cel import ExpressionError, render
+    from stateline.machine.expressions.cel_errors import ExpressionError
+    from stateline.machine.expressions.templates import render
 
     try:
         return render(stage.prompt, names(run.state, facts_of(run)))

@@ -6,17 +6,14 @@
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 from stateline.bundle import canonical
 from stateline.errors import InvalidManifestError
-from stateline.machine.definition.fields import ObjectReader
+from stateline.machine.definition.fields import TOOL_NAME, TOOL_NAME_HINT, ObjectReader, ProgramCheck
 from stateline.machine.definition.formats.document import Document
 from stateline.machine.definition.formats.reader import LIMIT, read
 from stateline.machine.definition.masked_names import report_masked_properties
-from stateline.machine.definition.stages import ENV_NAME, ProgramCheck
 from stateline.machine.problems import Path, Problem, quoted
 from stateline.machine.spec import Json, Tool, Toolset
 
@@ -24,8 +21,6 @@ KEYS = ("name", "description", "schema", "argv", "timeout", "env", "repeatable")
 """Members of a tool."""
 DEFAULT_TIMEOUT = 30.0
 """Longest call [s] of a tool without a ``timeout``."""
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-"""Names that all providers accept."""
 MAX_TOOLS = 1000
 """Most tools in a manifest; providers accept far fewer."""
 RESERVED_VARIABLES = ("STATELINE_RUN", "STATELINE_IDEMPOTENCY_KEY")
@@ -116,16 +111,15 @@ def _tool(fields: ObjectReader, exists: ProgramCheck | None) -> Tool:
         schema=_schema(fields),
         argv=_argv(fields, exists),
         timeout=fields.seconds("timeout") if "timeout" in fields else DEFAULT_TIMEOUT,
-        env=_env(fields),
+        env=fields.env("env", RESERVED_VARIABLES),
         repeatable=fields.boolean("repeatable"),
     )
 
 
 def _name(fields: ObjectReader) -> str:
     name = fields.text("name") if fields.require("name", '"name": "search"') else None
-    if name and not NAME.fullmatch(name):
-        hint = "use 1 to 64 letters, digits, underscores and hyphens, and begin with a letter or an underscore"
-        fields.error("name", "bad_name", f"{quoted(name)} is not a tool's name", hint)
+    if name and not TOOL_NAME.fullmatch(name):
+        fields.error("name", "bad_name", f"{quoted(name)} is not a valid tool name", TOOL_NAME_HINT)
     return name or ""
 
 
@@ -149,29 +143,7 @@ def _schema(fields: ObjectReader) -> dict[str, Json]:
 
 
 def _argv(fields: ObjectReader, exists: ProgramCheck | None) -> list[str]:
-    if not fields.require("argv", '"argv": ["./bin/search"]'):
+    example = '["./bin/search", "--fast"]'
+    if not fields.require("argv", f'"argv": {example}'):
         return []
-    argv, raw = fields.text_list("argv"), fields.members["argv"]
-    if not isinstance(raw, list) or len(argv) != len(raw):
-        return argv
-    if not argv or not argv[0]:
-        hint = 'write the program and its first arguments: ["./bin/search", "--fast"]'
-        fields.error("argv", "bad_value", "argv names no program", hint)
-    elif exists is not None and (missing := exists(argv)) is not None:
-        hint = "a program with a slash is looked up beside the manifest, any other on PATH"
-        fields.error("argv", "program_missing", missing, hint)
-    return argv
-
-
-def _env(fields: ObjectReader) -> list[str]:
-    names, raw = fields.text_list("env"), fields.members.get("env")
-    for index, name in enumerate(raw if isinstance(raw, list) else []):
-        path = (*fields.path, "env", index)
-        if isinstance(name, str) and not ENV_NAME.fullmatch(name):
-            hint = "write the name alone; the value comes from the environment" if "=" in name else ""
-            message = f"{quoted(name)} is not the name of an environment variable"
-            fields.findings.error(path, "bad_value", message, hint)
-        elif name in RESERVED_VARIABLES:
-            message = f"{name} is set by Stateline for every call of a tool"
-            fields.findings.error(path, "bad_value", message, "leave it out")
-    return names
+    return fields.argv("argv", exists, base="manifest", example=example)

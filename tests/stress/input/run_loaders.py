@@ -43,7 +43,7 @@ from stateline.machine.decider.run import (
 from stateline.machine.definition.check import Lookups, check
 from stateline.machine.definition.formats.python_text import Evaluated
 from stateline.machine.definition.formats.reader import read
-from stateline.machine.expressions import cel, json_schema
+from stateline.machine.expressions import cel, cel_errors, json_schema, templates
 from stateline.process import child, command, program
 from stateline.process.pipes import CapturedOutput
 from stateline.redaction.redactor import Redactor
@@ -384,19 +384,19 @@ NAMES: dict[str, Any] = {
 def expression(data: bytes) -> None:
     """A CEL expression and a template of a machine file: a JSON value, a text, or a ``ExpressionError``."""
     text = data.decode("utf-8", "replace")
-    said = cel.mistake(text)
+    said = cel.compile_error(text)
     try:
         value = cel.evaluate(text, NAMES)
-    except cel.ExpressionError as error:
+    except cel_errors.ExpressionError as error:
         require(len(error.message) < 5000, "the words are too many")
     else:
         require(said is None, "evaluated although it does not compile")
         canonical.encode(value, depth=canonical.FILE_DEPTH)
     template = f"a {{{{{text}}}}} b"
-    cel.template_problems(template)
+    templates.template_problems(template, {})
     try:
-        cel.render(template, NAMES).encode()
-    except cel.ExpressionError:
+        templates.render(template, NAMES).encode()
+    except cel_errors.ExpressionError:
         pass
 
 

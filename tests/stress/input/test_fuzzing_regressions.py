@@ -66,7 +66,7 @@ def test_a_chain_of_references_is_judged_alike_however_deep_the_caller_stands() 
 
 def test_what_is_said_of_a_long_expression_is_short() -> None:
     for expression in ("9" * 30_000, "{'a'" + "9" * 30_000, "x" * 30_000, "a." * 15_000 + "b"):
-        said = cel.mistake(expression)
+        said = cel.compile_error(expression)
         assert said is not None
         assert len(said.message) <= 2000
 

@@ -1,1 +1,1 @@
-"""The one function that decides what happens next in a run. Pure."""
+"""Decide the next step of a run. Pure."""

@@ -57,7 +57,8 @@ def prompt(stage: Stage, state: RunState, facts: Facts) -> str:
 
 
 def _rendered(template: str, scope: Mapping[str, Json]) -> str:
-    from stateline.machine.expressions.cel import ExpressionError, render
+    from stateline.machine.expressions.cel_errors import ExpressionError
+    from stateline.machine.expressions.templates import render
 
     try:
         return render(template, scope)

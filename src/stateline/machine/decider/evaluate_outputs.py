@@ -66,12 +66,13 @@ def apply_set(machine: Machine, stage: Stage, state: RunState, facts: Facts) -> 
 def choose(stage: Stage, state: RunState, facts: Facts) -> tuple[str | None, str]:
     """The target (None: the run is complete) and the reason that the transition will state. Raises :class:`EvaluationError`."""
     if stage.routes:
-        from stateline.machine.expressions.cel import ExpressionError, decide
+        from stateline.machine.expressions.cel import evaluate_condition
+        from stateline.machine.expressions.cel_errors import ExpressionError
 
         scope = names(state, facts)
         for index, way in enumerate(stage.routes):
             try:
-                if decide(way.when, scope):
+                if evaluate_condition(way.when, scope):
                     return way.to, "routing"
             except ExpressionError as error:
                 raise EvaluationError("condition", f"routes[{index}].when: {error.message}", error.hint) from error
@@ -92,7 +93,8 @@ def _require_storable(value: Json) -> None:
 
 def _evaluate(tree: dict[str, Json], where: str, scope: dict[str, Json]) -> dict[str, Json]:
     """A nested mapping of expressions as the same mapping of their values."""
-    from stateline.machine.expressions.cel import ExpressionError, evaluate
+    from stateline.machine.expressions.cel import evaluate
+    from stateline.machine.expressions.cel_errors import ExpressionError
 
     values: dict[str, Json] = {}
     for key, expression in tree.items():

@@ -1,1 +1,1 @@
-"""Machine files: reading and checking them. Pure."""
+"""Read and check machine files. Pure."""

@@ -1,6 +1,6 @@
-"""From a machine file's bytes to a checked machine, or to everything that is wrong with it, in one go. Pure.
+"""Check a machine file: from its bytes to a machine, or to all its problems at once. Pure.
 
-The readers of ``formats`` give a tree with places; ``stages`` and ``graph`` check its parts; here they come together.
+``formats`` reads the file into a tree with positions; ``stages`` and ``graph`` check parts of it.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 import msgspec
 
 from stateline.errors import InvalidMachineError, StatelineError
-from stateline.machine.definition.fields import IDENTIFIER, IDENTIFIER_HINT, ObjectReader
+from stateline.machine.definition.fields import IDENTIFIER, IDENTIFIER_HINT, ObjectReader, ProgramCheck
 from stateline.machine.definition.formats.reader import read
-from stateline.machine.definition.graph import check_shape, check_target, check_targets
-from stateline.machine.definition.stages import ProgramCheck, read_stage
+from stateline.machine.definition.graph import check_graph, check_target, check_targets
+from stateline.machine.definition.stages import read_stage
 from stateline.machine.problems import Findings, Path, Problem, did_you_mean, printable, quoted
 from stateline.machine.spec import Bounds, EdgeLimit, Json, Machine, Stage, Toolset
 
 __all__ = ["Lookups", "Problem", "ProgramCheck", "check", "load"]
 
 FORMAT = 1
-"""The newest version of machine files that is understood here."""
+"""The newest format of machine files that this version reads."""
 
 KEYS = (
     "stateline",
@@ -38,7 +38,7 @@ KEYS = (
     "edge_limits",
     "stages",
 )
-"""What may stand in a machine file."""
+"""Keys of a machine file."""
 BOUNDS = ("max_iterations", "max_llm_calls", "max_agent_hops", "timeout", "max_tool_rounds", "max_tokens")
 EDGE_LIMIT = ("from", "to", "max_count")
 _SHOWN = 3
@@ -46,41 +46,40 @@ _WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 class Lookups(msgspec.Struct, frozen=True, kw_only=True):
-    """What the caller knows of the world outside a machine file; what is left out is not looked at.
+    """Functions that look things up lookups the machine file; without one, its check is skipped.
 
-    ``exists`` is asked about the argv of every task and says why its program is missing, or None. ``evaluate`` runs a
-    Python machine. ``toolset`` is given what the file has as ``tools``, reads that manifest and gives its checked
-    tools, or raises a ``StatelineError``, which becomes a problem; without it, the machine's ``toolset`` is None and
-    the names of tools are not looked up. ``model`` is asked about each model's name likewise.
+    ``exists`` takes the argv of a task and returns why its program is missing, or None. ``evaluate`` runs a Python
+    machine. ``toolset`` takes the path in ``tools``, reads that manifest and returns its checked tools; without it,
+    the machine's ``toolset`` is None. ``model`` takes a model's name. Both raise a ``StatelineError`` for a problem.
     """
 
     exists: ProgramCheck | None = None
-    evaluate: Any = None  # formats.python_text.Evaluate, whose module is loaded only for such files
+    evaluate: Any = None  # formats.python_text.Evaluate; that module is imported only for such files
     toolset: Callable[[str], Toolset] | None = None
     model: Callable[[str], object] | None = None
 
 
-NOTHING = Lookups()
+NO_LOOKUPS = Lookups()
 
 
-def check(data: bytes, name: str, outside: Lookups = NOTHING) -> tuple[Machine | None, tuple[Problem, ...]]:
-    """Read and check a machine file. ``name`` is the file's name; its ending says the format.
+def check(data: bytes, name: str, lookups: Lookups = NO_LOOKUPS) -> tuple[Machine | None, tuple[Problem, ...]]:
+    """Read and check a machine file. ``name`` is the file's name; its extension selects the format.
 
-    Gives the machine (None when there is any error) and all problems in file order, warnings included. Never raises
-    for what the file holds, and touches no file itself.
+    Returns the machine (None after any error) and all problems in file order, warnings included. Never raises for
+    any ``data``, and reads no file.
     """
-    document = read(data, name, outside.evaluate)
+    document = read(data, name, lookups.evaluate)
     findings = document.findings
-    machine = _read_machine(findings, document.value, outside) if document.complete else None
-    if machine is not None and outside.model is not None:
-        _check_models(findings, machine, outside.model)
+    machine = _read_machine(findings, document.value, lookups) if document.complete else None
+    if machine is not None and lookups.model is not None:
+        _check_models(findings, machine, lookups.model)
     return (None if findings.failed else machine), findings.problems()
 
 
-def load(data: bytes, name: str, outside: Lookups = NOTHING) -> Machine:
-    """The machine in a file without errors; warnings are not told. Raises :class:`InvalidMachineError`, whose ``problems``
-    are those of :func:`check` and whose message has the first few."""
-    machine, problems = check(data, name, outside)
+def load(data: bytes, name: str, lookups: Lookups = NO_LOOKUPS) -> Machine:
+    """Return the machine in a file without errors. Raises :class:`InvalidMachineError`, whose ``problems`` are those of
+    :func:`check` and whose message has the first few."""
+    machine, problems = check(data, name, lookups)
     if machine is not None:
         return machine
     errors = [problem for problem in problems if problem.severity == "error"]
@@ -94,14 +93,14 @@ def load(data: bytes, name: str, outside: Lookups = NOTHING) -> Machine:
     )
 
 
-def _read_machine(findings: Findings, value: Json, outside: Lookups) -> Machine | None:
+def _read_machine(findings: Findings, value: Json, lookups: Lookups) -> Machine | None:
     fields = ObjectReader(findings, (), value, "the machine file")
-    if not fields.is_object or not _version_is_known(fields):
+    if not fields.is_object or not _is_known_version(fields):
         return None
     fields.reject_unknown_keys(KEYS)
-    findings.name_hints = dict(_meant(fields.members))
+    findings.name_hints = dict(_name_hints(fields.members))
     name = _name(fields)
-    stages = _stages(fields, outside.exists)
+    stages = _stages(fields, lookups.exists)
     state, state_schema = fields.object("state"), fields.schema("state_schema")
     _check_state(fields, state, state_schema)
     tools = fields.text("tools")
@@ -115,7 +114,7 @@ def _read_machine(findings: Findings, value: Json, outside: Lookups) -> Machine 
         state_schema=state_schema,
         model=fields.text("model"),
         tools=tools,
-        toolset=_toolset(fields, tools, outside.toolset),
+        toolset=_toolset(fields, tools, lookups.toolset),
         context=fields.text("context"),
         bounds=_bounds(fields),
         edge_limits=_edge_limits(fields, stages),
@@ -126,13 +125,13 @@ def _read_machine(findings: Findings, value: Json, outside: Lookups) -> Machine 
         if "start" in fields and isinstance(fields.members["start"], str):
             check_target(findings, ("start",), machine.start, stages)
         if machine.start in stages:
-            check_shape(findings, stages, machine.start, machine.bounds, machine.edge_limits)
+            check_graph(findings, stages, machine.start, machine.bounds, machine.edge_limits)
     return machine
 
 
-def _meant(members: dict[str, Json]) -> Iterator[tuple[str, str]]:
-    """What names that stand alone in an expression may stand for, of what the file names itself: the last one counts,
-    fields of the state before those of the input, and these before stages."""
+def _name_hints(members: dict[str, Json]) -> Iterator[tuple[str, str]]:
+    """Yield bare names that an author may write in an expression, with their full names. The last one wins: fields of
+    the state before those of the input, and these before stages."""
     for name in _names_in(members, "stages"):
         yield name, f"outputs.{name}"
     for schema, root in (("input", "input"), ("state_schema", "state")):
@@ -147,19 +146,19 @@ def _names_in(value: Json, key: str) -> list[str]:
     return [name for name in below if _WORD.fullmatch(name)] if isinstance(below, dict) else []
 
 
-def _version_is_known(fields: ObjectReader) -> bool:
-    """Whether the rest can be checked: a newer format may have words that this version would call mistakes."""
+def _is_known_version(fields: ObjectReader) -> bool:
+    """Return False for a newer format: this version would report its new keys as mistakes."""
     if not fields.require("stateline", f"stateline: {FORMAT}"):
         return True
     version = fields.members["stateline"]
     if isinstance(version, bool) or not isinstance(version, int):
         fields.wrong_type(("stateline",), "a whole number", version, f"write stateline: {FORMAT}")
     elif version > FORMAT:
-        message = f"the file is written for format {version}, this version reads {FORMAT}"
+        message = f"the file has format {version}, and this version reads {FORMAT}"
         fields.error("stateline", "newer_version", message, "upgrade stateline to run this machine")
         return False
     elif version < 1:
-        fields.error("stateline", "bad_value", f"there is no format {version}", f"write stateline: {FORMAT}")
+        fields.error("stateline", "bad_value", f"format {version} does not exist", f"write stateline: {FORMAT}")
     return True
 
 
@@ -168,7 +167,7 @@ def _name(fields: ObjectReader) -> str:
         return ""
     name = fields.text("name") or ""
     if name and not IDENTIFIER.fullmatch(name):
-        fields.error("name", "bad_name", f"{quoted(name)} is not a machine's name", IDENTIFIER_HINT)
+        fields.error("name", "bad_name", f"{quoted(name)} is not a valid machine name", IDENTIFIER_HINT)
     return name
 
 
@@ -207,7 +206,7 @@ def _toolset(fields: ObjectReader, tools: str | None, toolset: Callable[[str], T
 
 
 def _check_models(findings: Findings, machine: Machine, model: Callable[[str], object]) -> None:
-    """Note models' names that mean nothing, as far as the caller knows."""
+    """Report names of models that the lookup does not know."""
     named = [(("stages", name, "agent", "model"), stage.agent) for name, stage in machine.stages.items()]
     wanted: list[tuple[Path, str | None]] = [(path, agent.model) for path, agent in named if agent is not None]
     for path, name in [(("model",), machine.model), *wanted]:
@@ -219,19 +218,19 @@ def _check_models(findings: Findings, machine: Machine, model: Callable[[str], o
 
 
 def _check_tools(fields: ObjectReader, machine: Machine) -> None:
-    """Note tools that a stage names and that are not there, as far as it is known what is there."""
+    """Report names of tools that the manifest does not have, if it was read."""
     known = None if machine.toolset is None else machine.toolset.tools
     for stage in machine.stages.values():
         path = ("stages", stage.name, "agent", "tools")
         names = stage.agent.tools if stage.agent is not None else []
         if names and "tools" not in fields:
-            message = f"stage {quoted(stage.name)} names tools, and the machine has none"
+            message = f"stage {quoted(stage.name)} names tools, but the machine has no manifest"
             fields.findings.error(path, "no_tools", message, "name the manifest beside `stages`, as tools: FILE")
         for index, name in enumerate(names):
             if known is not None and name not in known:
                 guess = "" if fields.findings.full else did_you_mean(name, list(known))
                 hint = guess or f"tools: {', '.join(list(known)[:10])}"
-                fields.findings.error((*path, index), "unknown_tool", f"there is no tool {quoted(name)}", hint)
+                fields.findings.error((*path, index), "unknown_tool", f"unknown tool {quoted(name)}", hint)
 
 
 def _bounds(fields: ObjectReader) -> Bounds:

@@ -1,4 +1,4 @@
-"""What a JSON Schema asks for and can never get: values under names of secrets are masked before it is asked. Pure."""
+"""Report schema properties that no value can satisfy, since values under the names of secrets are masked. Pure."""
 
 from __future__ import annotations
 
@@ -9,34 +9,31 @@ from stateline.machine.problems import Findings, Path, quoted
 from stateline.machine.spec import Json
 from stateline.redaction.masking import PLACEHOLDER, is_secret_name
 
-_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
-"""Keys below which each key is a name of the author's, and not a word of JSON Schema."""
-_DATA = ("const", "enum", "default", "examples")
-"""Keys below which stand values, and no schemas."""
+_NAME_KEYWORDS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+"""Keywords below which each key is a name chosen by the author."""
+_DATA_KEYWORDS = ("const", "enum", "default", "examples")
+"""Keywords with values, not schemas, below them."""
 _UNMASKED = ("number", "integer", "boolean", "null")
-"""Types of values that stay as they are, whatever they are called."""
+"""Types of values that are never masked."""
 
 
-def report_masked_properties(findings: Findings, path: Path, schema: Json, way: str) -> None:
-    """Note each property of the ``schema`` at ``path`` whose value would be masked for its name. ``way`` says how else
-    a secret comes there, "" where it does not."""
-    for place, name in masked_properties(schema):
-        message = (
-            f"a value under the name {quoted(name)} is masked as a secret, so only {PLACEHOLDER} could ever be there"
-        )
-        hint = f"rename it, if it is no secret ({quoted(name + '_text')}){way}"
-        findings.error((*path, *place), "masked_property", message, hint)
+def report_masked_properties(findings: Findings, path: Path, schema: Json, advice: str) -> None:
+    """Report each property of the ``schema`` at ``path`` whose value would be masked because of its name. ``advice`` is
+    appended to the hint."""
+    for below, name in masked_properties(schema):
+        message = f"a value under the name {quoted(name)} is masked as a secret: it would always be {PLACEHOLDER}"
+        hint = f"rename it if it is not a secret ({quoted(name + '_text')}){advice}"
+        findings.error((*path, *below), "masked_property", message, hint)
 
 
 def masked_properties(schema: Json) -> Iterator[tuple[Path, str]]:
-    """The place and the name of each property, at any depth, whose value is masked for its name. One whose ``type`` is
-    none but a number's, ``boolean`` or ``null`` is not: such values stay. Names that are only required count as well.
-    """
+    """Yield the path and the name of each property, at any depth, whose value is masked because of its name. Numbers,
+    booleans and null are not masked. Names in ``required`` count as well."""
     parts = list(_parts(schema, ()))
     declared = {name for _, part in parts for name in _members(part, "properties")}
     for path, part in parts:
         for name, below in _members(part, "properties").items():
-            if is_secret_name(name) and not _stays(below):
+            if is_secret_name(name) and not _is_unmasked(below):
                 yield (*path, "properties", name), name
         for index, name in enumerate(_listed(part.get("required"))):
             if isinstance(name, str) and is_secret_name(name) and name not in declared:
@@ -44,17 +41,17 @@ def masked_properties(schema: Json) -> Iterator[tuple[Path, str]]:
 
 
 def _parts(schema: Json, path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The schema and all schemas in it, with their places."""
+    """Yield the schema and all schemas in it, with their paths."""
     if isinstance(schema, list):
         for index, item in enumerate(schema):
             yield from _parts(item, (*path, index))
     elif isinstance(schema, dict):
         yield path, schema
         for key, value in schema.items():
-            if key in _NAMED:
+            if key in _NAME_KEYWORDS:
                 for name, item in _members(schema, key).items():
                     yield from _parts(item, (*path, key, name))
-            elif key not in _DATA:
+            elif key not in _DATA_KEYWORDS:
                 yield from _parts(value, (*path, key))
 
 
@@ -67,7 +64,7 @@ def _listed(value: Json) -> list[Json]:
     return value if isinstance(value, list) else []
 
 
-def _stays(schema: Json) -> bool:
-    said = schema.get("type") if isinstance(schema, dict) else None
-    kinds = said if isinstance(said, list) else [said]
+def _is_unmasked(schema: Json) -> bool:
+    declared = schema.get("type") if isinstance(schema, dict) else None
+    kinds = declared if isinstance(declared, list) else [declared]
     return all(kind in _UNMASKED for kind in kinds)

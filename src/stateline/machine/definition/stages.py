@@ -1,9 +1,6 @@
-"""Reading one stage of a machine file. Its targets are checked later, when all stages are known."""
+"""Read one stage of a machine file. Its targets are checked later, when all stages are known."""
 
 from __future__ import annotations
-
-import re
-from collections.abc import Callable
 
 from stateline.machine.definition.fields import (
     IDENTIFIER,
@@ -11,57 +8,54 @@ from stateline.machine.definition.fields import (
     TOOL_NAME,
     TOOL_NAME_HINT,
     ObjectReader,
+    ProgramCheck,
     kind_of,
 )
 from stateline.machine.definition.masked_names import report_masked_properties
 from stateline.machine.problems import Path, quoted
 from stateline.machine.spec import Agent, Json, Kind, Retry, Route, Stage
 
-ProgramCheck = Callable[[list[str]], str | None]
-"""Says why a task's program cannot be found, or None when it can."""
-
 KINDS: tuple[Kind, ...] = ("task", "agent", "human", "end")
 LATER_KINDS = ("parallel", "map")
-"""Words of the format whose stages this version cannot run."""
+"""Kinds of the format that this version cannot run."""
 
-_WAYS = ("set", "routes", "default_next", "error_next")
+_TRANSITIONS = ("set", "routes", "default_next", "error_next")
 KEYS: dict[Kind, tuple[str, ...]] = {
-    "task": ("timeout", "retry", "repeatable", "env", *_WAYS, "max_visits"),
-    "agent": ("timeout", "retry", "repeatable", *_WAYS, "max_visits"),
-    "human": (*_WAYS, "max_visits"),
+    "task": ("timeout", "retry", "repeatable", "env", *_TRANSITIONS, "max_visits"),
+    "agent": ("timeout", "retry", "repeatable", *_TRANSITIONS, "max_visits"),
+    "human": (*_TRANSITIONS, "max_visits"),
     "end": ("max_visits",),
 }
-"""What may stand beside the key of each kind."""
+"""Keys of a stage besides its kind."""
 AGENT = ("prompt", "tools", "output_schema", "model")
 HUMAN = ("prompt", "schema")
 RETRY = ("max_attempts", "backoff")
 ROUTE = ("when", "to")
 _ALL_KEYS = tuple(dict.fromkeys((*KINDS, *LATER_KINDS, *(key for keys in KEYS.values() for key in keys))))
-ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def read_stage(name: str, fields: ObjectReader, exists: ProgramCheck | None) -> Stage:
-    """The stage, with defaults wherever a mistake was noted."""
+    """Return the stage, with defaults wherever a mistake was reported."""
     if not IDENTIFIER.fullmatch(name):
-        fields.findings.error(fields.path, "bad_name", f"{quoted(name)} is not a stage's name", IDENTIFIER_HINT)
+        fields.findings.error(fields.path, "bad_name", f"{quoted(name)} is not a valid stage name", IDENTIFIER_HINT)
     fields.reject_unknown_keys(_ALL_KEYS)
     kind = _kind(fields)
-    _refuse_foreign_keys(fields, kind)
+    _reject_keys_of_other_kinds(fields, kind)
     human = _human(fields) if "human" in fields else ("", None)
-    if fields.members.get("end") is not None:  # `end:` alone is as good as `end: {}`
+    if fields.members.get("end") is not None:  # `end:` alone means `end: {}`
         fields.child("end", "an end stage").reject_unknown_keys(())
     return Stage(
         name=name,
         kind=kind or "end",
-        argv=_argv(fields, exists) if "task" in fields else [],
+        argv=fields.argv("task", exists, base="machine file", example='["./bin/x", "--flag"]'),
         prompt=human[0],
         schema=human[1],
         agent=_agent(fields) if "agent" in fields else None,
         timeout=fields.seconds("timeout"),
         retry=_retry(fields),
-        # A model's call changes nothing outside; the program of a task may, so that has to be said.
+        # A model call has no side effects; a program may have some, so repeating it must be allowed explicitly.
         repeatable=fields.boolean("repeatable", default=kind == "agent"),
-        env=_env(fields),
+        env=fields.env("env"),
         set=_set(fields),
         routes=_routes(fields),
         default_next=fields.text("default_next"),
@@ -71,14 +65,14 @@ def read_stage(name: str, fields: ObjectReader, exists: ProgramCheck | None) -> 
 
 
 def _kind(fields: ObjectReader) -> Kind | None:
-    """The stage's one kind; None when there is no telling, or when it is one for later."""
+    """Return the kind of the stage; None if it has no single kind, or a later one."""
     named = [kind for kind in (*KINDS, *LATER_KINDS) if kind in fields]
     for kind in named:
         if kind in LATER_KINDS:
             message = f"{kind!r} stages are not available in this version"
             fields.error(kind, "stage_not_available", message, f"use {', '.join(KINDS)}")
     if len(named) > 1:
-        message = f"a stage has one kind, this one has {len(named)}: {', '.join(named)}"
+        message = f"the stage has {len(named)} kinds: {', '.join(named)}"
         fields.findings.error(fields.path, "stage_kind", message, "split it into several stages")
     elif not named and fields.is_object:
         message = "the stage has no kind"
@@ -86,7 +80,7 @@ def _kind(fields: ObjectReader) -> Kind | None:
     return next((kind for kind in KINDS if named == [kind]), None)
 
 
-def _refuse_foreign_keys(fields: ObjectReader, kind: Kind | None) -> None:
+def _reject_keys_of_other_kinds(fields: ObjectReader, kind: Kind | None) -> None:
     if kind is None:
         return
     for key in fields.members:
@@ -94,22 +88,11 @@ def _refuse_foreign_keys(fields: ObjectReader, kind: Kind | None) -> None:
             owners = " or ".join(owner for owner, keys in KEYS.items() if key in keys)
             article = "an" if kind in ("agent", "end") else "a"
             fields.error(
-                key, "key_not_for_kind", f"{article} {kind} stage has no {key!r}", f"remove it; it belongs to {owners}"
+                key,
+                "key_not_for_kind",
+                f"{article} {kind} stage cannot have {key!r}",
+                f"remove it; {owners} stages have it",
             )
-
-
-def _argv(fields: ObjectReader, exists: ProgramCheck | None) -> list[str]:
-    argv = fields.text_list("task")
-    raw = fields.members["task"]
-    if not isinstance(raw, list) or len(argv) != len(raw):
-        return argv
-    if not argv or not argv[0]:
-        message = "task names no program"
-        fields.error("task", "bad_value", message, 'write the program and its arguments: ["./bin/x", "--flag"]')
-    elif exists is not None and (missing := exists(argv)) is not None:
-        hint = "a program with a slash is looked up beside the machine file, any other on PATH"
-        fields.error("task", "program_missing", missing, hint)
-    return argv
 
 
 def _human(fields: ObjectReader) -> tuple[str, Json]:
@@ -122,7 +105,7 @@ def _agent(fields: ObjectReader) -> Agent:
     agent = fields.child("agent", "an agent stage")
     agent.reject_unknown_keys(AGENT)
     output_schema = agent.schema("output_schema")
-    # Outputs are masked before they are stored, and gone on with as they are stored.
+    # Outputs are masked before they are stored, and used as they are stored.
     report_masked_properties(fields.findings, (*agent.path, "output_schema"), output_schema, "")
     return Agent(
         prompt=_prompt(agent),
@@ -133,11 +116,11 @@ def _agent(fields: ObjectReader) -> Agent:
 
 
 def _prompt(fields: ObjectReader) -> str:
-    """A template, each of whose expressions compiles."""
+    """Return a template, with every expression compiled once to check it."""
     fields.require("prompt", 'prompt: "What to ask?"')
     prompt = fields.text("prompt") or ""
     if prompt:
-        from stateline.machine.expressions.cel import template_problems
+        from stateline.machine.expressions.templates import template_problems
 
         for problem in template_problems(prompt, fields.findings.name_hints):
             fields.error("prompt", "bad_template", problem)
@@ -145,7 +128,7 @@ def _prompt(fields: ObjectReader) -> str:
 
 
 def _tools(fields: ObjectReader) -> list[str]:
-    """Names of tools, each once. Whether there are such tools is known later."""
+    """Return names of tools, each once. They are looked up later."""
     names = fields.text_list("tools")
     raw = fields.members.get("tools")
     seen: set[str] = set()
@@ -154,7 +137,7 @@ def _tools(fields: ObjectReader) -> list[str]:
             continue
         path = (*fields.path, "tools", index)
         if not TOOL_NAME.fullmatch(name):
-            fields.findings.error(path, "bad_name", f"{quoted(name)} is not a tool's name", TOOL_NAME_HINT)
+            fields.findings.error(path, "bad_name", f"{quoted(name)} is not a valid tool name", TOOL_NAME_HINT)
         elif name in seen:
             fields.findings.error(path, "bad_value", f"the tool {quoted(name)} is named twice", "name it once")
         seen.add(name)
@@ -169,17 +152,6 @@ def _retry(fields: ObjectReader) -> Retry:
     return Retry(max_attempts=retry.integer("max_attempts", least=1, default=1), backoff=retry.seconds("backoff"))
 
 
-def _env(fields: ObjectReader) -> list[str]:
-    names = fields.text_list("env")
-    raw = fields.members.get("env")
-    for index, name in enumerate(raw if isinstance(raw, list) else []):
-        if isinstance(name, str) and not ENV_NAME.fullmatch(name):
-            hint = "write the name alone; the value comes from the environment" if "=" in name else ""
-            message = f"{quoted(name)} is not the name of an environment variable"
-            fields.findings.error((*fields.path, "env", index), "bad_value", message, hint)
-    return names
-
-
 def _set(fields: ObjectReader) -> dict[str, Json]:
     changes = fields.object("set")
     _check_set(fields, changes, ("set",))
@@ -187,7 +159,7 @@ def _set(fields: ObjectReader) -> dict[str, Json]:
 
 
 def _check_set(fields: ObjectReader, changes: dict[str, Json], below: Path) -> None:
-    """Expressions stand at the leaves, however deep; the reader of the file has bounded the depth."""
+    """Check the expressions at the leaves; the reader of the file has bounded the depth."""
     for key, value in changes.items():
         path = (*below, key)
         if isinstance(value, dict):
@@ -195,8 +167,8 @@ def _check_set(fields: ObjectReader, changes: dict[str, Json], below: Path) -> N
         elif isinstance(value, str):
             _check_expression(fields, path, value)
         else:
-            hint = 'an expression is text; for a fixed value write it in quotes: "5", "true", "\'text\'", "[]"'
-            message = f"set holds expressions (text), not {kind_of(value)}"
+            hint = 'write a fixed value in quotes: "5", "true", "\'text\'", "[]"'
+            message = f"a value in `set` must be an expression (text), not {kind_of(value)}"
             fields.findings.error((*fields.path, *path), "wrong_type", message, hint)
 
 
@@ -213,7 +185,7 @@ def _routes(fields: ObjectReader) -> list[Route]:
 
 
 def _check_expression(fields: ObjectReader, below: Path, expression: str) -> None:
-    from stateline.machine.expressions.cel import mistake
+    from stateline.machine.expressions.cel import compile_error
 
-    if (found := mistake(expression, fields.findings.name_hints)) is not None:
+    if (found := compile_error(expression, fields.findings.name_hints)) is not None:
         fields.findings.error((*fields.path, *below), "bad_expression", found.message, found.hint)

@@ -1,45 +1,36 @@
-"""Words and signs of other languages in an expression that CEL does not read, and what CEL writes instead. Pure.
+"""Hints for expressions that are valid in other languages but not in CEL. Pure.
 
-The library reports where its grammar breaks, which is mostly behind the mistake. So this looks at expressions that do
-not compile, and only at those: what is said here may not be wrong about one that is right.
+The library reports where its grammar fails, which is mostly after the mistake. Only expressions that do not compile
+are examined here.
 """
 
 from __future__ import annotations
 
 import re
-
-import msgspec
+from typing import NamedTuple
 
 from stateline.machine.problems import did_you_mean
 
-_WORDS = {
+_REPLACEMENTS = {
     "and": "&&",
     "or": "||",
     "not": "!",
+    "not in": "!(x in y)",
     "is": "==",
+    "is not": "!=",
+    "if": "condition ? a : b",
     "None": "null",
-    "nil": "null",
-    "undefined": "null",
-    "NULL": "null",
     "True": "true",
     "False": "false",
-    "TRUE": "true",
-    "FALSE": "false",
-}
-_SIGNS = {
     "===": "==",
     "!==": "!=",
     "<>": "!=",
     "=": "==",
     "&": "&&",
     "|": "||",
-    "=~": "x.matches(y)",
-    "~=": "x.matches(y)",
-    **dict.fromkeys(("+=", "-=", "*=", "/=", "++"), "the new value alone, as state.count + 1,"),
 }
-_TOKEN = re.compile(r"(?<![\w.])[A-Za-z_]\w*|===|!==|<>|=~|~=|==|!=|<=|>=|\+=|-=|\*=|/=|\+\+|&&|\|\||[=&|]", re.ASCII)
-
-FUNCTIONS = (
+_TOKEN = re.compile(r"(?<![\w.])(?:not\s+in|is\s+not|[A-Za-z_]\w*)\b|[=!]==|<>|[-+*/=!<>~]=|=~|&&|\|\||[=&|]", re.ASCII)
+_FUNCTIONS = [
     "all",
     "bool",
     "bytes",
@@ -60,75 +51,58 @@ FUNCTIONS = (
     "timestamp",
     "type",
     "uint",
-)
-"""Those of CEL's standard library that people ask for by another name."""
-_SAID_INSTEAD = {
+]
+"""Functions of CEL's standard library."""
+_FUNCTION_ALIASES = {
     "any": "exists(x, ...), as in state.todos.exists(x, x.done)",
     "count": "size(...)",
     "defined": "has(...)",
-    "empty": "size(...) == 0",
     "endswith": "endsWith(...)",
     "float": "double(...)",
-    "includes": "'x' in ..., or contains(...)",
-    "isset": "has(...)",
+    "includes": "contains(...), or 'x' in ...",
     "len": "size(...)",
     "length": "size(...)",
-    "match": "matches(...)",
     "startswith": "startsWith(...)",
     "str": "string(...)",
 }
 
 
-class Slip(msgspec.Struct, frozen=True):
-    """What of an expression is not CEL: the ``words`` themselves, what is said of them, and what to write instead."""
+class ForeignSyntax(NamedTuple):
+    """The ``tokens`` of an expression that are not CEL, with a message and a hint."""
 
-    words: frozenset[str]
+    tokens: frozenset[str]
     message: str
     hint: str
 
 
-def slip(expression: str, bare: str) -> Slip | None:
-    """What is not CEL in an expression that does not compile; None where it is nothing that is known here. ``bare`` is
-    the expression with its strings blanked out: nothing in them counts."""
+def foreign_syntax(expression: str, bare: str) -> ForeignSyntax | None:
+    """Return what is not CEL in an expression that does not compile; None if that is unknown. ``bare`` is the
+    expression with its strings blanked out."""
     open_quote = re.search("['\"]", bare)
     if open_quote is not None:
-        message = f"a string is not closed ({place(expression, open_quote.start())})"
-        return Slip(frozenset(), message, "end it with the quote with which it begins")
-    found: dict[str, tuple[int, str]] = {}
-    for token in _TOKEN.finditer(bare):
-        words, said = _instead(token[0], bare, token.start())
-        if said:
-            found.setdefault(words, (token.start(), said))
+        message = f"a string is not closed ({_where(expression, open_quote.start())})"
+        return ForeignSyntax(frozenset(), message, "end it with the quote that begins it")
+    found: dict[str, int] = {}
+    for match in _TOKEN.finditer(bare):
+        token = " ".join(match[0].split())
+        if token in _REPLACEMENTS:
+            found.setdefault(token, match.start())
     if not found:
         return None
-    written = ", ".join(f"{said} for `{words}`" for words, (_, said) in found.items())
-    named = "; ".join(f"`{words}` is not CEL ({place(expression, at)})" for words, (at, _) in found.items())
-    return Slip(frozenset(found), named, f"write {written}")
+    message = "; ".join(f"`{token}` is not CEL ({_where(expression, at)})" for token, at in found.items())
+    return ForeignSyntax(
+        frozenset(found), message, "write " + ", ".join(f"{_REPLACEMENTS[token]} for `{token}`" for token in found)
+    )
 
 
-def _instead(word: str, bare: str, at: int) -> tuple[str, str]:
-    """What CEL writes for the word or words that begin at that place; "" for what it reads, or what was told before."""
-    before, after = bare[:at], bare[at + len(word) :]
-    if word == "if":
-        return "if", "condition ? a : b"
-    if word == "not" and re.match(r"\s+in\b", after):
-        return "not in", "!(x in y)"
-    if word == "is" and re.match(r"\s+not\b", after):
-        return "is not", "!="
-    if word == "not" and re.search(r"\bis\s+$", before):
-        return "is not", ""
-    return word, _WORDS.get(word) or _SIGNS.get(word, "")
-
-
-def place(expression: str, at: int) -> str:
-    """Where the character at that index stands."""
-    column = at - expression.rfind("\n", 0, at)
-    line = expression.count("\n", 0, at) + 1
+def _where(expression: str, index: int) -> str:
+    column = index - expression.rfind("\n", 0, index)
+    line = expression.count("\n", 0, index) + 1
     return f"column {column}" if "\n" not in expression else f"line {line}, column {column}"
 
 
 def function_hint(name: str) -> str:
-    """What to call instead of a function that is not there."""
-    if name.lower() in _SAID_INSTEAD:
-        return f"write {_SAID_INSTEAD[name.lower()]}"
-    return did_you_mean(name, list(FUNCTIONS)) or "see the functions of CEL's standard library"
+    """Suggest a function of CEL for an unknown one."""
+    if name.lower() in _FUNCTION_ALIASES:
+        return f"write {_FUNCTION_ALIASES[name.lower()]}"
+    return did_you_mean(name, _FUNCTIONS) or "see the functions of CEL's standard library"
