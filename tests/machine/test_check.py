@@ -526,7 +526,7 @@ def test_tools_are_looked_up_in_the_manifest_where_it_can_be_read() -> None:
     assert machine is None
     assert asked == ["t.json"]
     assert [(p.code, p.where, p.message, p.hint) for p in problems] == [
-        ("unknown_tool", "6:40 stages.a.agent.tools[1]", "there is no tool 'serch'", "did you mean 'search'?"),
+        ("unknown_tool", "6:40 stages.a.agent.tools[1]", "unknown tool 'serch'", "did you mean 'search'?"),
         ("unknown_tool", "6:47 stages.a.agent.tools[2]", "there is no tool 'nope'", "tools: fetch, search, other"),
     ]
 

@@ -245,7 +245,7 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
         ("3", "bad_schema"),
         ("3", "bad_value"),
     ]
-    assert str(caught.value).startswith("tools.json has 5 mistakes: 2:7 tools[0]: a tool lacks 'description'")
+    assert str(caught.value).startswith("tools.json has 5 mistakes: 2:7 tools[0]: a tool has no 'description'")
     assert caught.value.document()["problems"][0]["code"] == "missing_key"
     assert caught.value.document()["code"] == "manifest_invalid"
     assert isinstance(caught.value, InvalidFileError)

@@ -33,7 +33,7 @@ def machine_schema() -> dict[str, Json]:
 
 
 def _object(keys: Iterable[str], known: dict[str, Json], *, required: tuple[str, ...] = ()) -> dict[str, Json]:
-    """Return the schema of an object with ``keys`` and no others. Raises ``KeyError`` for a key that is not ``known``."""
+    """Return the schema of an object with only ``keys``. Raises ``KeyError`` for a key that is not ``known``."""
     document: dict[str, Json] = {"type": "object", "properties": {key: known[key] for key in keys}}
     if required:
         document["required"] = list(required)

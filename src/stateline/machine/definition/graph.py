@@ -45,7 +45,7 @@ def targets_of(stage: Stage) -> Iterator[tuple[Path, str]]:
 def check_graph(
     findings: Findings, stages: Mapping[str, Stage], start: str, bounds: Bounds, limits: list[EdgeLimit]
 ) -> None:
-    """Report stages that follow themselves for ever (errors), and unreachable stages and unbounded cycles (warnings)."""
+    """Report endless self-loops (errors), unreachable stages and unbounded cycles (warnings)."""
     bounded = {limit.source for limit in limits if limit.source == limit.target and limit.max_count}
     for stage in stages.values():
         # With routes it may be a legal polling loop; `unbounded_cycle` warns about it.

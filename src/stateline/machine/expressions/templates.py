@@ -63,7 +63,7 @@ def _split(template: str) -> Iterator[tuple[str, str | None]]:
 
 
 def _closing(template: str, start: int) -> int:
-    """Return the index of the ``}}`` that ends the expression opened at ``start``; braces in strings and maps do not."""
+    """Return the index of the ``}}`` that closes the expression opened at ``start``, past strings and maps."""
     at, depth = start + 2, 0
     where = f"line {template.count(chr(10), 0, start) + 1}, column {start - template.rfind(chr(10), 0, start)}"
     while token := _TOKEN.search(template, at):
