@@ -42,7 +42,7 @@ _RUN = [
     *("stateline.machine", "stateline.machine.decider.run", "stateline.machine.spec", "stateline.service.outcome"),
 ]
 _TURN = [
-    *("stateline.engine.*", "stateline.service.execute", "stateline.service.create_run", "stateline.service.answers"),
+    *("stateline.engine.*", "stateline.service.*"),
     *(
         "stateline.service.preconditions",
         "stateline.cli.execute",

@@ -23,12 +23,13 @@ from stateline.engine.dependencies import Dependencies
 from stateline.engine.record import Run
 from stateline.model.protocol import ModelRequest, Reply, TextListener, ToolCall
 from stateline.process.signals import Interrupted
-from stateline.service.execute import Call, Options, execute, resume
+from stateline.service.execute import execute, resume
+from stateline.service.options import CallOptions, ExecuteOptions, ModelSource
 
 RUN = "r"
 
 
-class Model:
+class Model(ModelSource):
     """See the module."""
 
     def __init__(self, script: Path) -> None:
@@ -57,13 +58,13 @@ class Model:
 def main(state_dir: str, machine: str, script: str, *more: str) -> int:
     model = Model(Path(script))
     words: dict[str, Any] = {"input": json.loads(more[more.index("--input") + 1])} if "--input" in more else {}
-    call = Call(one_turn="--one" in more, dependencies=model.dependencies, watch=model.watch, **words)
+    call = CallOptions(one_turn="--one" in more, models=model, watch=model.watch, **words)
     store = Store.open(state_dir)
     try:
         if "--retry" in more or "--input" in more:
             outcome = resume(store, RUN, call, retry="--retry" in more)
         else:
-            outcome = execute(store, Options(machine=machine, run=RUN, call=call))
+            outcome = execute(store, ExecuteOptions(machine=machine, run=RUN, call=call))
     except Interrupted as interrupted:
         return interrupted.exit_code
     sys.stdout.write(json.dumps(outcome.document()))

@@ -6,10 +6,11 @@ from stateline import Store
 from stateline.contexts.plan import ContextOptions
 from stateline.contexts.prepare import prepare
 from stateline.service.dry_run import Plan, dry_run
-from stateline.service.execute import Options, execute
+from stateline.service.execute import execute
+from stateline.service.options import ExecuteOptions
 
 
-def plan_execute(store: Store, options: Options) -> Plan:
+def plan_execute(store: Store, options: ExecuteOptions) -> Plan:
     """The plan of ``execute``."""
     return dry_run(store, lambda overlay: execute(overlay, options), run=options.run, one_turn=options.call.one_turn)
 

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stateline.bundle.canonical import Json
 from stateline.engine.dependencies import Dependencies
 from stateline.engine.record import Run
 from stateline.model.protocol import ModelCallError, ModelRequest, Reply, TextListener, ToolCall, Usage
+from stateline.service.options import ModelSource
 
 Line = Reply | ModelCallError | Callable[[ModelRequest], Reply]
 
@@ -26,7 +28,21 @@ def calls(*wanted: tuple[str, dict[str, Any]], content: str = "", usage: tuple[i
     return Reply(content=content, tool_calls=listed, finish="tool_calls", usage=spent, model="scripted-1")
 
 
-class Scripted:
+class FixedModels(ModelSource):
+    """Gives what ``choose`` gives for each run; ``exchanges`` is what the first event says."""
+
+    def __init__(self, choose: Dependencies | Callable[[Run], Dependencies], exchanges: Json = None) -> None:
+        self._choose = choose
+        self._exchanges = exchanges
+
+    def dependencies(self, run: Run) -> Dependencies:
+        return self._choose if isinstance(self._choose, Dependencies) else self._choose(run)
+
+    def begin(self) -> Json:
+        return self._exchanges
+
+
+class Scripted(ModelSource):
     """Goes through its ``lines`` once, in order, whatever it is asked; ``requests`` is what it was asked."""
 
     def __init__(self, *lines: Line) -> None:
@@ -45,7 +61,6 @@ class Scripted:
         return line
 
     def dependencies(self, run: Run) -> Dependencies:
-        """As ``Call.means``."""
         return Dependencies(model=self, name="scripted/one")
 
 

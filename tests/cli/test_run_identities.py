@@ -132,7 +132,7 @@ def test_an_accepted_change_is_said_and_followed_to_its_place(cli: Cli, task: Ta
     words = ["execute", str(new / "m.json"), "--id", "r1", "--accept-change"]
     planned = cli.json(*words, "--dry-run")["warnings"]
     document = cli.json(*words)
-    assert any("change is accepted" in warning for warning in document["warnings"])
+    assert any("is accepted" in warning for warning in document["warnings"])
     assert document["warnings"] == planned
     assert document["outputs"] == {"a": "old", "b": "new"}
     event = next(row["event"] for row in cli.json("log", "run:r1")["snapshots"] if row["event"]["type"] == "replaced")

@@ -14,8 +14,9 @@ from model_server import ModelServer, Say
 from stateline import Store
 from stateline.bundle import canonical
 from stateline.engine.record import load_run
-from stateline.service.execute import Call, Options, execute
+from stateline.service.execute import execute
 from stateline.service.model_setup import ModelOptions, Models
+from stateline.service.options import CallOptions, ExecuteOptions
 
 CHECKOUT = Path(__file__).parents[2]
 EXAMPLE = CHECKOUT / "examples" / "conversation"
@@ -110,8 +111,8 @@ def test_a_playback_in_memory_ends_in_the_same_state(cli: Cli, machine: str, rec
     cli.json("execute", machine, "--id", "local", "--playback", str(recording))
     store = Store.in_memory()
     models = Models(store, ModelOptions(playback=str(recording)))
-    call = Call(dependencies=models.dependencies, exchanges=models.begin, closing=models.closing)
-    outcome = execute(store, Options(machine=machine, run="memory", call=call))
+    call = CallOptions(models=models)
+    outcome = execute(store, ExecuteOptions(machine=machine, run="memory", call=call))
     assert (outcome.status, outcome.warnings) == ("complete", [])
     state = store.resolve(load_run(store, "memory").snapshot.state)
     state["machine"]["source"] = None  # the file's bytes, which `show` leaves out as well

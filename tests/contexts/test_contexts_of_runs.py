@@ -19,8 +19,9 @@ from stateline.contexts.plan import ContextOptions
 from stateline.contexts.prepare import prepare
 from stateline.engine.record import load_run, read_context
 from stateline.errors import IntegrityError
-from stateline.service.execute import Call, resume
+from stateline.service.execute import resume
 from stateline.service.model_setup import ModelOptions, Models
+from stateline.service.options import CallOptions
 from stateline.service.repair import apply_repair
 from stateline.service.run import RunOptions, run
 from stateline.store.local.backend import LocalBackend
@@ -72,10 +73,10 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STATELINE_BASE_URL", raising=False)
 
 
-def options(tools: str, models: ModelOptions, call: Call | None = None, **more: Any) -> RunOptions:
+def options(tools: str, models: ModelOptions, call: CallOptions | None = None, **more: Any) -> RunOptions:
     context_request = ContextRequest(refine="Be kind.")
     return RunOptions(
-        prompt=PROMPT, tools=tools, context_request=context_request, models=models, call=call or Call(), **more
+        prompt=PROMPT, tools=tools, context_request=context_request, models=models, call=call or CallOptions(), **more
     )
 
 
@@ -88,12 +89,12 @@ def played(store: Store, tools: str, recording: str, name: str) -> Snapshot:
 
 def step_by_step(opened: Callable[[], Store], tools: str, recording: str, name: str) -> Snapshot:
     """The last snapshot of a playback by calls that share nothing but the store."""
-    how = options(tools, ModelOptions(playback=recording, playback_mode="strict"), Call(one_turn=True), run=name)
+    how = options(tools, ModelOptions(playback=recording, playback_mode="strict"), CallOptions(one_turn=True), run=name)
     codes = [run(opened(), how).exit_code]
     while codes[-1] == 0:
         store = opened()
         models = Models(store, ModelOptions())
-        call = Call(one_turn=True, dependencies=models.dependencies, exchanges=models.begin, closing=models.closing)
+        call = CallOptions(one_turn=True, models=models)
         codes.append(resume(store, name, call).exit_code)
     assert codes == [0, 0, 2]
     return opened().scope(f"run:{name}").load()
@@ -171,7 +172,7 @@ def refusal(store: Store) -> IntegrityError:
         load_run(store, "r").context()
     models = Models(store, ModelOptions())
     with pytest.raises(IntegrityError):
-        resume(store, "r", Call(input="Well.", dependencies=models.dependencies))
+        resume(store, "r", CallOptions(input="Well.", models=models))
     return caught.value
 
 
@@ -250,7 +251,7 @@ def test_a_call_that_goes_on_with_a_run_reads_its_context_once(tmp_path: Path) -
 
     store.backend.get = counted  # type: ignore[method-assign]
     models = Models(store, ModelOptions())
-    how = Call(input="Well.", dependencies=models.dependencies, exchanges=models.begin, closing=models.closing)
+    how = CallOptions(input="Well.", models=models)
     assert resume(store, "r", how).output == "Well."
     assert reads.count(place) == 1
 
@@ -260,7 +261,7 @@ def test_a_run_that_was_repaired_keeps_the_context_that_it_began_with(tmp_path: 
     began_with = context(store, system="Be careful.")
     begun(store)
     context(store, refine="Tell all.")
-    resume(store, "r", Call(input="Well.", dependencies=Models(store, ModelOptions()).dependencies))
+    resume(store, "r", CallOptions(input="Well.", models=Models(store, ModelOptions())))
     head = store.scope("run:r").load()
     (tmp_path / "s" / head.scope / head.path).unlink()
     apply_repair(store, "run:r")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from process.waiting import child_has_ended, wait_for
-from scripted_model import Scripted, calls, says, shell, write_machine, write_tools
+from scripted_model import FixedModels, Scripted, calls, says, shell, write_machine, write_tools
 
 from stateline import Store
 from stateline.contexts.context import ContextRequest
@@ -25,7 +25,8 @@ from stateline.machine.decider.run import Replied
 from stateline.model.protocol import ModelCallError, ModelRequest, Reply
 from stateline.process.signals import Interrupted
 from stateline.redaction.redactor import Redactor
-from stateline.service.execute import Call, Options, execute, resume
+from stateline.service.execute import execute, resume
+from stateline.service.options import CallOptions, ExecuteOptions
 from stateline.service.runs import history, status
 from stateline.store.local.filesystem import Filesystem
 from stateline.store.memory import MemoryBackend
@@ -53,7 +54,7 @@ def machine(place: Path, stage: dict[str, Any], **more: Any) -> str:
 
 
 def play(store: Store, path: str, model: Scripted, **call: Any) -> Any:
-    return execute(store, Options(machine=path, run=RUN, call=Call(dependencies=model.dependencies, **call)))
+    return execute(store, ExecuteOptions(machine=path, run=RUN, call=CallOptions(models=model, **call)))
 
 
 def chain(store: Store) -> list[Snapshot]:
@@ -101,7 +102,7 @@ def test_what_a_model_is_asked_is_the_context_with_what_the_call_lays_over_it(st
             "z": replace(base, developer=[]),
         }.get(run.state.tree.stage, base)
 
-    execute(store, Options(machine=path, run=RUN, call=Call(dependencies=dependencies)))
+    execute(store, ExecuteOptions(machine=path, run=RUN, call=CallOptions(models=FixedModels(dependencies))))
     said = [[(message["role"], message["content"]) for message in request.messages] for request in model.requests]
     assert said[0] == [("system", "S"), ("developer", "D"), ("user", "Go.")]
     assert said[1] == [("system", "other"), ("developer", "D"), ("user", "Go.")]
@@ -218,7 +219,7 @@ def test_no_more_tools_run_at_once_than_the_means_allow(store: Store, tmp_path: 
     model = Scripted(calls(*[("a", {})] * 4), says("done"))
     path = machine(tmp_path, agent(tools=["a"]), tools="tools.json")
     dependencies = replace(model.dependencies(None), jobs=1)  # type: ignore[arg-type]  # it needs no run
-    execute(store, Options(machine=path, run=RUN, call=Call(dependencies=lambda run: dependencies)))
+    execute(store, ExecuteOptions(machine=path, run=RUN, call=CallOptions(models=FixedModels(dependencies))))
     assert [message["content"] for message in model.requests[1].messages[2:]] == [None] * 4
 
 
@@ -346,7 +347,7 @@ def test_that_nothing_was_sent_is_said_with_what_keeps_it_from_being_saved(store
 def test_a_failed_stage_is_asked_again_with_the_same_key_once_an_operator_says_so(store: Store, tmp_path: Path) -> None:
     model = Scripted(ModelCallError("model", "no"), says("yes"))
     play(store, machine(tmp_path, agent()), model)
-    done = resume(store, RUN, Call(dependencies=model.dependencies), retry=True)
+    done = resume(store, RUN, CallOptions(models=model), retry=True)
     assert (done.status, done.output) == ("complete", "yes")
     assert model.requests[0].key == model.requests[1].key
 
@@ -369,8 +370,8 @@ def test_calls_that_a_limit_refused_are_performed_after_it_was_raised(store: Sto
     path = machine(tmp_path, agent(tools=["a"]), **bounded)
     assert play(store, path, model).error["bound"] == "max_tool_rounds"
     machine(tmp_path, agent(tools=["a"]), **bounded | {"bounds": {"max_tool_rounds": 2}})
-    execute(store, Options(machine=path, run=RUN, accept_change=True, call=Call(dependencies=model.dependencies)))
-    done = resume(store, RUN, Call(dependencies=model.dependencies), retry=True)
+    execute(store, ExecuteOptions(machine=path, run=RUN, accept_change=True, call=CallOptions(models=model)))
+    done = resume(store, RUN, CallOptions(models=model), retry=True)
     assert (done.status, len(model.requests), (tmp_path / "ran").read_text()) == ("complete", 3, "x\nx\n")
 
 
@@ -383,11 +384,9 @@ def test_calls_that_a_limit_refused_are_refused_to_the_model_when_the_changed_ma
     assert play(store, path, model).error["bound"] == "max_tool_rounds"
     write_tools(tmp_path, b=shell("echo x >> ran"))
     machine(tmp_path, agent(tools=["b"]), tools="tools.json")
-    changed = execute(
-        store, Options(machine=path, run=RUN, accept_change=True, call=Call(dependencies=model.dependencies))
-    )
+    changed = execute(store, ExecuteOptions(machine=path, run=RUN, accept_change=True, call=CallOptions(models=model)))
     assert changed.status == "error"
-    done = resume(store, RUN, Call(dependencies=model.dependencies), retry=True)
+    done = resume(store, RUN, CallOptions(models=model), retry=True)
     assert (done.status, done.output) == ("complete", "done")
     assert model.requests[2].messages[-1]["content"]["error"]["kind"] == "unknown_tool"
     assert (tmp_path / "ran").read_text() == "x\n", "only the call of the first round was performed"
@@ -398,7 +397,8 @@ def test_a_text_is_heard_while_it_arrives(store: Store, tmp_path: Path) -> None:
     model = Scripted(says("Hello."))
     dependencies = replace(model.dependencies(None), on_text=heard.append)  # type: ignore[arg-type]  # it needs no run
     execute(
-        store, Options(machine=machine(tmp_path, agent()), run=RUN, call=Call(dependencies=lambda run: dependencies))
+        store,
+        ExecuteOptions(machine=machine(tmp_path, agent()), run=RUN, call=CallOptions(models=FixedModels(dependencies))),
     )
     assert heard == ["Hello."]
 
@@ -408,8 +408,8 @@ def test_what_the_means_say_of_exchanges_is_in_the_event_of_each_reply(store: St
     model = Scripted(calls(("a", {})), ModelCallError("model", "no"), says("done"))
     path = machine(tmp_path, agent(tools=["a"], more={"retry": {"max_attempts": 2}}), tools="tools.json")
     dependencies = replace(model.dependencies(None), exchanges=lambda: {"used": len(model.requests)})  # type: ignore[arg-type]
-    call = Call(dependencies=lambda run: dependencies, exchanges=lambda: {"used": 0})
-    execute(store, Options(machine=path, run=RUN, call=call))
+    call = CallOptions(models=FixedModels(dependencies, {"used": 0}))
+    execute(store, ExecuteOptions(machine=path, run=RUN, call=call))
     assert [(e.event["type"], e.event["exchanges"]["used"]) for e in chain(store)] == [
         ("started", 0),
         ("replied", 1),
@@ -438,8 +438,8 @@ def test_a_prompt_that_cannot_be_rendered_can_be_mended(store: Store, tmp_path: 
     failed = play(store, path, model)
     assert (failed.status, failed.error["kind"], model.requests) == ("error", "prompt", [])
     machine(tmp_path, agent("here"))
-    execute(store, Options(machine=path, run=RUN, accept_change=True, call=Call(dependencies=model.dependencies)))
-    assert resume(store, RUN, Call(dependencies=model.dependencies), retry=True).output == "done"
+    execute(store, ExecuteOptions(machine=path, run=RUN, accept_change=True, call=CallOptions(models=model)))
+    assert resume(store, RUN, CallOptions(models=model), retry=True).output == "done"
     assert model.requests[0].key
 
 
@@ -512,7 +512,7 @@ def test_a_reply_is_kept_though_deciding_on_it_breaks(
         patched.setattr(step, "advance", lambda m, s, e, f: broken() if isinstance(e, Replied) else advance(m, s, e, f))
         failed = play(store, path, model)
     assert (failed.status, failed.error["kind"]) == ("error", "internal")
-    done = resume(store, RUN, Call(dependencies=model.dependencies), retry=True)
+    done = resume(store, RUN, CallOptions(models=model), retry=True)
     assert (done.status, done.output) == ("complete", "done")
     assert len(model.requests) == (2 if line.tool_calls else 1)
 

@@ -11,7 +11,8 @@ from scripted_model import write_machine
 from stateline import Store
 from stateline.engine.record import load_run
 from stateline.errors import IntegrityError
-from stateline.service.execute import Options, execute
+from stateline.service.execute import execute
+from stateline.service.options import ExecuteOptions
 
 FORGED: list[tuple[str, Any]] = [
     ("meters.active", -1.0),
@@ -31,7 +32,7 @@ def test_a_run_with_less_than_nothing_on_a_meter_is_not_gone_on_with(tmp_path: A
         tmp_path, {"think": {"agent": {"prompt": "Think."}, "default_next": "end"}, "end": {"end": {}}}
     )
     store = Store.in_memory()
-    execute(store, Options(machine=path, run="r"))
+    execute(store, ExecuteOptions(machine=path, run="r"))
     scope = store.scope("run:r")
     head = scope.load()
     event = copy.deepcopy(head.event)

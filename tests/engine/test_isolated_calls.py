@@ -15,7 +15,8 @@ from scripted_model import Scripted, calls, says
 from stress.runs import resolved_bytes, state_bytes
 
 from stateline import Store
-from stateline.service.execute import Call, Options, execute
+from stateline.service.execute import execute
+from stateline.service.options import CallOptions, ExecuteOptions
 from stateline.store.memory import MemoryBackend
 from stateline.store.snapshot import Snapshot
 
@@ -148,7 +149,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[byt
 
 
 def to_the_end(call: Caller, answers: list[bytes], *, one_turn: bool) -> int:
-    """Call until the run is over, giving the next answer to each call that follows one that waits; how many calls."""
+    """CallOptions until the run is over, giving the next answer to each call that follows one that waits; how many calls."""
     answers, given, calls = list(answers), b"", 0
     while True:
         code = call(one_turn, given)
@@ -173,8 +174,8 @@ def by_process(machine: Path, state_dir: Path) -> Caller:
 
 def by_service(machine: Path, open_store: Callable[[], Store]) -> Caller:
     def call(one_turn: bool, given: bytes) -> int:
-        how = Call(one_turn=one_turn, stdin=lambda: given)
-        return execute(open_store(), Options(machine=str(machine), run=RUN, call=how)).exit_code
+        how = CallOptions(one_turn=one_turn, stdin=lambda: given)
+        return execute(open_store(), ExecuteOptions(machine=str(machine), run=RUN, call=how)).exit_code
 
     return call
 
@@ -225,7 +226,7 @@ def test_the_state_does_not_depend_on_the_place_the_file_name_or_the_id(tmp_path
         # One of its failures is a program that is missing beside the machine file: told without the place.
         machine.write_text(json.dumps({"stateline": 1, "name": "case", **FAILURES}))
         store = Store(MemoryBackend())
-        assert execute(store, Options(machine=str(machine), run=run)).exit_code == 0
+        assert execute(store, ExecuteOptions(machine=str(machine), run=run)).exit_code == 0
         ends.append(resolved_bytes(store, store.scope(f"run:{run}").load()))
     assert str(tmp_path).encode() not in ends[0]
     assert ends[0] == ends[1]
@@ -253,8 +254,8 @@ def test_isolated_calls_with_a_model_ask_and_end_as_one_does(tmp_path: Path) -> 
             code, count = 0, 0
             while code == 0 and count < 9:
                 store = Store(backend) if backend is not None else Store.open(where)
-                call = Call(one_turn=one_turn, dependencies=model.dependencies)
-                code, count = execute(store, Options(machine=str(path), run=RUN, call=call)).exit_code, count + 1
+                call = CallOptions(one_turn=one_turn, models=model)
+                code, count = execute(store, ExecuteOptions(machine=str(path), run=RUN, call=call)).exit_code, count + 1
                 if not one_turn:
                     break
             assert (code, count) == ((2, 7) if one_turn else (0, 1))

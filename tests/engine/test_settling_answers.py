@@ -11,7 +11,8 @@ import pytest
 from stateline import Store
 from stateline.errors import IntegrityError, StorageError
 from stateline.service.destination import write_outputs
-from stateline.service.execute import Call, Options, execute, resume
+from stateline.service.execute import execute, resume
+from stateline.service.options import CallOptions, ExecuteOptions
 from stateline.service.outcome import Outcome
 from stateline.store.memory import MemoryBackend
 
@@ -34,22 +35,22 @@ def asking(place: Path, n: int) -> str:
 def test_an_answer_whose_set_fails_is_kept_and_the_run_can_be_read_and_mended(tmp_path: Path) -> None:
     store = Store(MemoryBackend())
     machine = asking(tmp_path, 0)
-    waiting = execute(store, Options(machine=machine))
-    failed = execute(store, Options(machine=machine, call=Call(input=True)))
+    waiting = execute(store, ExecuteOptions(machine=machine))
+    failed = execute(store, ExecuteOptions(machine=machine, call=CallOptions(input=True)))
     assert (waiting.status, failed.status, failed.reason) == ("waiting", "error", "set")
     (tmp_path / "m.yaml").write_text((ASKING % 1).replace("1 / state.n", "1"))
-    execute(store, Options(machine=machine, accept_change=True))
-    mended = resume(store, str(failed.run), Call(), retry=True)
+    execute(store, ExecuteOptions(machine=machine, accept_change=True))
+    mended = resume(store, str(failed.run), CallOptions(), retry=True)
     assert (mended.status, mended.outputs) == ("complete", {"ask": True})
 
 
 def test_a_complete_runs_outputs_are_written_as_files(tmp_path: Path) -> None:
     store = Store(MemoryBackend())
     machine = asking(tmp_path, 1)
-    waiting = execute(store, Options(machine=machine))
+    waiting = execute(store, ExecuteOptions(machine=machine))
     assert write_outputs(waiting, str(tmp_path / "out")) == []
     assert not (tmp_path / "out").exists()
-    done = execute(store, Options(machine=machine, call=Call(input={"b": 1, "a": [2]})))
+    done = execute(store, ExecuteOptions(machine=machine, call=CallOptions(input={"b": 1, "a": [2]})))
     for _ in range(2):
         written = write_outputs(done, str(tmp_path / "out"))
     assert sorted(Path(path).relative_to(tmp_path / "out").as_posix() for path in written) == [

@@ -14,8 +14,9 @@ from stateline import Store
 from stateline.contexts.context import ContextRequest
 from stateline.errors import RequestError
 from stateline.model.recordings.playback import MODES
-from stateline.service.execute import Call, Options, execute, resume
+from stateline.service.execute import execute, resume
 from stateline.service.model_setup import ModelOptions, Models
+from stateline.service.options import CallOptions, ExecuteOptions
 from stateline.service.outcome import Outcome
 from stateline.service.run import RunOptions, run
 
@@ -24,10 +25,10 @@ CONTEXT = '{"prompts": {"system": "Be brief.", "developer": []}, "settings": {"t
 END: dict[str, Any] = {"end": {}}
 
 
-def call(store: Store, one_turn: bool = False, **models: Any) -> Call:
+def call(store: Store, one_turn: bool = False, **models: Any) -> CallOptions:
     """A call with the models that its flags mean."""
     voice = Models(store, ModelOptions(**models), environ={})
-    return Call(one_turn=one_turn, dependencies=voice.dependencies, exchanges=voice.begin, closing=voice.closing)
+    return CallOptions(one_turn=one_turn, models=voice)
 
 
 def told(store: Store, id: str = "r") -> Any:
@@ -42,7 +43,7 @@ def recorded(path: str, place: Path, *script: Say) -> tuple[Store, Outcome]:
     store = Store.in_memory()
     with ModelServer(*script) as server:
         said = call(store, model="openai/m", base_url=server.url, record=str(place))
-        outcome = execute(store, Options(machine=path, run="r", call=said))
+        outcome = execute(store, ExecuteOptions(machine=path, run="r", call=said))
         assert server.script == []
     return store, outcome
 
@@ -51,16 +52,16 @@ def played(path: str, place: Path, mode: str) -> tuple[Store, Outcome]:
     """The same run, played back in one call."""
     store = Store.in_memory()
     said = call(store, playback=str(place), playback_mode=mode)
-    return store, execute(store, Options(machine=path, run="r", call=said))
+    return store, execute(store, ExecuteOptions(machine=path, run="r", call=said))
 
 
 def played_alone(path: str, place: Path, mode: str) -> tuple[Store, Outcome]:
     """The same run, played back in calls of one turn each."""
     store = Store.in_memory()
     flags = {"playback": str(place), "playback_mode": mode}
-    outcome = execute(store, Options(machine=path, run="r", call=call(store, one_turn=True, **flags)))
+    outcome = execute(store, ExecuteOptions(machine=path, run="r", call=call(store, one_turn=True, **flags)))
     while outcome.status == "advanced":
-        outcome = execute(store, Options(machine=path, run="r", call=call(store, one_turn=True)))
+        outcome = execute(store, ExecuteOptions(machine=path, run="r", call=call(store, one_turn=True)))
     return store, outcome
 
 
@@ -112,7 +113,7 @@ def test_a_run_that_failed_and_was_retried_by_hand_is_retried_by_hand_again(tmp_
     with ModelServer(*DOWN, Say("Well.")) as server:
         flags = {"model": "openai/m", "base_url": server.url}
         said = call(store, **flags, record=str(tmp_path / "rec"))
-        assert execute(store, Options(machine=path, run="r", call=said)).status == "error"
+        assert execute(store, ExecuteOptions(machine=path, run="r", call=said)).status == "error"
         assert resume(store, "r", retry=True, call=call(store, **flags)).status == "complete"
     again, ended = played(path, tmp_path / "rec", mode)
     assert (ended.status, ended.waiting) == ("error", None)

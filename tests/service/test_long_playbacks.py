@@ -14,8 +14,9 @@ from stateline.engine.record import load_run
 from stateline.errors import IntegrityError
 from stateline.model.protocol import ModelRequest, Reply
 from stateline.model.recordings.recording import Recorder
-from stateline.service.execute import Call, Options, execute, resume
+from stateline.service.execute import execute, resume
 from stateline.service.model_setup import ModelOptions, Models
+from stateline.service.options import CallOptions, ExecuteOptions
 
 TURNS = 300
 
@@ -45,9 +46,9 @@ def recorded(place: Path, text: str, count: int = 10) -> str:
     return str(place)
 
 
-def call(store: Store, one_turn: bool = False, **said: Any) -> Call:
+def call(store: Store, one_turn: bool = False, **said: Any) -> CallOptions:
     models = Models(store, ModelOptions(**said))
-    return Call(one_turn=one_turn, dependencies=models.dependencies, exchanges=models.begin, closing=models.closing)
+    return CallOptions(one_turn=one_turn, models=models)
 
 
 @pytest.mark.parametrize(("text", "stale"), [("Go.", []), ("Go on.", [[1, TURNS]])])
@@ -57,7 +58,7 @@ def test_three_hundred_turns_of_playback_take_no_more_room_in_an_event_than_ten(
     store = Store.in_memory()
     playback = recorded(tmp_path / "rec", text, TURNS)
     how = call(store, playback=playback, playback_mode="sequential")
-    done = execute(store, Options(machine=machine, run="r", call=how))
+    done = execute(store, ExecuteOptions(machine=machine, run="r", call=how))
     assert (done.status, done.output, done.turn) == ("complete", str(TURNS), TURNS)
     events = [snapshot.event for snapshot in store.scope("run:r").walk()][::-1]
     assert events[-1]["exchanges"]["used"] == [[1, TURNS]]
@@ -70,7 +71,7 @@ def test_three_hundred_turns_of_playback_take_no_more_room_in_an_event_than_ten(
 def test_calls_of_one_turn_keep_the_same_numbers(tmp_path: Path, machine: str) -> None:
     store = Store.in_memory()
     playback = recorded(tmp_path / "rec", "Go.")
-    execute(store, Options(machine=machine, run="r", call=call(store, True, playback=playback)))
+    execute(store, ExecuteOptions(machine=machine, run="r", call=call(store, True, playback=playback)))
     for turn in range(2, 8):
         resume(store, "r", call(store, True))
         assert store.scope("run:r").load().event["exchanges"]["used"] == [[1, turn]]
@@ -86,7 +87,7 @@ def test_an_event_whose_numbers_are_none_is_damage_and_is_not_counted_out(
 ) -> None:
     store = Store.in_memory()
     playback = recorded(tmp_path / "rec", "Go.")
-    execute(store, Options(machine=machine, run="r", call=call(store, True, playback=playback)))
+    execute(store, ExecuteOptions(machine=machine, run="r", call=call(store, True, playback=playback)))
     head = store.scope("run:r").load()
     event = head.event | {"exchanges": head.event["exchanges"] | {name: used}}
     store.scope("run:r").save(head.state, event=event, parent=head, masked=True)
@@ -102,7 +103,7 @@ def test_an_event_that_names_no_real_path_of_a_recording_is_damage_wherever_the_
 ) -> None:
     store = Store.in_memory()
     playback = recorded(tmp_path / "rec", "Go.")
-    execute(store, Options(machine=machine, run="r", call=call(store, True, playback=playback)))
+    execute(store, ExecuteOptions(machine=machine, run="r", call=call(store, True, playback=playback)))
     head = store.scope("run:r").load()
     kept = head.event["exchanges"] | {"dir": directory, "mode": mode}
     store.scope("run:r").save(head.state, event=head.event | {"exchanges": kept}, parent=head, masked=True)

@@ -18,7 +18,8 @@ from stateline.contexts.plan import ContextOptions
 from stateline.contexts.prepare import prepare
 from stateline.errors import ConflictError, InvalidAnswerError, UsageError
 from stateline.redaction.redactor import Redactor
-from stateline.service.execute import Call, Options, execute, resume
+from stateline.service.execute import execute, resume
+from stateline.service.options import CallOptions, ExecuteOptions
 from stateline.service.runs import history, status
 from stateline.store.memory import MemoryBackend
 
@@ -44,11 +45,11 @@ def path(tmp_path: Path) -> str:
 
 
 def begin(store: Store, path: str, **options: Any) -> Any:
-    return execute(store, Options(machine=path, run=RUN, call=Call(input="it"), **options))
+    return execute(store, ExecuteOptions(machine=path, run=RUN, call=CallOptions(input="it"), **options))
 
 
 def answer(store: Store, value: Any, **call: Any) -> Any:
-    return resume(store, RUN, Call(input=value, **call))
+    return resume(store, RUN, CallOptions(input=value, **call))
 
 
 def events(store: Store) -> list[str]:
@@ -74,7 +75,7 @@ def test_the_request_says_all_that_a_model_would_get(store: Store, path: str) ->
         "output_schema": None,
     }
     assert status(store, RUN)["interrupts"] == [waits.waiting]
-    assert resume(store, RUN, Call()).waiting == waits.waiting, "the request is stable"
+    assert resume(store, RUN, CallOptions()).waiting == waits.waiting, "the request is stable"
     assert events(store) == ["started"]
 
 
@@ -183,7 +184,7 @@ def test_an_answer_that_was_taken_before_forms_were_compared_is_known_as_it_was_
 def test_a_persons_words_are_never_read_as_a_form_of_something_else(store: Store, tmp_path: Path) -> None:
     machine = tmp_path / "ask.json"
     machine.write_text(json.dumps({"stateline": 1, "name": "ask", "stages": {"a": {"human": {"prompt": "?"}}}}))
-    waits = execute(store, Options(machine=str(machine), run=RUN))
+    waits = execute(store, ExecuteOptions(machine=str(machine), run=RUN))
     request = waits.waiting["requestId"]
     assert answer(store, {"requestId": request, "answer": "done"}).output == "done"
     assert answer(store, {"requestId": request, "answer": "done"}).output == "done"
@@ -194,12 +195,12 @@ def test_a_persons_words_are_never_read_as_a_form_of_something_else(store: Store
 
 def test_the_answer_to_a_request_finds_its_run_and_never_begins_another(store: Store, path: str) -> None:
     said = {"response": "Here.", "requestId": begin(store, path).waiting["requestId"]}
-    first = execute(store, Options(machine=path, call=Call(input=said)))
-    second = execute(store, Options(machine=path, call=Call(input=said)))
+    first = execute(store, ExecuteOptions(machine=path, call=CallOptions(input=said)))
+    second = execute(store, ExecuteOptions(machine=path, call=CallOptions(input=said)))
     assert first.document() == second.document()
     assert first.run == RUN
     with pytest.raises(InvalidAnswerError, match="no run here"):
-        execute(store, Options(machine=path, call=Call(input={**said, "requestId": "gone:0:0:12345678"})))
+        execute(store, ExecuteOptions(machine=path, call=CallOptions(input={**said, "requestId": "gone:0:0:12345678"})))
 
 
 @pytest.mark.parametrize(
@@ -222,14 +223,14 @@ def test_a_refused_answer_changes_nothing_and_the_run_still_waits(store: Store, 
         answer(store, said)
     assert caught.value.exit_code == 1
     assert events(store) == ["started"]
-    assert resume(store, RUN, Call()).document() == waits.document()
+    assert resume(store, RUN, CallOptions()).document() == waits.document()
     assert answer(store, "Here.").status == "complete"
 
 
 def test_an_answer_that_breaks_the_output_schema_is_refused(store: Store, tmp_path: Path) -> None:
     agent = {"prompt": "n?", "output_schema": {"type": "integer"}}
     path = write_machine(tmp_path, {"think": {"agent": agent}})
-    execute(store, Options(machine=path, run=RUN))
+    execute(store, ExecuteOptions(machine=path, run=RUN))
     for wrong in ("five", '"5"'):
         with pytest.raises(InvalidAnswerError, match=r"output_schema|one JSON document"):
             answer(store, wrong)
@@ -248,20 +249,20 @@ def test_a_refused_answer_is_told_masked(store: Store, path: str) -> None:
 
 def test_text_is_never_read_as_json_when_the_caller_says_so(store: Store, path: str) -> None:
     begin(store, path)
-    call = Call(stdin=lambda: b'{"response": "no"}\n', input_format="text")
+    call = CallOptions(stdin=lambda: b'{"response": "no"}\n', input_format="text")
     assert resume(store, RUN, call).output == '{"response": "no"}'
 
 
 def test_to_continue_is_an_answer_where_nothing_is_asked(store: Store, tmp_path: Path) -> None:
     say = {"task": ["/bin/echo", "1"]}
     path = write_machine(tmp_path, {"a": {**say, "default_next": "b"}, "b": say})
-    execute(store, Options(machine=path, run=RUN, call=Call(one_turn=True)))
-    go_on = Call(input={"action": "continue"}, one_turn=True)
-    plan = plan_execute(store, Options(machine=path, run=RUN, call=go_on))
+    execute(store, ExecuteOptions(machine=path, run=RUN, call=CallOptions(one_turn=True)))
+    go_on = CallOptions(input={"action": "continue"}, one_turn=True)
+    plan = plan_execute(store, ExecuteOptions(machine=path, run=RUN, call=go_on))
     assert (plan.action, plan.exit) == ("advance", 2)
-    assert execute(store, Options(machine=path, run=RUN, call=go_on)).exit_code == 2
+    assert execute(store, ExecuteOptions(machine=path, run=RUN, call=go_on)).exit_code == 2
     with pytest.raises(UsageError):
-        execute(store, Options(machine=path, run=RUN, call=go_on))
+        execute(store, ExecuteOptions(machine=path, run=RUN, call=go_on))
 
 
 def test_a_model_performs_what_a_run_waited_for_and_leaves_standard_input_alone(store: Store, path: str) -> None:
@@ -270,7 +271,7 @@ def test_a_model_performs_what_a_run_waited_for_and_leaves_standard_input_alone(
 
     request = begin(store, path).waiting["requestId"]
     model = Scripted(calls(("search", {"q": "x"})), says("done"))
-    options = Options(machine=path, run=RUN, call=Call(dependencies=model.dependencies, stdin=unread))
+    options = ExecuteOptions(machine=path, run=RUN, call=CallOptions(models=model, stdin=unread))
     plan = plan_execute(store, options)
     assert (plan.action, plan.exit) == ("advance", 0)
     assert plan.effects == [{"type": "model", "stage": "think", "model": "scripted/one", "repeatable": True}]
@@ -281,11 +282,11 @@ def test_a_model_performs_what_a_run_waited_for_and_leaves_standard_input_alone(
 def test_without_its_model_a_run_waits_for_whoever_calls_next(store: Store, path: str) -> None:
     model = Scripted(calls(("search", {"q": "x"})), says("never said"))
     first = execute(
-        store, Options(machine=path, run=RUN, call=Call(input="it", dependencies=model.dependencies, one_turn=True))
+        store, ExecuteOptions(machine=path, run=RUN, call=CallOptions(input="it", models=model, one_turn=True))
     )
     assert (first.status, first.exit_code) == ("advanced", 0)
     key = store.scope(f"run:{RUN}").load().event["effect"]["key"]
-    waits = resume(store, RUN, Call())
+    waits = resume(store, RUN, CallOptions())
     assert (waits.status, waits.waiting["requestId"]) == ("waiting", key)
     assert events(store)[-1] == "asked"
     assert answer(store, "mine").output == "mine"
@@ -295,9 +296,9 @@ def test_a_model_call_that_must_not_be_repeated_says_so_first_also_where_the_run
     store: Store, tmp_path: Path
 ) -> None:
     path = write_machine(tmp_path, {"think": {"agent": {"prompt": "?"}, "repeatable": False}})
-    execute(store, Options(machine=path, run=RUN))
+    execute(store, ExecuteOptions(machine=path, run=RUN))
     model = Scripted(says("done"))
-    assert resume(store, RUN, Call(dependencies=model.dependencies)).output == "done"
+    assert resume(store, RUN, CallOptions(models=model)).output == "done"
     assert events(store) == ["started", "intended", "replied"]
 
 
@@ -323,10 +324,10 @@ def test_a_plan_says_how_the_call_then_exits(path: str, one_turn: bool, modelled
         elif said is not None:
             continue
         model = Scripted(says("done"))
-        words: dict[str, Any] = {"dependencies": model.dependencies} if modelled else {}
+        words: dict[str, Any] = {"models": model} if modelled else {}
         if said is not None:
             words["input"] = said
-        options = Options(machine=path, run=RUN, call=Call(one_turn=one_turn, **words))
+        options = ExecuteOptions(machine=path, run=RUN, call=CallOptions(one_turn=one_turn, **words))
         heads = json.dumps([head.sha256 for head in store.heads()])
         plan = plan_execute(store, options)
         assert json.dumps([head.sha256 for head in store.heads()]) == heads

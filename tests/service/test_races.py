@@ -22,7 +22,8 @@ from stateline.errors import ConflictError, InvalidAnswerError
 from stateline.service import create_run as beginnings
 from stateline.service import execute as service
 from stateline.service import run as prompted
-from stateline.service.execute import Call, Options, execute, resume
+from stateline.service.execute import execute, resume
+from stateline.service.options import CallOptions, ExecuteOptions
 from stateline.service.repair import _carried
 from stateline.service.run import RunOptions
 from stateline.service.run import run as run_prompt
@@ -119,18 +120,18 @@ def test_a_demanded_head_that_moves_before_the_lock_is_a_conflict(store: Store, 
 
 def test_a_bare_answer_is_not_taken_for_the_next_question(store: Store, backend: Raced, tmp_path: Path) -> None:
     asks = machine(tmp_path, a=ASK | {"default_next": "b"}, b=ASK, done=END)
-    options = Options(machine=asks, run="r1")
+    options = ExecuteOptions(machine=asks, run="r1")
     execute(store, options)
-    backend.other = lambda: resume(store, "r1", Call(input="one"))
-    with pytest.raises(ConflictError, match="went on"):
-        resume(store, "r1", Call(input="another one"))
-    assert resume(store, "r1", Call()).outputs == {"a": "one"}
+    backend.other = lambda: resume(store, "r1", CallOptions(input="one"))
+    with pytest.raises(ConflictError, match="advanced while"):
+        resume(store, "r1", CallOptions(input="another one"))
+    assert resume(store, "r1", CallOptions()).outputs == {"a": "one"}
 
 
 def test_the_same_named_answer_at_once_gives_the_same_document(store: Store, backend: Raced, tmp_path: Path) -> None:
     asks = machine(tmp_path, a=ASK | {"default_next": "b"}, b=ASK, done=END)
-    request = execute(store, Options(machine=asks, run="r1")).waiting["requestId"]
-    call = Call(input={"requestId": request, "answer": "one"}, one_turn=True)
+    request = execute(store, ExecuteOptions(machine=asks, run="r1")).waiting["requestId"]
+    call = CallOptions(input={"requestId": request, "answer": "one"}, one_turn=True)
     documents = []
     backend.other = lambda: documents.append(resume(store, "r1", call).document())
     documents.append(resume(store, "r1", call).document())
@@ -142,20 +143,22 @@ def test_an_answer_to_a_question_that_was_settled_twice_over_is_refused(
     store: Store, backend: Raced, tmp_path: Path
 ) -> None:
     asks = machine(tmp_path, a=ASK | {"default_next": "b"}, b=ASK | {"default_next": "c"}, c=ASK, done=END)
-    request = execute(store, Options(machine=asks, run="r1")).waiting["requestId"]
+    request = execute(store, ExecuteOptions(machine=asks, run="r1")).waiting["requestId"]
 
     def quicker() -> None:
-        resume(store, "r1", Call(input=1))
-        resume(store, "r1", Call(input=2))
+        resume(store, "r1", CallOptions(input=1))
+        resume(store, "r1", CallOptions(input=2))
 
     backend.other = quicker
     with pytest.raises(InvalidAnswerError):
-        resume(store, "r1", Call(input={"requestId": request, "answer": 3}))
-    assert resume(store, "r1", Call()).outputs == {"a": 1, "b": 2}
+        resume(store, "r1", CallOptions(input={"requestId": request, "answer": 3}))
+    assert resume(store, "r1", CallOptions()).outputs == {"a": 1, "b": 2}
 
 
 def test_a_run_that_somebody_else_started_is_gone_on_with(store: Store, backend: Raced, tmp_path: Path) -> None:
-    options = Options(machine=machine(tmp_path, a=ECHO | {"default_next": "b"}, b=ECHO), call=Call(one_turn=True))
+    options = ExecuteOptions(
+        machine=machine(tmp_path, a=ECHO | {"default_next": "b"}, b=ECHO), call=CallOptions(one_turn=True)
+    )
     others = []
     backend.other = lambda: others.append(execute(store, options))
     mine = execute(store, options)
@@ -167,7 +170,9 @@ def test_a_run_that_somebody_else_started_is_gone_on_with(store: Store, backend:
 def test_a_turn_that_somebody_else_performed_is_not_performed_again(
     store: Store, backend: Raced, tmp_path: Path
 ) -> None:
-    options = Options(machine=machine(tmp_path, a=ECHO | {"default_next": "b"}, b=ECHO), call=Call(one_turn=True))
+    options = ExecuteOptions(
+        machine=machine(tmp_path, a=ECHO | {"default_next": "b"}, b=ECHO), call=CallOptions(one_turn=True)
+    )
     execute(store, options)
     backend.other = lambda: execute(store, options)
     assert execute(store, options).exit_code == 2
@@ -176,9 +181,9 @@ def test_a_turn_that_somebody_else_performed_is_not_performed_again(
 
 def test_a_change_is_accepted_once(store: Store, backend: Raced, tmp_path: Path) -> None:
     path = machine(tmp_path, a=ASK, done=END)
-    execute(store, Options(machine=path, run="r1"))
+    execute(store, ExecuteOptions(machine=path, run="r1"))
     Path(path).write_text(Path(path).read_text() + "\n")
-    options = Options(machine=path, run="r1", accept_change=True)
+    options = ExecuteOptions(machine=path, run="r1", accept_change=True)
     backend.other = lambda: execute(store, options)
     execute(store, options)
     assert events(store, "r1") == ["started", "replaced"]
@@ -188,25 +193,25 @@ def test_a_run_that_was_started_again_meanwhile_is_not_cleaned_away(
     store: Store, backend: Raced, tmp_path: Path
 ) -> None:
     path = machine(tmp_path, a=ASK, done=END)
-    execute(store, Options(machine=path, run="r1"))
-    resume(store, "r1", Call(input=1))
-    backend.other = lambda: execute(store, Options(machine=path, run="r1", force=True))
+    execute(store, ExecuteOptions(machine=path, run="r1"))
+    resume(store, "r1", CallOptions(input=1))
+    backend.other = lambda: execute(store, ExecuteOptions(machine=path, run="r1", force=True))
     result = clean(store, unfinished=False, older_than=0)
     assert result.removed == []
     assert "started again" in result.kept["r1"]
-    assert resume(store, "r1", Call()).status == "waiting"
+    assert resume(store, "r1", CallOptions()).status == "waiting"
 
 
 def test_an_input_that_lost_the_race_to_start_answers_nothing(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = Options(machine=machine(tmp_path, a=ASK, done=END), run="r1")
+    options = ExecuteOptions(machine=machine(tmp_path, a=ASK, done=END), run="r1")
     execute(store, options)
     find = service.find
     found = iter([None])
-    monkeypatch.setattr(service, "find", lambda *words: next(found, find(*words)))
+    monkeypatch.setattr(service, "_find", lambda *words: next(found, find(*words)))
     with pytest.raises(ConflictError, match="was not used") as caught:
-        execute(store, Options(machine=options.machine, run="r1", call=Call(input="yes")))
+        execute(store, ExecuteOptions(machine=options.machine, run="r1", call=CallOptions(input="yes")))
     assert caught.value.exit_code == 4
     assert events(store, "r1") == ["started"]
 
@@ -217,18 +222,21 @@ def test_standard_input_is_not_read_by_a_call_that_lost_the_race_to_start(
     def unread() -> bytes:
         raise AssertionError("standard input was read")
 
-    options = Options(machine=machine(tmp_path, a=ASK, done=END), call=Call(stdin=unread))
+    options = ExecuteOptions(machine=machine(tmp_path, a=ASK, done=END), call=CallOptions(stdin=unread))
     backend.other = lambda: execute(store, options)
     assert execute(store, options).status == "waiting"
-    assert len(store.scope(f"run:{execute(store, replace(options, call=Call())).run}").load().event["transitions"]) == 1
+    assert (
+        len(store.scope(f"run:{execute(store, replace(options, call=CallOptions())).run}").load().event["transitions"])
+        == 1
+    )
 
 
 def test_a_retry_clears_only_the_failure_that_was_seen(store: Store, backend: Raced, tmp_path: Path) -> None:
     path = machine(tmp_path, a={"task": ["sh", "-c", "echo x >> ran; false"], "repeatable": True})
-    execute(store, Options(machine=path, run="r1"))
-    backend.other = lambda: resume(store, "r1", Call(), retry=True)
-    with pytest.raises(ConflictError, match="went on") as caught:
-        resume(store, "r1", Call(), retry=True)
+    execute(store, ExecuteOptions(machine=path, run="r1"))
+    backend.other = lambda: resume(store, "r1", CallOptions(), retry=True)
+    with pytest.raises(ConflictError, match="advanced while") as caught:
+        resume(store, "r1", CallOptions(), retry=True)
     assert caught.value.exit_code == 4
     assert (tmp_path / "ran").read_text() == "x\nx\n"
 
@@ -237,19 +245,19 @@ def test_a_run_that_moved_on_since_it_was_listed_is_not_cleaned_away(
     store: Store, backend: Raced, tmp_path: Path
 ) -> None:
     path = machine(tmp_path, a=ASK | {"default_next": "b"}, b=ASK, done=END)
-    execute(store, Options(machine=path, run="r1"))
-    backend.other = lambda: resume(store, "r1", Call(input=1))
+    execute(store, ExecuteOptions(machine=path, run="r1"))
+    backend.other = lambda: resume(store, "r1", CallOptions(input=1))
     result = clean(store, unfinished=True, older_than=0)
     assert (result.removed, list(result.kept)) == ([], ["r1"])
-    assert resume(store, "r1", Call()).outputs == {"a": 1}
+    assert resume(store, "r1", CallOptions()).outputs == {"a": 1}
 
 
 def test_a_named_answer_with_another_value_at_once_is_refused(store: Store, backend: Raced, tmp_path: Path) -> None:
     asks = machine(tmp_path, a=ASK | {"default_next": "b"}, b=ASK, done=END)
-    request = execute(store, Options(machine=asks, run="r1")).waiting["requestId"]
-    backend.other = lambda: resume(store, "r1", Call(input={"requestId": request, "answer": "one"}))
+    request = execute(store, ExecuteOptions(machine=asks, run="r1")).waiting["requestId"]
+    backend.other = lambda: resume(store, "r1", CallOptions(input={"requestId": request, "answer": "one"}))
     with pytest.raises(InvalidAnswerError, match="answered before"):
-        resume(store, "r1", Call(input={"requestId": request, "answer": "another"}))
+        resume(store, "r1", CallOptions(input={"requestId": request, "answer": "another"}))
     assert events(store, "r1") == ["started", "answered"]
 
 
@@ -265,9 +273,9 @@ def test_a_run_that_another_machine_file_began_meanwhile_is_neither_restarted_no
     mine = machine(tmp_path, a=ECHO | {"default_next": "b"}, b=ECHO)
     theirs = other_machine(tmp_path, **stages)
     backend.at = run_scope(store, "r1").hash
-    backend.other = lambda: execute(store, Options(machine=theirs, run="r1"))
-    with pytest.raises(ConflictError, match="meanwhile"):
-        execute(store, Options(machine=mine, run="r1", accept_change=accept))
+    backend.other = lambda: execute(store, ExecuteOptions(machine=theirs, run="r1"))
+    with pytest.raises(ConflictError, match="another process"):
+        execute(store, ExecuteOptions(machine=mine, run="r1", accept_change=accept))
     assert events(store, "r1") == (["started", "succeeded"] if "done" not in stages else ["started"])
     assert not (tmp_path / "ran").exists()
 
@@ -275,7 +283,7 @@ def test_a_run_that_another_machine_file_began_meanwhile_is_neither_restarted_no
 def test_a_run_that_the_same_machine_file_began_meanwhile_is_gone_on_with(
     store: Store, backend: Raced, tmp_path: Path
 ) -> None:
-    options = Options(machine=machine(tmp_path, a=ECHO), run="r1")
+    options = ExecuteOptions(machine=machine(tmp_path, a=ECHO), run="r1")
     backend.other = lambda: execute(store, options)
     assert execute(store, options).status == "complete"
     assert events(store, "r1") == ["started", "succeeded"]
@@ -286,10 +294,10 @@ def test_a_prompt_does_not_begin_the_run_that_somebody_else_began_meanwhile(
     store: Store, backend: Raced, tmp_path: Path, by: str
 ) -> None:
     prepare(store, context(system="S"))
-    theirs = Options(machine=machine(tmp_path, a=ASK, done=END), run="r1")
+    theirs = ExecuteOptions(machine=machine(tmp_path, a=ASK, done=END), run="r1")
     backend.at = run_scope(store, "r1").hash
     backend.other = lambda: run_prompt(store, prompt_of("first")) if by == "run" else execute(store, theirs)
-    with pytest.raises(ConflictError, match="meanwhile"):
+    with pytest.raises(ConflictError, match="another process"):
         run_prompt(store, prompt_of("second"))
     assert events(store, "r1").count("started") == 1
     assert store.scope("run:r1").load().event["machine"]["name"] == ("run" if by == "run" else "m")
@@ -309,7 +317,7 @@ def test_a_new_id_that_somebody_else_took_meanwhile_is_left_to_them(
     store: Store, backend: Raced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str, force: bool
 ) -> None:
     prepare(store, context(system="S"))
-    theirs = Options(machine=machine(tmp_path, a=ASK, done=END), run="taken")
+    theirs = ExecuteOptions(machine=machine(tmp_path, a=ASK, done=END), run="taken")
     mine = other_machine(tmp_path, a=ASK, done=END)
     names = iter(["taken", "free"])
     for module in (beginnings, prompted):
@@ -319,22 +327,22 @@ def test_a_new_id_that_somebody_else_took_meanwhile_is_left_to_them(
     if by == "run":
         found = run_prompt(store, prompt_of("mine", run=None, force=force))
     else:
-        found = execute(store, Options(machine=mine, force=force))
+        found = execute(store, ExecuteOptions(machine=mine, force=force))
     assert found.run == "free"
     assert events(store, "taken") == ["started"]
 
 
 def begun_anew(store: Store, path: str) -> Callable[[], Any]:
-    return lambda: execute(store, Options(machine=path, run="r1", force=True, call=Call(one_turn=True)))
+    return lambda: execute(store, ExecuteOptions(machine=path, run="r1", force=True, call=CallOptions(one_turn=True)))
 
 
 def test_a_run_that_was_begun_anew_meanwhile_is_not_gone_on_with(store: Store, backend: Raced, tmp_path: Path) -> None:
     path = machine(tmp_path, a=ECHO | {"default_next": "b"}, b=ECHO)
-    options = Options(machine=path, run="r1", call=Call(one_turn=True))
-    for call in (lambda: resume(store, "r1", Call()), lambda: execute(store, options)):
-        execute(store, Options(machine=path, run="r1", force=True, call=Call(one_turn=True)))
+    options = ExecuteOptions(machine=path, run="r1", call=CallOptions(one_turn=True))
+    for call in (lambda: resume(store, "r1", CallOptions()), lambda: execute(store, options)):
+        execute(store, ExecuteOptions(machine=path, run="r1", force=True, call=CallOptions(one_turn=True)))
         backend.other = begun_anew(store, path)
-        with pytest.raises(ConflictError, match="begun anew meanwhile") as caught:
+        with pytest.raises(ConflictError, match="restarted") as caught:
             call()
         assert caught.value.exit_code == 4
         assert events(store, "r1")[-2:] == ["started", "succeeded"]
@@ -348,33 +356,33 @@ def test_a_call_that_began_a_run_leaves_it_when_somebody_else_begins_it_anew(
     def between_turns(run: Any, what: str) -> None:
         backend.other = backend.other if run.event["turn"] else begun_anew(store, path)
 
-    with pytest.raises(ConflictError, match="begun anew meanwhile"):
-        execute(store, Options(machine=path, run="r1", call=Call(watch=between_turns)))
+    with pytest.raises(ConflictError, match="restarted"):
+        execute(store, ExecuteOptions(machine=path, run="r1", call=CallOptions(watch=between_turns)))
     assert events(store, "r1") == ["started", "succeeded", "started", "succeeded"]
 
 
 def test_a_retry_does_not_go_on_with_a_run_that_was_begun_anew(store: Store, backend: Raced, tmp_path: Path) -> None:
     path = machine(tmp_path, a={"task": ["sh", "-c", "echo x >> ran; false"], "repeatable": True})
-    execute(store, Options(machine=path, run="r1"))
+    execute(store, ExecuteOptions(machine=path, run="r1"))
     backend.other = begun_anew(store, path)
-    with pytest.raises(ConflictError, match="begun anew meanwhile"):
-        resume(store, "r1", Call(), retry=True)
+    with pytest.raises(ConflictError, match="restarted"):
+        resume(store, "r1", CallOptions(), retry=True)
     assert (tmp_path / "ran").read_text() == "x\nx\n"
 
 
 def test_a_change_is_not_accepted_for_a_run_that_was_begun_anew(store: Store, backend: Raced, tmp_path: Path) -> None:
     path = machine(tmp_path, a=ASK, done=END)
-    execute(store, Options(machine=path, run="r1"))
+    execute(store, ExecuteOptions(machine=path, run="r1"))
     Path(path).write_text(Path(path).read_text() + "\n")
     backend.other = begun_anew(store, path)
-    with pytest.raises(ConflictError, match="begun anew meanwhile"):
-        execute(store, Options(machine=path, run="r1", accept_change=True))
+    with pytest.raises(ConflictError, match="restarted"):
+        execute(store, ExecuteOptions(machine=path, run="r1", accept_change=True))
     assert events(store, "r1") == ["started", "started"]
 
 
 def test_a_run_that_was_repaired_meanwhile_is_gone_on_with(store: Store, backend: Raced, tmp_path: Path) -> None:
     path = machine(tmp_path, a=ECHO | {"default_next": "b"}, b=ECHO)
-    execute(store, Options(machine=path, run="r1", call=Call(one_turn=True)))
+    execute(store, ExecuteOptions(machine=path, run="r1", call=CallOptions(one_turn=True)))
 
     def repaired() -> None:
         scope = run_scope(store, "r1")
@@ -384,17 +392,17 @@ def test_a_run_that_was_repaired_meanwhile_is_gone_on_with(store: Store, backend
         scope.save(head.state, kind="run", event=event, parent=head, masked=True)
 
     backend.other = repaired
-    assert resume(store, "r1", Call()).status == "complete"
+    assert resume(store, "r1", CallOptions()).status == "complete"
 
 
 def test_an_answer_to_another_runs_request_begins_no_run(store: Store, tmp_path: Path) -> None:
     prepare(store, context(system="S"))
     asks = machine(tmp_path, a=ASK, done=END)
-    request = execute(store, Options(machine=asks, run="r1")).waiting["requestId"]
+    request = execute(store, ExecuteOptions(machine=asks, run="r1")).waiting["requestId"]
     for named in (request, "nobody:1:1:abcd"):
-        call = Call(input={"requestId": named, "answer": "yes"})
+        call = CallOptions(input={"requestId": named, "answer": "yes"})
         for run, force in (("r2", False), ("r2", True), (None, True)):
-            options = Options(machine=asks, run=run, force=force, call=call)
+            options = ExecuteOptions(machine=asks, run=run, force=force, call=call)
             with pytest.raises(InvalidAnswerError, match="nothing was changed"):
                 execute(store, options)
             assert plan_execute(store, options).action == "refuse"

@@ -14,7 +14,8 @@ from scripted_model import Scripted, calls, says, shell, write_machine, write_to
 from stateline import Store
 from stateline.errors import IntegrityError, InvalidMachineError, MachineChangedError, StatelineError
 from stateline.redaction.redactor import Redactor
-from stateline.service.execute import Call, Options, execute, resume
+from stateline.service.execute import execute, resume
+from stateline.service.options import CallOptions, ExecuteOptions
 from stateline.service.repair import apply_repair
 from stateline.service.runs import history
 from stateline.store.memory import MemoryBackend
@@ -46,14 +47,14 @@ def scope(store: Store) -> Scope:
     return store.scope(f"run:{RUN}")
 
 
-def call(model: Scripted, **more: Any) -> Call:
-    return Call(dependencies=model.dependencies, one_turn=True, **more)
+def call(model: Scripted, **more: Any) -> CallOptions:
+    return CallOptions(models=model, one_turn=True, **more)
 
 
 def test_the_tools_are_kept_with_the_machine_and_their_place_with_the_event(
     store: Store, path: str, tmp_path: Path
 ) -> None:
-    execute(store, Options(machine=path, run=RUN))
+    execute(store, ExecuteOptions(machine=path, run=RUN))
     head = scope(store).load()
     data = (tmp_path / "tools.json").read_bytes()
     import hashlib
@@ -70,18 +71,18 @@ def test_a_manifest_that_changed_since_is_told_and_taken_only_when_the_operator_
     store: Store, path: str, tmp_path: Path
 ) -> None:
     model = Scripted(calls(("a", {})), calls(("a", {})), says("done"))
-    execute(store, Options(machine=path, run=RUN, call=call(model)))
+    execute(store, ExecuteOptions(machine=path, run=RUN, call=call(model)))
     write_tools(tmp_path, a=shell("echo 2"))
     head = scope(store).load().sha256
     with pytest.raises(MachineChangedError, match="tools manifest changed") as caught:
-        execute(store, Options(machine=path, run=RUN, call=call(model)))
-    plan = plan_execute(store, Options(machine=path, run=RUN, call=call(model)))
+        execute(store, ExecuteOptions(machine=path, run=RUN, call=call(model)))
+    plan = plan_execute(store, ExecuteOptions(machine=path, run=RUN, call=call(model)))
     assert (plan.action, plan.exit) == ("refuse", 1)
     assert caught.value.message in plan.reason
     assert scope(store).load().sha256 == head
-    accepted = execute(store, Options(machine=path, run=RUN, accept_change=True, call=call(model)))
-    assert any("tools manifest's change is accepted" in warning for warning in accepted.warnings)
-    done = execute(store, Options(machine=path, run=RUN, call=call(model)))
+    accepted = execute(store, ExecuteOptions(machine=path, run=RUN, accept_change=True, call=call(model)))
+    assert any("change of the tools manifest is accepted" in warning for warning in accepted.warnings)
+    done = execute(store, ExecuteOptions(machine=path, run=RUN, call=call(model)))
     assert done.status == "complete"
     assert [message["content"] for message in model.requests[2].messages if message["role"] == "tool"] == [1, 2]
 
@@ -90,9 +91,9 @@ def test_a_run_that_is_resumed_by_its_id_goes_by_the_tools_it_began_with(
     store: Store, path: str, tmp_path: Path
 ) -> None:
     model = Scripted(calls(("a", {})), calls(("a", {})), says("done"))
-    execute(store, Options(machine=path, run=RUN, call=call(model)))
+    execute(store, ExecuteOptions(machine=path, run=RUN, call=call(model)))
     (tmp_path / "tools.json").unlink()
-    resume(store, RUN, Call(dependencies=model.dependencies))
+    resume(store, RUN, CallOptions(models=model))
     assert [message["content"] for message in model.requests[2].messages if message["role"] == "tool"] == [1, 1]
 
 
@@ -116,27 +117,27 @@ def test_a_manifest_that_cannot_be_used_is_an_error_and_nothing_is_stored(
         elif spoil == "not json":
             manifest.write_text("{")
     with pytest.raises(InvalidMachineError) as caught:
-        execute(store, Options(machine=path, run=RUN))
+        execute(store, ExecuteOptions(machine=path, run=RUN))
     assert SECRET not in caught.value.message
     assert list(store.backend.scopes()) == []
-    assert plan_execute(store, Options(machine=path, run=RUN)).exit == 1
+    assert plan_execute(store, ExecuteOptions(machine=path, run=RUN)).exit == 1
 
 
 def test_a_manifest_that_cannot_be_read_any_more_is_no_empty_one(store: Store, path: str, tmp_path: Path) -> None:
-    execute(store, Options(machine=path, run=RUN))
+    execute(store, ExecuteOptions(machine=path, run=RUN))
     (tmp_path / "tools.json").unlink()
     with pytest.raises(StatelineError, match="tools manifest"):
-        execute(store, Options(machine=path, run=RUN))
+        execute(store, ExecuteOptions(machine=path, run=RUN))
 
 
 def test_a_machine_and_its_tools_can_be_moved(store: Store, path: str, tmp_path: Path) -> None:
-    execute(store, Options(machine=path, run=RUN))
+    execute(store, ExecuteOptions(machine=path, run=RUN))
     moved = tmp_path / "there"
     moved.mkdir()
     for name in ("m.json", "tools.json"):
         (tmp_path / name).rename(moved / name)
     model = Scripted(calls(("a", {})), says("done"))
-    done = execute(store, Options(machine=str(moved / "m.json"), run=RUN, call=Call(dependencies=model.dependencies)))
+    done = execute(store, ExecuteOptions(machine=str(moved / "m.json"), run=RUN, call=CallOptions(models=model)))
     assert done.status == "complete"
     assert scope(store).load().event["tools"]["path"] == str(moved / "tools.json")
 
@@ -165,14 +166,14 @@ def begun(store: Store, path: str) -> Scripted:
 
     model = Scripted(calls(("a", {}), ("a", {"x": 1})), says("done"))
     with pytest.raises(Stopped):
-        execute(store, Options(machine=path, run=RUN, call=Call(dependencies=model.dependencies, watch=watch)))
+        execute(store, ExecuteOptions(machine=path, run=RUN, call=CallOptions(models=model, watch=watch)))
     assert scope(store).load().state["tree"]["phase"] == "calling"
     return model
 
 
 def test_a_round_goes_on_where_it_stands(store: Store, path: str) -> None:
     model = begun(store, path)
-    assert resume(store, RUN, Call(dependencies=model.dependencies)).output == "done"
+    assert resume(store, RUN, CallOptions(models=model)).output == "done"
     assert len(model.requests) == 2
 
 
@@ -195,7 +196,7 @@ def test_what_the_engine_relies_on_is_demanded_before_any_tool_runs(store: Store
     model = begun(store, path)
     forge(store, change)
     with pytest.raises(IntegrityError) as caught:
-        resume(store, RUN, Call(dependencies=model.dependencies))
+        resume(store, RUN, CallOptions(models=model))
     assert caught.value.finding == "malformed"
 
 
@@ -204,14 +205,14 @@ def test_calls_that_may_have_been_performed_in_lost_snapshots_wait_for_word(
 ) -> None:
     model = begun(store, path)
     forge(store, lambda state, event: event["calls"].update(doubtful=True))
-    plan = plan_execute(store, Options(machine=path, run=RUN, call=Call(dependencies=model.dependencies)))
+    plan = plan_execute(store, ExecuteOptions(machine=path, run=RUN, call=CallOptions(models=model)))
     assert (plan.exit, plan.effects) == (3, [])
-    waits = resume(store, RUN, Call(dependencies=model.dependencies))
+    waits = resume(store, RUN, CallOptions(models=model))
     assert (waits.exit_code, waits.waiting["kind"], waits.waiting["call"]) == (3, "unknown_outcome", "c0")
     assert "lost" in waits.waiting["message"]
-    again = resume(store, RUN, Call(dependencies=model.dependencies, input=7))
+    again = resume(store, RUN, CallOptions(models=model, input=7))
     assert (again.exit_code, again.waiting["call"]) == (3, "c1")
-    done = resume(store, RUN, Call(dependencies=model.dependencies), retry=True)
+    done = resume(store, RUN, CallOptions(models=model), retry=True)
     assert done.status == "complete"
     assert [message["content"] for message in model.requests[1].messages if message["role"] == "tool"] == [7, 1]
     assert "doubtful" not in json.dumps(scope(store).load().event)
@@ -229,7 +230,7 @@ def test_a_repeatable_tool_is_never_in_doubt(store: Store, tmp_path: Path) -> No
     write_tools(tmp_path, a=shell("echo 1", repeatable=True))
     model = begun(store, machine(tmp_path))
     forge(store, lambda state, event: event["calls"].update(doubtful=True))
-    assert resume(store, RUN, Call(dependencies=model.dependencies)).status == "complete"
+    assert resume(store, RUN, CallOptions(models=model)).status == "complete"
 
 
 def test_calls_whose_newer_snapshots_a_repair_declared_lost_wait_for_word(tmp_path: Path) -> None:
@@ -237,16 +238,16 @@ def test_calls_whose_newer_snapshots_a_repair_declared_lost_wait_for_word(tmp_pa
     write_tools(tmp_path, a=shell("echo x >> ran; echo 1"))
     path = machine(tmp_path)
     model = Scripted(calls(("a", {})), says("done"), says("done"))
-    execute(store, Options(machine=path, run=RUN, call=call(model)))
+    execute(store, ExecuteOptions(machine=path, run=RUN, call=call(model)))
     snapshots = sorted((tmp_path / "s" / scope(store).hash).glob("state-*.json"))
     for lost in snapshots[2:]:  # the intent of the call, and its end
         lost.write_bytes(lost.read_bytes()[:-20])
     store = Store.open(tmp_path / "s", durability="fast")
     apply_repair(store, None)
     assert scope(store).load().event["calls"]["doubtful"] is True
-    waits = resume(store, RUN, Call(dependencies=model.dependencies))
+    waits = resume(store, RUN, CallOptions(models=model))
     assert (waits.exit_code, waits.waiting["tool"]) == (3, "a")
     assert (tmp_path / "ran").read_text() == "x\n"
-    assert resume(store, RUN, Call(dependencies=model.dependencies, input=5)).status == "complete"
+    assert resume(store, RUN, CallOptions(models=model, input=5)).status == "complete"
     assert (tmp_path / "ran").read_text() == "x\n"
     assert [message["content"] for message in model.requests[-1].messages if message["role"] == "tool"] == [5]

@@ -18,7 +18,8 @@ from stateline.contexts.plan import ContextOptions
 from stateline.contexts.prepare import prepare
 from stateline.errors import InvalidValueError
 from stateline.redaction.redactor import Redactor
-from stateline.service.execute import Call, Options, execute
+from stateline.service.execute import execute
+from stateline.service.options import CallOptions, ExecuteOptions
 from stateline.store.memory import MemoryBackend
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the commands are POSIX shell")
@@ -73,11 +74,16 @@ def test_a_call_reads_the_context_of_its_run_once(store: Store, backend: Counted
         "c": say(3, default_next="ask"),
         "ask": {"human": {"prompt": "{{ context.prompts.system }}?"}},
     }
-    options = Options(machine=machine(tmp_path, stages), context="demo", run="r")
+    options = ExecuteOptions(machine=machine(tmp_path, stages), context="demo", run="r")
     # The first call begins the run, and makes sure then that what it names lasts.
-    for call, reads in ((Call(one_turn=True), 2), (Call(one_turn=True), 1), (Call(), 1), (Call(), 1)):
+    for call, reads in (
+        (CallOptions(one_turn=True), 2),
+        (CallOptions(one_turn=True), 1),
+        (CallOptions(), 1),
+        (CallOptions(), 1),
+    ):
         backend.reads.clear()
-        execute(store, Options(machine=options.machine, context="demo", run="r", call=call))
+        execute(store, ExecuteOptions(machine=options.machine, context="demo", run="r", call=call))
         assert backend.reads[used] <= reads
     assert store.scope("run:r").load().envelope.state["status"] == "waiting"
 
@@ -85,7 +91,7 @@ def test_a_call_reads_the_context_of_its_run_once(store: Store, backend: Counted
 def test_secrets_in_the_input_and_labels_are_masked_and_counted_once(store: Store, tmp_path: Path) -> None:
     asks = machine(tmp_path, {"ask": {"human": {"prompt": "?"}}})
     given = {"say": f"{SECRET} and {SECRET}", "password": "x"}
-    execute(store, Options(machine=asks, run="r", labels={"l": SECRET}, call=Call(input=given)))
+    execute(store, ExecuteOptions(machine=asks, run="r", labels={"l": SECRET}, call=CallOptions(input=given)))
     first = store.scope("run:r").load()
     assert store.resolve(first.state)["input"] == {"say": "[REDACTED] and [REDACTED]", "password": "[REDACTED]"}
     assert first.envelope.state["labels"] == {"l": "[REDACTED]"}
@@ -94,7 +100,7 @@ def test_secrets_in_the_input_and_labels_are_masked_and_counted_once(store: Stor
 
 def test_a_refused_input_is_shown_masked_by_the_call_and_by_its_rehearsal(store: Store, tmp_path: Path) -> None:
     asks = machine(tmp_path, {"ask": {"human": {"prompt": "?"}}}, input={"type": "object", "maxProperties": 0})
-    options = Options(machine=asks, run="r", call=Call(input={"say": SECRET}))
+    options = ExecuteOptions(machine=asks, run="r", call=CallOptions(input={"say": SECRET}))
     with pytest.raises(InvalidValueError) as caught:
         execute(store, options)
     plan = plan_execute(store, options)
@@ -113,11 +119,13 @@ def test_a_turn_of_a_run_with_a_large_value_that_stays_writes_under_4_kib(
         "end": END,
     }
     big = ["m" * 1000] * 1000
-    options = Options(
-        machine=machine(tmp_path, stages, state={"n": 0, "big": big}), run="r", call=Call(input=big, one_turn=True)
+    options = ExecuteOptions(
+        machine=machine(tmp_path, stages, state={"n": 0, "big": big}),
+        run="r",
+        call=CallOptions(input=big, one_turn=True),
     )
     execute(store, options)
-    later = Options(machine=options.machine, run="r", call=Call(one_turn=True))
+    later = ExecuteOptions(machine=options.machine, run="r", call=CallOptions(one_turn=True))
     for _ in range(3):
         backend.puts.clear()
         execute(Store(backend), later)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from scripted_model import FixedModels
 
 from stateline import Artifact, Redactor, Store
 from stateline.bundle.envelope import Pointer
@@ -29,7 +30,8 @@ from stateline.engine.dependencies import Dependencies
 from stateline.errors import ConflictError
 from stateline.model.protocol import ModelRequest, Reply, TextListener, ToolCall
 from stateline.repair.quarantine import LocalQuarantine, quarantine_for
-from stateline.service.execute import Call, Options, execute
+from stateline.service.execute import execute
+from stateline.service.options import CallOptions, ExecuteOptions
 from stateline.service.outcome import Outcome
 from stateline.service.repair import apply_repair
 from stateline.service.runs import remove as remove_runs
@@ -246,15 +248,15 @@ def _machine(place: Place) -> str:
 
 def _turn(place: Place) -> None:
     machine = _machine(place)
-    execute(place.open(), Options(machine=machine, run="scenario", call=Call(one_turn=True)))
-    execute(place.open(), Options(machine=machine, run="scenario"))
-    execute(place.open(), Options(machine=machine, run="scenario", call=Call(input={"yes": True})))
+    execute(place.open(), ExecuteOptions(machine=machine, run="scenario", call=CallOptions(one_turn=True)))
+    execute(place.open(), ExecuteOptions(machine=machine, run="scenario"))
+    execute(place.open(), ExecuteOptions(machine=machine, run="scenario", call=CallOptions(input={"yes": True})))
 
 
 def _turn_again(place: Place) -> None:
     machine = _machine(place)
     for _ in range(2):
-        if execute(place.open(), Options(machine=machine, run="scenario")).status == "waiting":
+        if execute(place.open(), ExecuteOptions(machine=machine, run="scenario")).status == "waiting":
             return
 
 
@@ -282,8 +284,8 @@ def _converse(place: Place, *, one_turn: bool = False) -> Outcome:
     path = place.root / "talk.json"
     path.write_text(json.dumps({"stateline": 1, "name": "talk", "tools": "tools.json", "stages": stages}))
     # One call at a time, so that the scenario is the same each time it is told.
-    call = Call(one_turn=one_turn, dependencies=lambda run: Dependencies(model=_Talker(), name="told/one", jobs=1))
-    return execute(place.open(), Options(machine=str(path), run="scenario", call=call))
+    call = CallOptions(one_turn=one_turn, models=FixedModels(Dependencies(model=_Talker(), name="told/one", jobs=1)))
+    return execute(place.open(), ExecuteOptions(machine=str(path), run="scenario", call=call))
 
 
 def _conversation(place: Place) -> None:
@@ -387,7 +389,9 @@ def _fast_context(place: Place) -> None:
         place.open(FAST), ContextOptions(name="docs", context_request=ContextRequest(system="Be careful. " * 500))
     )
     machine = _machine(place)
-    execute(place.open(), Options(machine=machine, run="scenario", context="docs", call=Call(one_turn=True)))
+    execute(
+        place.open(), ExecuteOptions(machine=machine, run="scenario", context="docs", call=CallOptions(one_turn=True))
+    )
 
 
 def _rotten(place: Place) -> None:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from stateline.engine.loop import Watch
     from stateline.engine.record import Run
     from stateline.machine.decider.run import Failure
-    from stateline.service.execute import Call
     from stateline.service.model_setup import ModelOptions, Models
+    from stateline.service.options import CallOptions
 
 
 def add_call_arguments(parser: Parser, *, parent: str) -> None:
@@ -54,11 +54,11 @@ def add_call_arguments(parser: Parser, *, parent: str) -> None:
     parser.switch("--dry-run", help="Print what would happen; change nothing.")
 
 
-def call_of(flags: Namespace, settings: Settings, *, read_stdin: bool = True) -> Call:
+def call_of(flags: Namespace, settings: Settings, *, read_stdin: bool = True) -> CallOptions:
     """The call that the shared flags describe. Raises ``UsageError``."""
-    from stateline.service.execute import Call
+    from stateline.service.options import CallOptions
 
-    return Call(
+    return CallOptions(
         one_turn=getattr(flags, "interactive", False),
         input=read_input(flags.input),
         stdin=stdin_reader(flags.no_input) if read_stdin else None,
@@ -83,9 +83,9 @@ def models_of(flags: Namespace, settings: Settings) -> ModelOptions:
     )
 
 
-def with_models(call: Call, models: Models) -> Call:
+def with_models(call: CallOptions, models: Models) -> CallOptions:
     """``call`` with the model that ``models`` chooses."""
-    return replace(call, dependencies=models.dependencies, exchanges=models.begin, closing=models.closing)
+    return replace(call, models=models)
 
 
 def repeated_flags(models: ModelOptions) -> str:

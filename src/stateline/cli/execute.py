@@ -16,9 +16,9 @@ from stateline.cli.outcome_text import outcome_output
 from stateline.cli.output import Output, notify
 from stateline.cli.parser import Parser
 from stateline.cli.plans import plan_output
-from stateline.service.execute import Call
-from stateline.service.execute import Options as Request
 from stateline.service.model_setup import ModelOptions
+from stateline.service.options import CallOptions
+from stateline.service.options import ExecuteOptions as Request
 from stateline.service.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class ResumeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     settings: Settings
     run: str
-    call: Call
+    call: CallOptions
     models: ModelOptions
     retry: bool = False
     dry_run: bool = False

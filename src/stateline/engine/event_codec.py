@@ -200,6 +200,13 @@ class RunEvent(msgspec.Struct, frozen=True, kw_only=True):
     error: dict[str, Json] | None = None
 
 
+MALFORMED_HINT = (
+    "nothing was changed; `stateline verify` lists all damage; if it finds none, another version of stateline may have "
+    "written it"
+)
+"""The hint for a snapshot of an unexpected shape."""
+
+
 def read_event(snapshot: Snapshot) -> RunEvent:
     """The event of a run's snapshot. Raises ``IntegrityError`` for one that is not a run's."""
     try:
@@ -208,7 +215,7 @@ def read_event(snapshot: Snapshot) -> RunEvent:
         raise IntegrityError(
             f"the snapshot {snapshot.path} does not hold a run's event: {error}",
             finding="malformed",
-            hint="nothing was changed; was it written by stateline?",
+            hint=MALFORMED_HINT,
         ) from None
 
 

@@ -53,8 +53,7 @@ Watch = Callable[[Run, str], None]
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run comes from: the machine file's real path, and what the event says under ``context`` (None without
-    one), ``tools`` (None without a manifest) and ``exchanges`` (None for none)."""
+    """The machine file's real path, and the members ``context``, ``tools`` and ``exchanges`` of the event (None: without)."""
 
     machine_path: str
     context: Json = None
@@ -63,8 +62,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the first decision goes by besides the event: the context that it names, if it names one, and whether there
-    is no model."""
+    """Facts of the first decision: the context that the event names, and ``manual``, True without a model."""
 
     context: Context | None = None
     manual: bool = True
@@ -74,21 +72,19 @@ NOTHING = StartFacts()
 
 
 class RunStart(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run begins, decided before anything is stored. ``redactions``: how many masks are in its input; ``dependencies``
-    those of the call, as far as they were asked for."""
+    """The start of a run, decided before anything is stored. ``redactions`` is the number of masked values in its input
+    and prompt."""
 
     machine: Machine
     event: Started
-    facts: Facts
     decision: Decision
     origin: Origin
     redactions: int
-    dependencies: Dependencies = MANUAL
     context: Context | None = None
 
 
 def begin(store: Store, machine: Machine, event: Started, origin: Origin, given: StartFacts = NOTHING) -> RunStart:
-    """Decide how a run begins, with what is ``given``; reads only.
+    """Decide how a run starts; reads only.
 
     Raises ``InvalidValueError`` for an input that the machine's schema forbids.
     """
@@ -100,7 +96,6 @@ def begin(store: Store, machine: Machine, event: Started, origin: Origin, given:
     return RunStart(
         machine=machine,
         event=event,
-        facts=facts,
         decision=decision,
         origin=origin,
         redactions=count,
@@ -108,20 +103,20 @@ def begin(store: Store, machine: Machine, event: Started, origin: Origin, given:
     )
 
 
-def start(scope: Scope, head: Snapshot | None, record: MachineRecord, plan_start: RunStart) -> Run:
-    """Begin a run, or begin it anew on the chain that ends in ``head``. The lock must be held by the caller."""
+def start(scope: Scope, head: Snapshot | None, record: MachineRecord, first: RunStart) -> Run:
+    """Save the first snapshot of a run, on the chain that ends in ``head`` if that is restarted. The lock must be held."""
     store = scope.store
-    spec, event, origin = plan_start.machine, plan_start.event, plan_start.origin
-    state, masked = mask_state(store.redactor, plan_start.decision.state)
-    masked += plan_start.redactions
-    decision = msgspec.structs.replace(plan_start.decision, state=state)
+    spec, event, origin = first.machine, first.event, first.origin
+    state, masked = mask_state(store.redactor, first.decision.state)
+    masked += first.redactions
+    decision = msgspec.structs.replace(first.decision, state=state)
     run = Run(
         scope=scope,
         snapshot=head,
         record=record,
         machine=spec,
         state=decision.state,
-        began_with=lambda: plan_start.context,
+        began_with=lambda: first.context,
     )
     document: dict[str, Json] = {
         "run": run.id,

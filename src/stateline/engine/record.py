@@ -17,7 +17,7 @@ from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import VERSION, Pointer, Ref
 from stateline.bundle.objects import Artifact, artifact_ref
-from stateline.engine.event_codec import FREE, ContextPlace, Cost, is_calling_tools, read_event
+from stateline.engine.event_codec import FREE, MALFORMED_HINT, ContextPlace, Cost, is_calling_tools, read_event
 from stateline.errors import IntegrityError, NotFoundError, UsageError
 from stateline.machine import spec
 from stateline.machine.decider.conversation import conversation_problem
@@ -165,8 +165,7 @@ def read_run(store: Store, scope: Scope, snapshot: Snapshot) -> Run:
         raise IntegrityError(
             f"the snapshot {snapshot.path} does not hold a run's state: {error}",
             finding="malformed",
-            hint="nothing was changed; `stateline verify` lists all damage; if it finds none, another version of "
-            "stateline may have written it",
+            hint=MALFORMED_HINT,
         ) from None
     known = set(RunState.__struct_fields__)
     return Run(
@@ -327,8 +326,7 @@ def read_context(store: Store, context: Snapshot) -> Context:
         raise IntegrityError(
             f"the snapshot {context.path} of {context.envelope.scope} does not hold a context",
             finding="malformed",
-            hint="nothing was changed; `stateline verify` lists all damage; if it finds none, another version of "
-            "stateline may have written it",
+            hint=MALFORMED_HINT,
         )
     whole = canonical.walk(state, lambda leaf: leaf.document() if isinstance(leaf, Ref) else leaf)
     digest = canonical.sha256(canonical.encode(whole, depth=canonical.FILE_DEPTH))

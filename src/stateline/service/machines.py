@@ -14,7 +14,7 @@ from stateline.machine.decider.run import RunState
 from stateline.machine.problems import Problem
 from stateline.machine.spec import Machine, to_json
 from stateline.redaction.redactor import Redactor
-from stateline.service.create_run import MachineFile, read_machine_file, read_toolset, require_no_secret_in
+from stateline.service.machine_files import MachineFile, read_machine_file, read_toolset, require_no_secret_in
 from stateline.store.store import Store
 
 

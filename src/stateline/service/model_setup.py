@@ -16,8 +16,10 @@ import msgspec
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.engine.dependencies import Dependencies
+from stateline.engine.event_codec import MALFORMED_HINT
 from stateline.errors import IntegrityError, RequestError, StatelineError, UsageError
 from stateline.service.answers import restart_commands
+from stateline.service.options import ModelSource
 from stateline.service.ranges import Numbers
 from stateline.store.snapshot import Snapshot
 from stateline.store.store import Store
@@ -83,7 +85,7 @@ class _NumberRanges:
         return self._found.ranges()
 
 
-class Models:
+class Models(ModelSource):
     """The models of one call. The engine asks for ``dependencies`` and ``closing``."""
 
     def __init__(self, store: Store, options: ModelOptions, environ: Mapping[str, str] | None = None) -> None:
@@ -229,7 +231,7 @@ class Models:
             warn=self._tell,
         )
 
-    def closing(self, run: Run) -> list[str]:
+    def closing_warnings(self, run: Run) -> list[str]:
         """What is to be said of recordings when a call ends: what did not fit, and what a complete run left over."""
         voice = self._voice
         unused_flags = [*self.unused_flags(self._nobody), *self._drifts, *self._told]
@@ -438,7 +440,7 @@ def _kept(run: Run) -> Exchanges | None:
         raise IntegrityError(
             f"the snapshot {run.snapshot.path} does not say how its run records or plays back: {error}",
             finding="malformed",
-            hint="nothing was changed; was it written by stateline?",
+            hint=MALFORMED_HINT,
         ) from None
 
 

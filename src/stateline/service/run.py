@@ -15,22 +15,22 @@ from stateline.contexts.context import ContextRequest
 from stateline.contexts.plan import ContextOptions, context_scope
 from stateline.contexts.prepare import Prepared, prepare
 from stateline.contexts.stored import was_refined
-from stateline.engine.loop import RunStart
 from stateline.engine.record import Run, load_run, read_context, run_scope
 from stateline.errors import ConflictError, NotFoundError, RequestError, UsageError
 from stateline.machine.spec import Agent, Bounds, Machine, Stage, Toolset
 from stateline.process.signals import Signals
 from stateline.service.answers import restart_commands
+from stateline.service.continue_run import continue_run
 from stateline.service.create_run import (
-    MachineFile,
     NewRunOptions,
     plan_start,
     require_no_foreign_answer,
     require_no_secret,
     start_chain,
 )
-from stateline.service.execute import Call, continue_run
+from stateline.service.machine_files import MachineFile
 from stateline.service.model_setup import ModelOptions, Models
+from stateline.service.options import CallOptions
 from stateline.service.outcome import Outcome
 from stateline.service.preconditions import require_names
 from stateline.store.store import Store
@@ -56,7 +56,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     context: str | None = None
     context_request: ContextRequest = ContextRequest()
     models: ModelOptions = ModelOptions()
-    call: Call = Call()
+    call: CallOptions = CallOptions()
     on_call: Callable[[str], None] | None = None
     wait: float | None = None
 
@@ -74,35 +74,49 @@ class PromptMachine(msgspec.Struct, frozen=True):
 
 
 def run(store: Store, options: RunOptions) -> Outcome:
-    """Begin a run and go on to its end, or to a request that nobody answers in this call; or go on with a run.
+    """Start a run of one prompt, or continue a run, to its end or to a request that this call does not answer.
 
-    Raises a ``StatelineError`` for what keeps it from being done, ``Interrupted`` for a signal; a run that failed is an
-    outcome, not an error.
+    Raises a ``StatelineError`` for what prevents the call, ``Interrupted`` for a signal; a failed run is an outcome, not
+    an error.
     """
     with Signals() as signals:
         models = Models(store, options.models)
+        call = replace(options.call, models=models)
         found = find_existing(store, options)
         if found is not None and not options.force:
             signals.run = found.id
             require_same(store, found, options)
             models.overlay(options.context_request, found.context())
-            return continue_run(found, with_models(options.call, models), unused_flags(found, options.context_request))
-        asked = machine_of_prompt(store, options)
-        require_no_secret(store, NewRunOptions(run=options.run), asked.machine_file)
+            return continue_run(found, call, unused_flags(found, options.context_request))
+        prompt = machine_of_prompt(store, options)
+        require_no_secret(store, NewRunOptions(run=options.run), prompt.machine_file)
         models.begin()
-        prepared = prepare(store, context_options(store, options, models, asked.machine.toolset))
-        models.settle(prepared.effective, read_context(store, prepared.head).facts)
-        how = new_run_options(options, models, prepared)
-        begun, began = start_chain(store, how, asked.machine_file, decided(store, how, asked))
-        if not began:
+        prepared = prepare(store, context_options(store, options, models, prompt.machine.toolset))
+        content = read_context(store, prepared.head)
+        models.settle(prepared.effective, content.facts)
+        start = NewRunOptions(
+            run=options.run,
+            force=options.force,
+            input=None if call.input is msgspec.UNSET else call.input,
+            context=prepared.scope.partition(":")[2],
+            context_head=prepared.head,
+            context_content=content,
+            exchanges=models.exchanges(),
+            models=models,
+            wait=call.wait,
+        )
+        first = plan_start(store, start, prompt.machine, prompt.machine_file)
+        first = replace(first, redactions=first.redactions + prompt.masks)
+        created, started = start_chain(store, start, prompt.machine_file, first)
+        if not started:
             raise ConflictError(
-                f"another process began the run {begun.id} meanwhile; the prompt of this call was not used",
-                hint="choose another --id, or go on with that run without a prompt",
+                f"another process started the run {created.id}; the prompt of this call was not used",
+                hint="choose another --id, or continue that run without a prompt",
             )
-        signals.run = begun.id
-        # What the call said is said, and what stands on standard input was meant for no question of this run.
-        call = replace(options.call, input=msgspec.UNSET, stdin=None, parent=None)
-        return continue_run(begun, with_models(call, models), prepared.warnings)
+        signals.run = created.id
+        # The input was used, and standard input was not meant for a question of this run.
+        call = replace(call, input=msgspec.UNSET, stdin=None, parent=None)
+        return continue_run(created, call, prepared.warnings)
 
 
 def prepare_context(store: Store, options: RunOptions) -> Prepared:
@@ -240,29 +254,3 @@ def _hash(toolset: Toolset | None) -> str:
     from stateline.tools.check import toolset_hash
 
     return toolset_hash(toolset)
-
-
-def with_models(call: Call, models: Models) -> Call:
-    """``call`` with the means of ``models``."""
-    return replace(call, dependencies=models.dependencies, exchanges=models.begin, closing=models.closing)
-
-
-def new_run_options(options: RunOptions, models: Models, prepared: Prepared) -> NewRunOptions:
-    """How the run begins, with the very context that was prepared for it."""
-    call = options.call
-    return NewRunOptions(
-        run=options.run,
-        force=options.force,
-        input=None if call.input is msgspec.UNSET else call.input,
-        context=prepared.scope.partition(":")[2],
-        given=prepared.head,
-        exchanges=models.exchanges(),
-        dependencies=models.dependencies,
-        wait=call.wait,
-    )
-
-
-def decided(store: Store, how: NewRunOptions, asked: PromptMachine) -> RunStart:
-    """The beginning of the run. Reads only."""
-    first = plan_start(store, how, asked.machine, asked.machine_file)
-    return replace(first, redactions=first.redactions + asked.masks)

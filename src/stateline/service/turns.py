@@ -14,7 +14,7 @@ from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import Ref, read_chunk
 from stateline.bundle.objects import with_refs
 from stateline.bundle.repair_record import MEMBER
-from stateline.engine.event_codec import RunEvent, read_event
+from stateline.engine.event_codec import MALFORMED_HINT, RunEvent, read_event
 from stateline.engine.record import Run
 from stateline.errors import IntegrityError
 from stateline.history.diff import is_long_list, read_object
@@ -170,6 +170,5 @@ def _malformed(snapshot: Snapshot, why: str) -> IntegrityError:
     return IntegrityError(
         f"the snapshot {snapshot.path} does not hold a run's state: {why}",
         finding="malformed",
-        hint="nothing was changed; `stateline verify` lists all damage; if it finds none, another version of "
-        "stateline may have written it",
+        hint=MALFORMED_HINT,
     )

@@ -16,7 +16,8 @@ from stateline import Artifact, Redactor, Store
 from stateline.contexts.context import ContextRequest
 from stateline.contexts.plan import ContextOptions
 from stateline.contexts.prepare import prepare
-from stateline.service.execute import Call, Options, execute
+from stateline.service.execute import execute
+from stateline.service.options import CallOptions, ExecuteOptions
 from stateline.service.repair import apply_repair
 from stateline.store.local.backend import LocalBackend
 from stateline.store.protocol import FAST, FULL
@@ -171,8 +172,8 @@ class _Maker:
         machine = {"stateline": 1, "name": "drawn", "state": {"said": None}, "stages": stages}
         self.machine.write_text(json.dumps(machine))
         for turn in range(self.rng.randint(1, 5)):
-            call = Call(one_turn=True, input={"yes": turn}) if turn == 3 else Call(one_turn=True)
-            outcome = execute(self.store(), Options(machine=str(self.machine), run="drawn", call=call))
+            call = CallOptions(one_turn=True, input={"yes": turn}) if turn == 3 else CallOptions(one_turn=True)
+            outcome = execute(self.store(), ExecuteOptions(machine=str(self.machine), run="drawn", call=call))
             if outcome.exit_code not in (0, 3):
                 break
 

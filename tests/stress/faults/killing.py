@@ -22,8 +22,9 @@ import msgspec
 from stress.faults.tracing import Call, read_trace
 from stress.scenarios import EPOCH, Note, Place, Scenario
 
-from stateline.service.execute import Call as Turn
-from stateline.service.execute import Options, execute
+from stateline.service.execute import execute
+from stateline.service.options import CallOptions as Turn
+from stateline.service.options import ExecuteOptions
 from stateline.store.local.filesystem import Directory, Filesystem
 
 METHODS = tuple(name for name, value in vars(Filesystem).items() if callable(value) and not name.startswith("_"))
@@ -269,7 +270,7 @@ def _pay(place: Place) -> None:
         if asked:
             with (place.root / "asked").open("a") as file:
                 file.write(f"{outcome.stage}\n")
-        outcome = execute(place.open(), Options(machine=str(machine), run="effects", call=call))
+        outcome = execute(place.open(), ExecuteOptions(machine=str(machine), run="effects", call=call))
         if outcome.status == "complete":
             return
     raise AssertionError(f"never complete: {outcome}")

@@ -21,7 +21,7 @@ from stateline.history import log
 from stateline.history.diff import compare
 from stateline.redaction.redactor import Redactor
 from stateline.service import runs
-from stateline.service.execute import Options
+from stateline.service.options import ExecuteOptions
 from stateline.service.repair import apply_repair, plan_repair
 from stateline.store.local.backend import LocalBackend
 from stateline.store.local.filesystem import Filesystem
@@ -85,8 +85,8 @@ def _runs(store: Store, files: Path) -> Told:
 def _dry(store: Store, files: Path) -> Iterator[str]:
     machine = str(files / "machine.json")
     for plan in (
-        plan_execute(store, Options(machine=machine, run=RUN)),
-        plan_execute(store, Options(machine=machine, run="new")),
+        plan_execute(store, ExecuteOptions(machine=machine, run=RUN)),
+        plan_execute(store, ExecuteOptions(machine=machine, run="new")),
         plan_context(store, ContextOptions(name="docs", context_request=ContextRequest(refine="Be kind."))),
     ):
         if plan.exit in (5, 6):

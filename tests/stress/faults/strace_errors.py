@@ -28,7 +28,8 @@ from stress.scenarios import SCENARIOS, SHARED, Place
 
 from stateline.bundle import naming
 from stateline.errors import StatelineError
-from stateline.service.execute import Call, Options, execute
+from stateline.service.execute import execute
+from stateline.service.options import CallOptions, ExecuteOptions
 from stateline.store.local.filesystem import Filesystem
 
 CALLS = (
@@ -128,7 +129,7 @@ def _library(place: Place) -> None:
         SCENARIOS[name].prepare(place)
         SCENARIOS[name].act(place)
     machine = str(place.root / "machine.json")
-    execute(place.open(), Options(machine=machine, run="begun", call=Call(one_turn=True)))
+    execute(place.open(), ExecuteOptions(machine=machine, run="begun", call=CallOptions(one_turn=True)))
 
 
 class Stage:

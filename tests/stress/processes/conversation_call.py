@@ -104,24 +104,31 @@ class Model:
 
         return Dependencies(model=self, name="scripted/one")
 
+    def begin(self) -> None:
+        return None
+
+    def closing_warnings(self, run: Any) -> list[str]:
+        return []
+
 
 def talk(words: list[str]) -> int:
     """The call itself. Its document goes to stdout, as that of the command line does."""
     from stateline import Store
     from stateline.errors import StatelineError
-    from stateline.service.execute import Call, Options, execute, resume
+    from stateline.service.execute import execute, resume
+    from stateline.service.options import CallOptions, ExecuteOptions
 
     model = Model()
     given: dict[str, Any] = {"input": json.loads(words[words.index("--input") + 1])} if "--input" in words else {}
     wait = float(words[words.index("--wait") + 1]) if "--wait" in words else 60.0
-    call = Call(one_turn="-i" in words, dependencies=model.dependencies, wait=wait, **given)
+    call = CallOptions(one_turn="-i" in words, models=model, wait=wait, **given)
     try:
         store = Store.open(os.environ["STATELINE_STATE_DIR"])
         _prepare(store, model, wait, refined="--once" not in words)
         if "--retry" in words or given:
             outcome = resume(store, RUN, call, retry="--retry" in words)
         else:
-            outcome = execute(store, Options(machine="talk.json", run=RUN, context=CONTEXT, call=call))
+            outcome = execute(store, ExecuteOptions(machine="talk.json", run=RUN, context=CONTEXT, call=call))
     except StatelineError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

@@ -1,0 +1,163 @@
+"""Continue a run that exists: take an answer, then perform turns until one is done or the run stops."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from stateline.bundle.canonical import Json
+from stateline.engine.dependencies import MANUAL
+from stateline.engine.effects import DryRunStop
+from stateline.engine.loop import asked, may_call_model, turn
+from stateline.engine.record import Run, load_run, read_run
+from stateline.engine.step import EventContext, give_up, is_effect_lost, is_waiting_for_reply, take
+from stateline.errors import ConflictError, PlaybackMissError
+from stateline.history.preconditions import require_head
+from stateline.machine.decider.run import Answered
+from stateline.process.signals import interruptible, shield
+from stateline.service.answers import (
+    as_event,
+    fingerprint,
+    not_waiting_error,
+    parse_answer,
+    parse_model_reply,
+    parse_text,
+    restart_commands,
+    unwrap,
+)
+from stateline.service.options import CallOptions
+from stateline.service.outcome import Outcome, outcome
+
+CONTINUE: Json = {"action": "continue"}
+"""The input that continues a run which waits for nothing."""
+
+
+def continue_run(run: Run, call: CallOptions, warnings: list[str]) -> Outcome:
+    """Take an answer if the run waits and one is given; then perform turns until one is done or the run stops.
+
+    Call it inside ``Signals``. Raises a ``StatelineError`` for what prevents the call; a failed run is an outcome.
+    """
+    require_parent(run, call.parent)
+    call.models.dependencies(run)  # raises what the run does not allow
+    given = answer_of(run, call)
+    running = run.state.status == "running" and not is_effect_lost(run)
+    if given is not msgspec.UNSET and not (given == CONTINUE and running):
+        run = _take_answer(run, given, call)
+        # Standard input held one answer at most; and the required head was met.
+        call = replace(call, stdin=None, parent=None)
+        if call.one_turn and run.state.tree.phase != "calling":
+            return _outcome(run, call, warnings)
+        # Tools that an answer calls belong to its turn.
+    try:
+        run = _turns(run, call)
+    except PlaybackMissError as miss:
+        another, again = restart_commands(run)
+        way = f"`{again}` restarts it, `{another}` starts another run"
+        if not miss.diverged:
+            way = f"The run {run.id} can be continued; {way}"
+        all_warnings = dict.fromkeys([*warnings, *call.models.closing_warnings(run), *miss.warnings])
+        raise miss.with_hint(f"{miss.hint}. {way}", list(all_warnings)) from None
+    except DryRunStop as stop:
+        stop.warnings = [*warnings, *call.models.closing_warnings(stop.run)]
+        raise
+    return _outcome(run, call, warnings)
+
+
+def _outcome(run: Run, call: CallOptions, warnings: list[str]) -> Outcome:
+    warnings = [*warnings, *call.models.closing_warnings(run)]
+    dependencies = call.models.dependencies(run) if is_waiting_for_reply(run) else MANUAL
+    return outcome(run, one_turn=call.one_turn, warnings=warnings, dependencies=dependencies)
+
+
+def answer_of(run: Run, call: CallOptions) -> Json | msgspec.UnsetType:
+    """Return the caller's answer, or UNSET. Standard input answers open questions only: never for a lost effect, and
+    never in place of a model that this call has."""
+    if call.input is not msgspec.UNSET:
+        return call.input
+    if call.stdin is None or run.state.tree.phase != "waiting":
+        return msgspec.UNSET
+    if is_waiting_for_reply(run) and may_call_model(run, call.models.dependencies(run)):
+        return msgspec.UNSET
+    with interruptible():
+        data = call.stdin()
+    if call.input_format == "text":
+        return parse_text(data)
+    return parse_model_reply(data) if is_waiting_for_reply(run) else parse_answer(data)
+
+
+def _take_answer(run: Run, given: Json, call: CallOptions) -> Run:
+    """Return the run with the answer saved, or as it is if the same answer was saved before."""
+    if is_effect_lost(run):
+        # Whoever holds the lock is the only one who could still perform the effect.
+        with run.scope.locked(call.wait), shield():
+            run = give_up(require_parent(reload(run), call.parent))
+        call = replace(call, parent=None)
+    answer = unwrap(run, given)
+    if answer.again:
+        return run
+    if run.state.status != "waiting":
+        raise not_waiting_error(run)
+    with run.scope.locked(call.wait), shield():
+        now = reload(run)
+        if now.event.get("waiting") == run.event.get("waiting"):
+            require_parent(now, call.parent)
+            dependencies = call.models.dependencies(now)
+            value, masked = as_event(now, answer.value)
+            members = {"answered": fingerprint(now, answer.value)}
+            context = EventContext(event=Answered(value=value), dependencies=dependencies, told=members, masked=masked)
+            return asked(take(now, context), dependencies)
+        if answer.named and unwrap(now, given).again:
+            return now
+        raise ConflictError(
+            f"the run {run.id} advanced while the answer was given; the answer was not saved", hint=status_hint(run.id)
+        )
+
+
+def _turns(run: Run, call: CallOptions) -> Run:
+    while can_continue(run, call):
+        with run.scope.locked(call.wait):
+            run = require_parent(reload(run), call.parent)
+            if not can_continue(run, call):
+                break
+            run = turn(run, call.watch, call.models.dependencies(run))
+        call = replace(call, parent=None)
+        # Standard input may answer the request that was open at the start of the call. A request that the call itself
+        # reaches was seen by nobody.
+        if call.one_turn:
+            break
+    return run
+
+
+def can_continue(run: Run, call: CallOptions) -> bool:
+    """Return True if this call has an effect to perform. Raises as ``ModelSource.dependencies``."""
+    if run.state.status == "running":
+        return True
+    return is_waiting_for_reply(run) and may_call_model(run, call.models.dependencies(run))
+
+
+def require_parent(run: Run, parent: str | None) -> Run:
+    """Return ``run``. Raises ``ConflictError`` unless its head is the revision ``parent``; None accepts any head."""
+    require_head(run.scope, run.snapshot, parent)
+    return run
+
+
+def reload(run: Run) -> Run:
+    """Return the run at its head as it is now; the lock must be held. Raises ``ConflictError`` if another run was started
+    under the same id."""
+    store = run.scope.store
+    pointer = store.backend.read(run.scope.hash)
+    if pointer == run.snapshot.pointer:
+        return run
+    now = load_run(store, run.id) if pointer is None else read_run(store, run.scope, run.scope.load())
+    # The nonce cannot tell: a repair generates a new one.
+    if now.event["started_at"] != run.event["started_at"]:
+        raise ConflictError(
+            f"the run {run.id} was restarted by another call; this call stopped and changed nothing",
+            hint=status_hint(run.id),
+        )
+    return now
+
+
+def status_hint(run: str) -> str:
+    """Return the hint that names the command which shows the state of a run."""
+    return f"`stateline exec status {run}` shows its state"

@@ -1,0 +1,131 @@
+"""Read a machine file and the tools manifest that it names, and refuse secrets in them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stateline.bundle import canonical
+from stateline.bundle.canonical import Json, sha256
+from stateline.engine.record import Run
+from stateline.errors import NotFoundError, RequestError, StorageError
+from stateline.machine.spec import Machine, Toolset, to_json
+from stateline.store.store import Store
+
+if TYPE_CHECKING:
+    from stateline.machine.definition.formats.python_text import Evaluated
+    from stateline.redaction.redactor import Redactor
+    from stateline.tools.manifest import FindSecret
+
+
+class MachineFile(msgspec.Struct, frozen=True):
+    """A machine file as it is now: real path, exact bytes and their digest.
+
+    ``recorded`` False: not a file, but a machine that ``run`` wrote as JSON. Its runs are not found by ``path``, which is
+    the tools manifest.
+    """
+
+    path: str
+    data: bytes
+    sha256: str
+    recorded: bool = True
+
+    @property
+    def directory(self) -> str:
+        """The directory in which programs and the tools manifest are looked up."""
+        return os.path.dirname(self.path)
+
+    @property
+    def format(self) -> str:
+        """The name of the file's format; "" for an unknown file name extension."""
+        if not self.recorded:
+            return "json"
+        from stateline.machine.definition.formats.reader import format_of
+
+        format = format_of(self.path)
+        return format.word if format else ""
+
+    def evaluate(self, source: str) -> Evaluated:
+        """Run the source of a Python machine in a separate process."""
+        from stateline.engine.evaluate import evaluate
+
+        return evaluate(source, self.path)
+
+
+def read_machine_file(path: str) -> MachineFile:
+    """Read a machine file. Raises ``NotFoundError``, ``StorageError`` or ``RequestError`` (not a file, too large)."""
+    try:
+        real = os.path.realpath(path)
+        real.encode()
+        fd = os.open(real, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except UnicodeEncodeError:
+        raise RequestError(
+            f"the path {path!r} is not UTF-8, so a run could not record it; nothing was stored", hint="rename it"
+        ) from None
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        raise NotFoundError(f"there is no machine file {path!r}", hint="check the path") from None
+    except OSError as error:
+        raise StorageError(f"cannot read the machine file {path!r}: {error.strerror}", hint="check the path") from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise RequestError(f"{path!r} is not a regular file", hint="name a machine file (.yaml, .json, .toml, .py)")
+    with os.fdopen(fd, "rb") as file:
+        data = file.read(canonical.TEXT_LIMIT + 1)
+    if len(data) > canonical.TEXT_LIMIT:
+        raise RequestError(f"{path!r} is larger than {canonical.TEXT_LIMIT} bytes", hint="is it a machine file?")
+    return MachineFile(real, data, sha256(data))
+
+
+def parse_machine(store: Store, machine_file: MachineFile) -> Machine:
+    """Return the checked machine with its tools. Raises ``InvalidMachineError`` with all problems, those of the tools
+    manifest included; ``RequestError`` for a secret in the file."""
+    from stateline.machine.definition.check import Lookups, load
+
+    require_no_secret_in(machine_file, store.redactor)
+    lookups = Lookups(
+        evaluate=machine_file.evaluate,
+        toolset=lambda path: read_toolset(machine_file, path, store.redactor.find),
+    )
+    machine = load(machine_file.data, machine_file.path, lookups)
+    # Escapes and folded lines can hide in the bytes what the parsed machine contains.
+    require_no_secret_in(machine_file, store.redactor, machine)
+    return machine
+
+
+def require_no_secret_in(machine_file: MachineFile, redactor: Redactor, machine: Machine | None = None) -> None:
+    """Raise ``RequestError`` for a secret in the bytes of a machine file, or in the parsed ``machine``."""
+    # In the parsed machine, only values are searched: field names are fixed.
+    match = redactor.find(machine_file.data) if machine is None else redactor.find(to_json(machine), keys=False)
+    if match:
+        raise RequestError(
+            f"{machine_file.path} holds a secret ({match}); nothing was stored",
+            hint="remove it and pass it by environment: name a variable in the stage's `env`",
+        )
+
+
+def read_toolset(machine_file: MachineFile, path: str, find_secret: FindSecret) -> Toolset:
+    """Return the checked tools of the manifest that the machine file names as ``path``. Raises as ``read_manifest``."""
+    from stateline.tools.manifest import read_manifest
+
+    return read_manifest(os.path.join(machine_file.directory, path), find_secret).toolset
+
+
+def tools_record(machine: Machine, machine_file: MachineFile) -> Json:
+    """Return ``event.tools``: real path and digest of the manifest; None without one."""
+    if machine.tools is None or machine.toolset is None:
+        return None
+    path = os.path.realpath(os.path.join(machine_file.directory, machine.tools))
+    return {"path": path, "sha256": machine.toolset.sha256}
+
+
+def current_tools_digest(run: Run, machine_file: MachineFile) -> str | None:
+    """Return the digest of the tools manifest of ``run`` as it is now; None for a run without one. Raises
+    ``NotFoundError``, ``RequestError`` or ``StorageError`` if it cannot be read."""
+    if run.machine.tools is None:
+        return None
+    from stateline.tools.manifest import manifest_digest
+
+    return manifest_digest(os.path.join(machine_file.directory, run.machine.tools))
