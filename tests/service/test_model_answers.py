@@ -213,7 +213,7 @@ def test_the_answer_to_a_request_finds_its_run_and_never_begins_another(store: S
         ({"requestId": "r:7:0:12345678", "answer": "x"}, "not for the one that is open"),
         ({"response": {"content": [{"type": "image"}]}}, "neither text nor tool_use"),
         (5, "neither text nor an object"),
-        ({"answer": "x"}, "unknown reason"),
+        ({"answer": "x"}, "not known|unknown reason"),
         ({"action": "continue"}, "nothing to continue"),
     ],
 )

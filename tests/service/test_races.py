@@ -207,7 +207,7 @@ def test_an_input_that_lost_the_race_to_start_answers_nothing(
 ) -> None:
     options = ExecuteOptions(machine=machine(tmp_path, a=ASK, done=END), run="r1")
     execute(store, options)
-    find = service.find
+    find = service._find
     found = iter([None])
     monkeypatch.setattr(service, "_find", lambda *words: next(found, find(*words)))
     with pytest.raises(ConflictError, match="was not used") as caught:
