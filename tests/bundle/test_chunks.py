@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each_case import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -129,21 +130,25 @@ def test_a_list_with_references_in_it_gives_the_same_chunks(value: list[Any], th
     assert again.contents.items() <= whole.contents.items()
 
 
-@pytest.mark.parametrize(("size", "count"), [(500, 9), (60, 64), (100, 41)])
-def test_the_first_chunk_of_messages_ends_at_4096_bytes_or_64_items(size: int, count: int) -> None:
-    parts = split({"chat": [message(number, size) for number in range(200)]})
-    chunks = chain(parts, parts.objects["/chat"])
-    assert len(chunks[0].items) == count
+def test_the_first_chunk_of_messages_ends_at_4096_bytes_or_64_items() -> None:
+    def check(size: int, count: int) -> None:
+        parts = split({"chat": [message(number, size) for number in range(200)]})
+        chunks = chain(parts, parts.objects["/chat"])
+        assert len(chunks[0].items) == count
+
+    for_each(check, [(500, 9), (60, 64), (100, 41)])
 
 
-@pytest.mark.parametrize(("more", "count"), [(-1, 3), (0, 2), (1, 2)])
-def test_a_chunk_with_a_table_is_full_at_4096_bytes_of_items_and_table_exactly(more: int, count: int) -> None:
-    stored = Ref("ab" * 32, 9, "text/plain")
-    table = {"/0": stored.document()}
-    rest = THRESHOLD - len(canonical.encode(table)) - len(canonical.encode([None, ""]))
-    value = [stored, "x" * (rest + more), 1, *["y" * 900] * 10]
-    parts = split({"list": value})
-    assert len(chain(parts, parts.objects["/list"])[0].items) == count
+def test_a_chunk_with_a_table_is_full_at_4096_bytes_of_items_and_table_exactly() -> None:
+    def check(more: int, count: int) -> None:
+        stored = Ref("ab" * 32, 9, "text/plain")
+        table = {"/0": stored.document()}
+        rest = THRESHOLD - len(canonical.encode(table)) - len(canonical.encode([None, ""]))
+        value = [stored, "x" * (rest + more), 1, *["y" * 900] * 10]
+        parts = split({"list": value})
+        assert len(chain(parts, parts.objects["/list"])[0].items) == count
+
+    for_each(check, [(-1, 3), (0, 2), (1, 2)])
 
 
 def test_small_numbers_fill_a_chunk_by_their_bytes_only() -> None:
@@ -211,20 +216,22 @@ def nested(levels: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize("outer", [1, 60, 126])
-def test_the_items_of_a_chunk_are_at_the_level_of_the_items_of_its_list(outer: int) -> None:
-    def around(deep: Any) -> Any:
-        value: Any = [*["x" * 500] * 20, deep]
-        for _ in range(outer - 1):
-            value = {"v": value}
-        return {"v": value}
+def test_the_items_of_a_chunk_are_at_the_level_of_the_items_of_its_list() -> None:
+    def check(outer: int) -> None:
+        def around(deep: Any) -> Any:
+            value: Any = [*["x" * 500] * 20, deep]
+            for _ in range(outer - 1):
+                value = {"v": value}
+            return {"v": value}
 
-    fits = around(nested(127 - outer))
-    parts = split(fits)
-    assert [ref.media_type for ref in parts.objects.values()] == [LIST_TYPE]
-    assert joined(parts) == fits
-    with pytest.raises(InvalidValueError, match="128 levels"):
-        split(around(nested(128 - outer)))
+        fits = around(nested(127 - outer))
+        parts = split(fits)
+        assert [ref.media_type for ref in parts.objects.values()] == [LIST_TYPE]
+        assert joined(parts) == fits
+        with pytest.raises(InvalidValueError, match="128 levels"):
+            split(around(nested(128 - outer)))
+
+    for_each(check, [1, 60, 126])
 
 
 def test_chains_nest_as_deep_as_a_value_may() -> None:
@@ -280,24 +287,33 @@ def test_a_short_stored_list_grows_into_a_chain() -> None:
     assert with_artifact.objects[""].media_type == NODE_TYPE
 
 
-@pytest.mark.parametrize(
-    ("data", "media_type"),
-    [(b'{"a":1}', JSON_TYPE), (b'"text"', JSON_TYPE), (b'{"objects":{},"value":{}}', NODE_TYPE), (b"x", "text/plain")],
-)
-def test_only_a_list_can_be_appended_to(data: bytes, media_type: str) -> None:
-    with pytest.raises(InvalidValueError, match="is not a list"):
-        extend(Ref(canonical.sha256(data), len(data), media_type), data, [1])
+def test_only_a_list_can_be_appended_to() -> None:
+    def check(data: bytes, media_type: str) -> None:
+        with pytest.raises(InvalidValueError, match="is not a list"):
+            extend(Ref(canonical.sha256(data), len(data), media_type), data, [1])
+
+    for_each(
+        check,
+        [
+            (b'{"a":1}', JSON_TYPE),
+            (b'"text"', JSON_TYPE),
+            (b'{"objects":{},"value":{}}', NODE_TYPE),
+            (b"x", "text/plain"),
+        ],
+    )
 
 
-@pytest.mark.parametrize("bad", [float("nan"), 2**64, "\ud800", (1,), b"x", {1: 2}, nested(200)], ids=str)
-def test_what_json_cannot_hold_is_refused_as_an_item(bad: Any) -> None:
-    parts = split({"chat": [message(number) for number in range(100)]})
-    ref = parts.objects["/chat"]
-    for items in ([bad], [message(1), bad, message(2)] * 20):
-        with pytest.raises(InvalidValueError):
-            extend(ref, parts.contents[ref], items)
-        with pytest.raises(InvalidValueError):
-            split({"chat": [message(number) for number in range(100)] + items})
+def test_what_json_cannot_hold_is_refused_as_an_item() -> None:
+    def check(bad: Any) -> None:
+        parts = split({"chat": [message(number) for number in range(100)]})
+        ref = parts.objects["/chat"]
+        for items in ([bad], [message(1), bad, message(2)] * 20):
+            with pytest.raises(InvalidValueError):
+                extend(ref, parts.contents[ref], items)
+            with pytest.raises(InvalidValueError):
+                split({"chat": [message(number) for number in range(100)] + items})
+
+    for_each(check, [(case,) for case in [float("nan"), 2**64, "\ud800", (1,), b"x", {1: 2}, nested(200)]])
 
 
 # -- hostile stores ----------------------------------------------------------------------------------------------------
@@ -318,47 +334,48 @@ def linked(before: Ref | None, items: Any, store: dict[Ref, bytes], objects: Any
 GOOD = {"sha256": "0" * 64, "size": 9, "media_type": LIST_TYPE}
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        [],
-        {},
-        {"before": None, "items": [1]},
-        {"before": None, "items": [1], "objects": {}, "count": 1},
-        {"items": [1], "objects": {}},
-        {"before": None, "items": [], "objects": {}},
-        {"before": GOOD, "items": [], "objects": {}},
-        {"before": None, "items": {"0": 1}, "objects": {}},
-        {"before": None, "items": None, "objects": {}},
-        {"before": None, "items": [1], "objects": []},
-        {"before": None, "items": [1], "objects": {"/0": GOOD}},
-        {"before": None, "items": [None], "objects": {"/1": GOOD}},
-        {"before": None, "items": [None], "objects": {"": GOOD}},
-        {"before": None, "items": [None], "objects": {"/00": GOOD}},
-        {"before": None, "items": [None], "objects": {"/0": GOOD | {"sha256": "../x"}}},
-        {"before": "0" * 64, "items": [1], "objects": {}},
-        {"before": GOOD | {"media_type": NODE_TYPE}, "items": [1], "objects": {}},
-        {"before": GOOD | {"media_type": JSON_TYPE}, "items": [1], "objects": {}},
-        {"before": GOOD | {"sha256": "0" * 63}, "items": [1], "objects": {}},
-        {"before": GOOD | {"size": -1}, "items": [1], "objects": {}},
-        {"before": GOOD | {"more": 1}, "items": [1], "objects": {}},
-        {"before": {"sha256": "0" * 64, "size": 9}, "items": [1], "objects": {}},
-    ],
-    ids=str,
-)
-def test_what_is_no_chunk_is_damage_wherever_it_is_read(document: Any) -> None:
-    store: dict[Ref, bytes] = {}
-    ref = kept(document, store)
-    last = linked(ref, [1], store)
-    for read in (
-        lambda: references(store[ref], ref),
-        lambda: resolve({"a": ref}, store.__getitem__),
-        lambda: resolve({"a": last}, store.__getitem__),
-        lambda: extend(ref, store[ref], [1]),
-    ):
-        with pytest.raises(IntegrityError) as caught:
-            read()
-        assert caught.value.finding == "malformed"
+def test_what_is_no_chunk_is_damage_wherever_it_is_read() -> None:
+    def check(document: Any) -> None:
+        store: dict[Ref, bytes] = {}
+        ref = kept(document, store)
+        last = linked(ref, [1], store)
+        for read in (
+            lambda: references(store[ref], ref),
+            lambda: resolve({"a": ref}, store.__getitem__),
+            lambda: resolve({"a": last}, store.__getitem__),
+            lambda: extend(ref, store[ref], [1]),
+        ):
+            with pytest.raises(IntegrityError) as caught:
+                read()
+            assert caught.value.finding == "malformed"
+
+    for_each(
+        check,
+        [
+            [],
+            {},
+            {"before": None, "items": [1]},
+            {"before": None, "items": [1], "objects": {}, "count": 1},
+            {"items": [1], "objects": {}},
+            {"before": None, "items": [], "objects": {}},
+            {"before": GOOD, "items": [], "objects": {}},
+            {"before": None, "items": {"0": 1}, "objects": {}},
+            {"before": None, "items": None, "objects": {}},
+            {"before": None, "items": [1], "objects": []},
+            {"before": None, "items": [1], "objects": {"/0": GOOD}},
+            {"before": None, "items": [None], "objects": {"/1": GOOD}},
+            {"before": None, "items": [None], "objects": {"": GOOD}},
+            {"before": None, "items": [None], "objects": {"/00": GOOD}},
+            {"before": None, "items": [None], "objects": {"/0": GOOD | {"sha256": "../x"}}},
+            {"before": "0" * 64, "items": [1], "objects": {}},
+            {"before": GOOD | {"media_type": NODE_TYPE}, "items": [1], "objects": {}},
+            {"before": GOOD | {"media_type": JSON_TYPE}, "items": [1], "objects": {}},
+            {"before": GOOD | {"sha256": "0" * 63}, "items": [1], "objects": {}},
+            {"before": GOOD | {"size": -1}, "items": [1], "objects": {}},
+            {"before": GOOD | {"more": 1}, "items": [1], "objects": {}},
+            {"before": {"sha256": "0" * 64, "size": 9}, "items": [1], "objects": {}},
+        ],
+    )
 
 
 def test_a_chain_of_thousands_is_read_and_each_chunk_once() -> None:

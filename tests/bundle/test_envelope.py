@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from each_case import for_each
 
 from stateline.bundle import canonical
 from stateline.bundle.envelope import (
@@ -63,26 +64,30 @@ def test_a_merge_names_what_was_merged() -> None:
     assert read(merged={"scope": "run:b", "seq": 2, "sha256": SHA}).merged == Link("run:b", 2, SHA)
 
 
-@pytest.mark.parametrize("version", ["1", "1.1", "1.999999999"])
-def test_unknown_fields_of_a_newer_minor_version_are_kept(version: str) -> None:
-    data = canonical.encode(document(version=version, extra={"a": 1}, signature=[1, 2], zzz=None))
-    envelope = read_envelope(data)
-    assert envelope.extra == {"extra": {"a": 1}, "signature": [1, 2], "zzz": None}
-    assert canonical.encode(envelope.document()) == data
+def test_unknown_fields_of_a_newer_minor_version_are_kept() -> None:
+    def check(version: str) -> None:
+        data = canonical.encode(document(version=version, extra={"a": 1}, signature=[1, 2], zzz=None))
+        envelope = read_envelope(data)
+        assert envelope.extra == {"extra": {"a": 1}, "signature": [1, 2], "zzz": None}
+        assert canonical.encode(envelope.document()) == data
+
+    for_each(check, ["1", "1.1", "1.999999999"])
 
 
-@pytest.mark.parametrize("version", ["2", "2.0", "10"])
-def test_another_major_version_is_said_to_be_one(version: str) -> None:
-    with pytest.raises(NewerVersionError, match="left untouched"):
-        read(version=version, seq="in the future this may be a string")
+def test_another_major_version_is_said_to_be_one() -> None:
+    def check(version: str) -> None:
+        with pytest.raises(NewerVersionError, match="left untouched"):
+            read(version=version, seq="in the future this may be a string")
+
+    for_each(check, ["2", "2.0", "10"])
 
 
-@pytest.mark.parametrize(
-    "version", [..., None, 1, "", "0", "01", "0.9", "1.", "1.1.1", "1 ", "\u0661", "1\n", "9" * 10, ["1"]]
-)
-def test_an_unreadable_version_is_damage(version: Any) -> None:
-    with pytest.raises(IntegrityError, match="no readable version"):
-        read(version=version)
+def test_an_unreadable_version_is_damage() -> None:
+    def check(version: Any) -> None:
+        with pytest.raises(IntegrityError, match="no readable version"):
+            read(version=version)
+
+    for_each(check, [..., None, 1, "", "0", "01", "0.9", "1.", "1.1.1", "1 ", "\u0661", "1\n", "9" * 10, ["1"]])
 
 
 MALFORMED: list[dict[str, Any]] = [
@@ -123,11 +128,13 @@ MALFORMED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("changes", MALFORMED, ids=repr)
-def test_a_malformed_envelope_is_damage(changes: dict[str, Any]) -> None:
-    with pytest.raises(IntegrityError) as caught:
-        read(**changes)
-    assert caught.value.finding == "malformed"
+def test_a_malformed_envelope_is_damage() -> None:
+    def check(changes: dict[str, Any]) -> None:
+        with pytest.raises(IntegrityError) as caught:
+            read(**changes)
+        assert caught.value.finding == "malformed"
+
+    for_each(check, MALFORMED)
 
 
 HOSTILE_TABLES: list[tuple[Any, dict[str, Any]]] = [
@@ -162,20 +169,24 @@ HOSTILE_TABLES: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "table"), HOSTILE_TABLES, ids=lambda item: ascii(item)[:60])
-def test_a_table_that_does_not_fit_its_value_is_damage(value: Any, table: dict[str, Any]) -> None:
-    with pytest.raises(IntegrityError) as caught:
-        read(state=value, objects=table)
-    assert caught.value.finding == "malformed"
-    with pytest.raises(IntegrityError):
-        read_node(canonical.encode({"value": value, "objects": table}))
-
-
-@pytest.mark.parametrize("data", [b"", b"{", b"null", b"[]", b'"x"', b"{} ", b'{"version":"1","version":"1"}'])
-def test_what_is_no_canonical_object_is_damage_whatever_it_should_be(data: bytes) -> None:
-    for reader in (read_envelope, read_pointer, read_node):
+def test_a_table_that_does_not_fit_its_value_is_damage() -> None:
+    def check(value: Any, table: dict[str, Any]) -> None:
+        with pytest.raises(IntegrityError) as caught:
+            read(state=value, objects=table)
+        assert caught.value.finding == "malformed"
         with pytest.raises(IntegrityError):
-            reader(data)
+            read_node(canonical.encode({"value": value, "objects": table}))
+
+    for_each(check, HOSTILE_TABLES)
+
+
+def test_what_is_no_canonical_object_is_damage_whatever_it_should_be() -> None:
+    def check(data: bytes) -> None:
+        for reader in (read_envelope, read_pointer, read_node):
+            with pytest.raises(IntegrityError):
+                reader(data)
+
+    for_each(check, [b"", b"{", b"null", b"[]", b'"x"', b"{} ", b'{"version":"1","version":"1"}'])
 
 
 def test_a_pointer_reads_back() -> None:
@@ -184,27 +195,26 @@ def test_a_pointer_reads_back() -> None:
     assert read_pointer(pointer.encode()) == pointer
 
 
-@pytest.mark.parametrize(
-    ("changes", "error"),
-    [
-        ({"version": "2"}, NewerVersionError),
-        ({"version": None}, IntegrityError),
-        ({"path": "../x.json"}, IntegrityError),
-        ({"path": "latest.json"}, IntegrityError),
-        ({"path": f"x/{NAME}"}, IntegrityError),
-        ({"path": None}, IntegrityError),
-        ({"sha256": ""}, IntegrityError),
-        ({"sha256": SHA[:8]}, IntegrityError),
-        ({"sha256": SHA.upper()}, IntegrityError),
-        ({"sha256": None}, IntegrityError),
-    ],
-    ids=repr,
-)
-def test_a_pointer_that_does_not_name_a_snapshot_in_full_is_no_pointer(
-    changes: dict[str, Any], error: type[Exception]
-) -> None:
-    with pytest.raises(error):
-        read_pointer(canonical.encode({"version": "1", "path": NAME, "sha256": SHA} | changes))
+def test_a_pointer_that_does_not_name_a_snapshot_in_full_is_no_pointer() -> None:
+    def check(changes: dict[str, Any], error: type[Exception]) -> None:
+        with pytest.raises(error):
+            read_pointer(canonical.encode({"version": "1", "path": NAME, "sha256": SHA} | changes))
+
+    for_each(
+        check,
+        [
+            ({"version": "2"}, NewerVersionError),
+            ({"version": None}, IntegrityError),
+            ({"path": "../x.json"}, IntegrityError),
+            ({"path": "latest.json"}, IntegrityError),
+            ({"path": f"x/{NAME}"}, IntegrityError),
+            ({"path": None}, IntegrityError),
+            ({"sha256": ""}, IntegrityError),
+            ({"sha256": SHA[:8]}, IntegrityError),
+            ({"sha256": SHA.upper()}, IntegrityError),
+            ({"sha256": None}, IntegrityError),
+        ],
+    )
 
 
 def test_a_node_has_a_value_and_a_table_and_nothing_else() -> None:

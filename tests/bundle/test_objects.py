@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+from each_case import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,11 +72,13 @@ def test_a_value_with_references_in_it_splits_to_the_same_objects(value: Any, th
     assert again.contents == {}
 
 
-@pytest.mark.parametrize(("length", "out"), [(4093, False), (4094, True)])
-def test_an_object_begins_at_4096_bytes_of_canonical_json(length: int, out: bool) -> None:
-    parts = split({"text": "x" * length})
-    assert (parts.objects.keys() == {"/text"}) is out
-    assert parts.value == {"text": None if out else "x" * length}
+def test_an_object_begins_at_4096_bytes_of_canonical_json() -> None:
+    def check(length: int, out: bool) -> None:
+        parts = split({"text": "x" * length})
+        assert (parts.objects.keys() == {"/text"}) is out
+        assert parts.value == {"text": None if out else "x" * length}
+
+    for_each(check, [(4093, False), (4094, True)])
 
 
 def test_length_counts_bytes_not_characters() -> None:
@@ -147,39 +150,43 @@ def test_a_word_of_the_table_in_user_data_means_nothing() -> None:
     assert joined(split({"v": value})) == {"v": value}
 
 
-@pytest.mark.parametrize("bad", [float("nan"), 2**64, "\ud800", (1,), b"x", {1: 2}], ids=ascii)
-def test_what_json_cannot_hold_is_refused_inside_objects(bad: Any) -> None:
-    with pytest.raises(InvalidValueError):
-        split({"large": ["x" * 3000, "y" * 3000, [bad, "z" * 4090]], "direct": ["x" * 4096, bad] * 50})
-
-
-@pytest.mark.parametrize(
-    "leaf",
-    [
-        Ref("../../../etc/passwd", 1),
-        Ref("A" * 64, 1),
-        Ref("0" * 64, -1),
-        Ref("0" * 64, 1, "text"),
-        Ref("0" * 64, 1, "Text/Plain; charset=utf-8"),
-        Artifact(b"x", "text/plain; charset=utf-8"),
-        Artifact(b"x", ""),
-        Artifact(b"x", "a/b\n"),
-    ],
-    ids=ascii,
-)
-def test_a_reference_that_no_reader_would_take_is_refused_on_the_way_in(leaf: Any) -> None:
-    for value in ({"a": leaf}, {"a": [leaf, "x" * 5000]}, [leaf]):
+def test_what_json_cannot_hold_is_refused_inside_objects() -> None:
+    def check(bad: Any) -> None:
         with pytest.raises(InvalidValueError):
-            split(value)
+            split({"large": ["x" * 3000, "y" * 3000, [bad, "z" * 4090]], "direct": ["x" * 4096, bad] * 50})
+
+    for_each(check, [(case,) for case in [float("nan"), 2**64, "\ud800", (1,), b"x", {1: 2}]])
 
 
-@pytest.mark.parametrize("pad", ["x", "x" * 5000], ids=["small", "large"])
-@pytest.mark.parametrize("outer", [0, 1, 60, 127])
-def test_depth_is_that_of_the_whole_value_not_of_each_part(outer: int, pad: str) -> None:
-    fits = nested(outer, [pad, nested(127 - outer)])
-    assert joined(split(fits)) == fits
-    with pytest.raises(InvalidValueError, match="128 levels"):
-        split(nested(outer, [pad, nested(128 - outer)]))
+def test_a_reference_that_no_reader_would_take_is_refused_on_the_way_in() -> None:
+    def check(leaf: Any) -> None:
+        for value in ({"a": leaf}, {"a": [leaf, "x" * 5000]}, [leaf]):
+            with pytest.raises(InvalidValueError):
+                split(value)
+
+    for_each(
+        check,
+        [
+            Ref("../../../etc/passwd", 1),
+            Ref("A" * 64, 1),
+            Ref("0" * 64, -1),
+            Ref("0" * 64, 1, "text"),
+            Ref("0" * 64, 1, "Text/Plain; charset=utf-8"),
+            Artifact(b"x", "text/plain; charset=utf-8"),
+            Artifact(b"x", ""),
+            Artifact(b"x", "a/b\n"),
+        ],
+    )
+
+
+def test_depth_is_that_of_the_whole_value_not_of_each_part() -> None:
+    def check(pad: str, outer: int) -> None:
+        fits = nested(outer, [pad, nested(127 - outer)])
+        assert joined(split(fits)) == fits
+        with pytest.raises(InvalidValueError, match="128 levels"):
+            split(nested(outer, [pad, nested(128 - outer)]))
+
+    for_each(check, ["x", "x" * 5000], [0, 1, 60, 127])
 
 
 def test_a_bomb_of_depth_is_refused_by_name() -> None:
@@ -263,11 +270,12 @@ def test_resolving_leaves_the_given_value_alone() -> None:
     assert value == {"a": ref, "l": [ref]}
 
 
-@pytest.mark.parametrize("size", [10, 700, 4000, 4096, 5000])
-@pytest.mark.parametrize("threshold", [64, THRESHOLD])
-def test_a_draft_makes_no_difference_to_what_is_taken_out(size: int, threshold: int) -> None:
-    texts = {"plain": "x" * size, "escaped": '"' * (size // 2), "list": ["\x00" * (size // 6), {"a": "y" * size}]}
-    holding = {**texts, "ref": Ref("ab" * 32, 5), "artifact": Artifact(b"raw"), "media_type": "text/plain"}
-    for value in (texts, {"in": [texts, texts]}, holding, [texts] * 100, {"media_type": texts}, "x" * size, size):
-        with_draft = split(value, threshold=threshold, draft=canonical.draft(value))
-        assert with_draft == split(value, threshold=threshold)
+def test_a_draft_makes_no_difference_to_what_is_taken_out() -> None:
+    def check(size: int, threshold: int) -> None:
+        texts = {"plain": "x" * size, "escaped": '"' * (size // 2), "list": ["\x00" * (size // 6), {"a": "y" * size}]}
+        holding = {**texts, "ref": Ref("ab" * 32, 5), "artifact": Artifact(b"raw"), "media_type": "text/plain"}
+        for value in (texts, {"in": [texts, texts]}, holding, [texts] * 100, {"media_type": texts}, "x" * size, size):
+            with_draft = split(value, threshold=threshold, draft=canonical.draft(value))
+            assert with_draft == split(value, threshold=threshold)
+
+    for_each(check, [10, 700, 4000, 4096, 5000], [64, THRESHOLD])

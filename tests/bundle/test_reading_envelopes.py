@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from each_case import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,37 +84,39 @@ ENTRIES = {
 }
 
 
-@pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
-@pytest.mark.parametrize("version", ["1", "1.1"])
-def test_an_entry_of_a_table_has_three_members_and_a_size_that_an_object_may_have(
-    entry: dict[str, Any], version: str
-) -> None:
-    for table in ({"/a": ENTRY}, {"/a": {**ENTRY, "size": canonical.OBJECT_LIMIT}}):
-        assert envelope.read_envelope(canonical.encode({**GOOD, "version": version, "objects": table})).objects
-    files = [
-        (envelope.read_envelope, {**GOOD, "version": version, "objects": {"/a": entry}}),
-        (envelope.read_node, {"value": [None], "objects": {"/0": entry}}),
-        (envelope.read_chunk, {"before": None, "items": [None], "objects": {"/0": entry}}),
-        (envelope.read_chunk, {"before": {**entry, "media_type": envelope.LIST_TYPE}, "items": [1], "objects": {}}),
-    ]
-    for read, document in files[: 3 if "media_type" not in entry else 4]:
-        with pytest.raises(IntegrityError) as caught:
-            read(canonical.encode(document), "it")
-        assert caught.value.finding == "malformed"
+def test_an_entry_of_a_table_has_three_members_and_a_size_that_an_object_may_have() -> None:
+    def check(entry: dict[str, Any], version: str) -> None:
+        for table in ({"/a": ENTRY}, {"/a": {**ENTRY, "size": canonical.OBJECT_LIMIT}}):
+            assert envelope.read_envelope(canonical.encode({**GOOD, "version": version, "objects": table})).objects
+        files = [
+            (envelope.read_envelope, {**GOOD, "version": version, "objects": {"/a": entry}}),
+            (envelope.read_node, {"value": [None], "objects": {"/0": entry}}),
+            (envelope.read_chunk, {"before": None, "items": [None], "objects": {"/0": entry}}),
+            (envelope.read_chunk, {"before": {**entry, "media_type": envelope.LIST_TYPE}, "items": [1], "objects": {}}),
+        ]
+        for read, document in files[: 3 if "media_type" not in entry else 4]:
+            with pytest.raises(IntegrityError) as caught:
+                read(canonical.encode(document), "it")
+            assert caught.value.finding == "malformed"
+
+    for_each(check, ENTRIES.values(), ["1", "1.1"])
 
 
 LINKED: dict[str, Any] = {"scope": "run:b", "seq": 4, "sha256": "a" * 64}
 
 
-@pytest.mark.parametrize("link", [None, {**LINKED, "seq": -1}, {**LINKED, "seq": 2**63}, {**LINKED, "scope": ""}])
-@pytest.mark.parametrize("name", ["origin", "merged"])
-def test_a_link_names_a_snapshot_or_is_left_out(name: str, link: Any) -> None:
-    first = {**GOOD, "seq": 0, "prev": None}
-    document = first if name == "origin" else GOOD
-    assert envelope.read_envelope(canonical.encode({**document, name: LINKED}))
-    with pytest.raises(IntegrityError, match=f"`{name}`") as caught:
-        envelope.read_envelope(canonical.encode({**document, "prev_sha": GOOD["prev_sha"], name: link}))
-    assert caught.value.finding == "malformed"
+def test_a_link_names_a_snapshot_or_is_left_out() -> None:
+    def check(link: Any, name: str) -> None:
+        first = {**GOOD, "seq": 0, "prev": None}
+        document = first if name == "origin" else GOOD
+        assert envelope.read_envelope(canonical.encode({**document, name: LINKED}))
+        with pytest.raises(IntegrityError, match=f"`{name}`") as caught:
+            envelope.read_envelope(canonical.encode({**document, "prev_sha": GOOD["prev_sha"], name: link}))
+        assert caught.value.finding == "malformed"
+
+    for_each(
+        check, [None, {**LINKED, "seq": -1}, {**LINKED, "seq": 2**63}, {**LINKED, "scope": ""}], ["origin", "merged"]
+    )
 
 
 def nested(depth: int) -> Any:

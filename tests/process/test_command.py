@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each_case import for_each
 from process.life import Life
 from process.waiting import wait_for
 
@@ -66,9 +67,11 @@ def test_what_the_task_prints_is_its_output(task: Callable[..., TaskOutcome]) ->
     assert task("echo", '{"a": [1, 2.5, null]}').event == Succeeded(output={"a": [1, 2.5, None]})
 
 
-@pytest.mark.parametrize("text", ["", " \n\t\r\n"])
-def test_white_space_alone_is_the_output_null(task: Callable[..., TaskOutcome], text: str) -> None:
-    assert task("printf", "%s", text).event == Succeeded(output=None)
+def test_white_space_alone_is_the_output_null(task: Callable[..., TaskOutcome]) -> None:
+    def check(text: str) -> None:
+        assert task("printf", "%s", text).event == Succeeded(output=None)
+
+    for_each(check, ["", " \n\t\r\n"])
 
 
 def test_white_space_around_the_document_is_no_mistake(task: Callable[..., TaskOutcome]) -> None:
@@ -162,29 +165,31 @@ def test_a_name_that_no_environment_can_hold_fails_the_task(task: Callable[..., 
 # --- output that is none ---
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (b"hello", "hello"),
-        (b'{"a": 1} {"b": 2}', '{"a": 1} {"b": 2}'),
-        (b'{"a": 1, "a": 2}', "a"),
-        (b"NaN", "NaN"),
-        (b"\xff\xfe", "\ufffd"),
-        (b'"\\ud800"', "ud800"),
-        (b"[" * 5000, "[[["),
-        (b"{\x1b]0;title\x07", "{\\x1b]0;title\\x07"),
-        (b"{\x00", "{\\x00"),
-    ],
-)
 def test_output_that_is_not_one_json_document_fails_and_is_shown_safely(
-    task: Callable[..., TaskOutcome], place: Path, text: bytes, said: str
+    task: Callable[..., TaskOutcome], place: Path
 ) -> None:
-    (place / "out").write_bytes(text)
-    failed = failure(task("cat", "out"))
-    assert failed.kind == "output"
-    assert said in failed.message
-    assert len(failed.message) < 400
-    assert "one JSON document" in failed.hint
+    def check(text: bytes, said: str) -> None:
+        (place / "out").write_bytes(text)
+        failed = failure(task("cat", "out"))
+        assert failed.kind == "output"
+        assert said in failed.message
+        assert len(failed.message) < 400
+        assert "one JSON document" in failed.hint
+
+    for_each(
+        check,
+        [
+            (b"hello", "hello"),
+            (b'{"a": 1} {"b": 2}', '{"a": 1} {"b": 2}'),
+            (b'{"a": 1, "a": 2}', "a"),
+            (b"NaN", "NaN"),
+            (b"\xff\xfe", "\ufffd"),
+            (b'"\\ud800"', "ud800"),
+            (b"[" * 5000, "[[["),
+            (b"{\x1b]0;title\x07", "{\\x1b]0;title\\x07"),
+            (b"{\x00", "{\\x00"),
+        ],
+    )
 
 
 def test_output_of_just_the_limit_is_taken_and_one_byte_more_is_not(task: Callable[..., TaskOutcome]) -> None:
@@ -290,14 +295,13 @@ def leaks(secret: str, message: str, least: int = 4) -> list[str]:
     return [piece for at in range(len(secret) - least + 1) if (piece := secret[at : at + least]) in message]
 
 
-@pytest.mark.parametrize("before", [0, 46, 55, 56, 75, 79, 80])
-@pytest.mark.parametrize("secret", [TOKEN, WORDY, WORDY.replace("\n", "\r\n")])
-def test_a_secret_in_bad_output_is_masked_before_the_excerpt_is_cut(
-    secretive: Callable[..., str], secret: str, before: int
-) -> None:
-    message = secretive(secret, out="o" * before + secret + "?" * 200, end="exit 0")
-    assert leaks(secret, message) == []
-    assert ("o" * before + "[REDACTED]")[:80] in message
+def test_a_secret_in_bad_output_is_masked_before_the_excerpt_is_cut(secretive: Callable[..., str]) -> None:
+    def check(before: int, secret: str) -> None:
+        message = secretive(secret, out="o" * before + secret + "?" * 200, end="exit 0")
+        assert leaks(secret, message) == []
+        assert ("o" * before + "[REDACTED]")[:80] in message
+
+    for_each(check, [0, 46, 55, 56, 75, 79, 80], [TOKEN, WORDY, WORDY.replace("\n", "\r\n")])
 
 
 def test_bad_output_that_is_one_long_chain_of_secrets_shows_no_piece_of_the_one_that_is_cut(
@@ -313,16 +317,19 @@ def test_bad_output_that_is_one_long_chain_of_secrets_shows_no_piece_of_the_one_
     assert "begins" not in message
 
 
-@pytest.mark.parametrize("after", [0, 4060, 4071, 4072, 4085, 4095, 4096, 4097, 50_000])
-@pytest.mark.parametrize("secret", [TOKEN, WORDY, WORDY.replace("\n", "\r\n")])
-@pytest.mark.parametrize("before", ["", "x" * 300_000])
-def test_a_secret_at_the_beginning_of_the_tail_is_masked_before_the_cut(
-    secretive: Callable[..., str], secret: str, after: int, before: str
-) -> None:
-    message = secretive(secret, err=before + secret + "y" * after)
-    assert leaks(secret, message) == []
-    cut = bool(before) or after + len("[REDACTED]") > TAIL_SHOWN
-    assert message == "..." * cut + (before + "[REDACTED]" + "y" * after)[-TAIL_SHOWN:]
+def test_a_secret_at_the_beginning_of_the_tail_is_masked_before_the_cut(secretive: Callable[..., str]) -> None:
+    def check(after: int, secret: str, before: str) -> None:
+        message = secretive(secret, err=before + secret + "y" * after)
+        assert leaks(secret, message) == []
+        cut = bool(before) or after + len("[REDACTED]") > TAIL_SHOWN
+        assert message == "..." * cut + (before + "[REDACTED]" + "y" * after)[-TAIL_SHOWN:]
+
+    for_each(
+        check,
+        [0, 4060, 4071, 4072, 4085, 4095, 4096, 4097, 50_000],
+        [TOKEN, WORDY, WORDY.replace("\n", "\r\n")],
+        ["", "x" * 300_000],
+    )
 
 
 def test_a_secret_that_begins_before_what_is_kept_of_stderr_is_never_shown(secretive: Callable[..., str]) -> None:
@@ -333,11 +340,13 @@ def test_a_secret_that_begins_before_what_is_kept_of_stderr_is_never_shown(secre
         assert message.startswith("...")
 
 
-@pytest.mark.parametrize("letter", ["y", "€", "\U0001f600"])
-def test_the_tail_of_a_long_stderr_is_as_long_in_any_script(secretive: Callable[..., str], letter: str) -> None:
-    shape = "y" * 300_000 + letter * (3 * TAIL_KEPT // 4 // len(letter.encode()))
-    message = secretive(TOKEN, err=shape)
-    assert message == "..." + letter * (TAIL_SHOWN // len(letter.encode()))
+def test_the_tail_of_a_long_stderr_is_as_long_in_any_script(secretive: Callable[..., str]) -> None:
+    def check(letter: str) -> None:
+        shape = "y" * 300_000 + letter * (3 * TAIL_KEPT // 4 // len(letter.encode()))
+        message = secretive(TOKEN, err=shape)
+        assert message == "..." + letter * (TAIL_SHOWN // len(letter.encode()))
+
+    for_each(check, ["y", "€", "\U0001f600"])
 
 
 def test_a_secret_whose_line_ends_a_task_has_changed_is_masked_at_the_cut(secretive: Callable[..., str]) -> None:
@@ -350,25 +359,25 @@ def test_a_secret_on_the_stderr_of_a_task_that_takes_too_long_is_masked(secretiv
     assert message == "took longer than 2 s and was ended; its stderr ends: [REDACTED]" + "y" * 4080
 
 
-@pytest.mark.parametrize("secret", [TOKEN, WORDY])
-@pytest.mark.parametrize(
-    "shape",
-    [
-        '{"KEY": 1, "KEY": 2}',
-        '{"a KEY b": {"c": 99999999999999999999}}',
-        '{"KEY": "\\ud800"}',
-    ],
-)
-def test_a_secret_that_is_a_key_is_masked_in_what_is_said_of_the_mistake(
-    secretive: Callable[..., str], secret: str, shape: str
-) -> None:
-    plain = json.dumps(secret)[1:-1]
-    escaped = "".join(f"\\u{ord(letter):04x}" for letter in secret)  # a spelling that no search for the value finds
-    for spelling in (plain, escaped):
-        message = secretive(secret, out=shape.replace("KEY", spelling), end="exit 0")
-        said, _, excerpt = message.partition("; it begins: ")
-        assert leaks(secret, said) == []
-        assert leaks(plain, excerpt, 8) == []
+def test_a_secret_that_is_a_key_is_masked_in_what_is_said_of_the_mistake(secretive: Callable[..., str]) -> None:
+    def check(secret: str, shape: str) -> None:
+        plain = json.dumps(secret)[1:-1]
+        escaped = "".join(f"\\u{ord(letter):04x}" for letter in secret)  # a spelling that no search for the value finds
+        for spelling in (plain, escaped):
+            message = secretive(secret, out=shape.replace("KEY", spelling), end="exit 0")
+            said, _, excerpt = message.partition("; it begins: ")
+            assert leaks(secret, said) == []
+            assert leaks(plain, excerpt, 8) == []
+
+    for_each(
+        check,
+        [TOKEN, WORDY],
+        [
+            '{"KEY": 1, "KEY": 2}',
+            '{"a KEY b": {"c": 99999999999999999999}}',
+            '{"KEY": "\\ud800"}',
+        ],
+    )
 
 
 def test_a_place_without_secrets_is_said_as_it_is(secretive: Callable[..., str]) -> None:
@@ -376,13 +385,13 @@ def test_a_place_without_secrets_is_said_as_it_is(secretive: Callable[..., str])
     assert "the key 'a' twice" in secretive(TOKEN, out='{"a": 1, "a": 2}', end="exit 0")
 
 
-@pytest.mark.parametrize("before", [0, 180, 190, 199])
-def test_a_secret_in_the_name_of_a_missing_program_is_masked_before_the_cut(
-    task: Callable[..., TaskOutcome], before: int
-) -> None:
-    redactor = Redactor([("X", TOKEN)])
-    outcome = task("./" + "p" * before + TOKEN + "q" * 20, mask=lambda text: str(redactor.redact(text)[0]))
-    assert leaks(TOKEN, failure(outcome).message) == []
+def test_a_secret_in_the_name_of_a_missing_program_is_masked_before_the_cut(task: Callable[..., TaskOutcome]) -> None:
+    def check(before: int) -> None:
+        redactor = Redactor([("X", TOKEN)])
+        outcome = task("./" + "p" * before + TOKEN + "q" * 20, mask=lambda text: str(redactor.redact(text)[0]))
+        assert leaks(TOKEN, failure(outcome).message) == []
+
+    for_each(check, [0, 180, 190, 199])
 
 
 # --- ends ---
@@ -506,31 +515,28 @@ def begin(script: str, place: Path, command: str) -> subprocess.Popen[bytes]:
     )
 
 
-@pytest.mark.parametrize(
-    ("script", "signum", "code"),
-    [(SHIELDED, signal.SIGINT, 130), (SHIELDED, signal.SIGTERM, 143), (PLAIN, signal.SIGINT, 99)],
-)
-def test_an_interrupt_ends_the_task_and_all_it_started(
-    place: Path, life: Life, script: str, signum: int, code: int
-) -> None:
-    stateline_process = begin(script, place, life.begin + "sleep 100 & sleep 100")
-    wait_for(life.has_begun)
-    stateline_process.send_signal(signum)
-    assert stateline_process.wait(60) == code
-    assert life.is_over()
+def test_an_interrupt_ends_the_task_and_all_it_started(place: Path, life: Life) -> None:
+    def check(script: str, signum: int, code: int) -> None:
+        stateline_process = begin(script, place, life.begin + "sleep 100 & sleep 100")
+        wait_for(life.has_begun)
+        stateline_process.send_signal(signum)
+        assert stateline_process.wait(60) == code
+        assert life.is_over()
+
+    for_each(check, [(SHIELDED, signal.SIGINT, 130), (SHIELDED, signal.SIGTERM, 143), (PLAIN, signal.SIGINT, 99)])
 
 
-@pytest.mark.parametrize(("script", "code"), [(SHIELDED, 130), (PLAIN, 99)])
-def test_further_interrupts_do_not_save_a_task_that_ignores_sigterm(
-    place: Path, life: Life, script: str, code: int
-) -> None:
-    stateline_process = begin(script, place, "trap '' TERM; " + life.begin + "while :; do sleep 1; done")
-    wait_for(life.has_begun)
-    stateline_process.send_signal(signal.SIGINT)
-    time.sleep(0.2)
-    stateline_process.send_signal(signal.SIGINT)
-    assert stateline_process.wait(60) == code
-    assert life.is_over()
+def test_further_interrupts_do_not_save_a_task_that_ignores_sigterm(place: Path, life: Life) -> None:
+    def check(script: str, code: int) -> None:
+        stateline_process = begin(script, place, "trap '' TERM; " + life.begin + "while :; do sleep 1; done")
+        wait_for(life.has_begun)
+        stateline_process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        stateline_process.send_signal(signal.SIGINT)
+        assert stateline_process.wait(60) == code
+        assert life.is_over()
+
+    for_each(check, [(SHIELDED, 130), (PLAIN, 99)])
 
 
 def test_a_task_whose_stateline_was_killed_finds_its_pipes_broken(place: Path, life: Life) -> None:
@@ -578,35 +584,38 @@ def test_the_first_program_on_the_path_wins_and_what_is_none_is_passed_over(tmp_
     assert resolve_program("", "/", path) is None
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        ([], "the command is empty"),
-        ([""], "the command is empty"),
-        (["./missing"], 'there is no program "./missing" beside the machine file'),
-        (["./file/missing"], 'there is no program "./file/missing" beside the machine file'),
-        (["no-such-program"], 'there is no program "no-such-program" on PATH'),
-        (["./folder"], '"./folder" is a directory, not a program'),
-        (["./file"], '"./file" is not executable; run chmod +x on it'),
-        (["a\0b"], '"a\\x00b" cannot be passed to a program: it holds NUL or half a character'),
-        (["echo", "\0"], '"\\x00" cannot be passed to a program: it holds NUL or half a character'),
-        (["echo", "\ud800"], '"\\ud800" cannot be passed to a program: it holds NUL or half a character'),
-        (["\udc80"], '"\\udc80" cannot be passed to a program: it holds NUL or half a character'),
-        (["x" * 5000], None),
-        (["../" * 3000 + "x"], None),
-    ],
-)
 def test_a_program_that_is_none_fails_the_task_and_the_check_in_the_same_words(
-    task: Callable[..., TaskOutcome], place: Path, argv: list[str], message: str | None
+    task: Callable[..., TaskOutcome], place: Path
 ) -> None:
     (place / "folder").mkdir()
     program(place / "file", "#!/bin/sh\n", mode=0o644)
-    failed = failure(task(*argv))
-    assert failed.kind == "spawn"
-    assert failed.hint
-    assert program_problem(argv, str(place)) == failed.message
-    if message is not None:
-        assert failed.message == message
+
+    def check(argv: list[str], message: str | None) -> None:
+        failed = failure(task(*argv))
+        assert failed.kind == "spawn"
+        assert failed.hint
+        assert program_problem(argv, str(place)) == failed.message
+        if message is not None:
+            assert failed.message == message
+
+    for_each(
+        check,
+        [
+            ([], "the command is empty"),
+            ([""], "the command is empty"),
+            (["./missing"], 'there is no program "./missing" beside the machine file'),
+            (["./file/missing"], 'there is no program "./file/missing" beside the machine file'),
+            (["no-such-program"], 'there is no program "no-such-program" on PATH'),
+            (["./folder"], '"./folder" is a directory, not a program'),
+            (["./file"], '"./file" is not executable; run chmod +x on it'),
+            (["a\0b"], '"a\\x00b" cannot be passed to a program: it holds NUL or half a character'),
+            (["echo", "\0"], '"\\x00" cannot be passed to a program: it holds NUL or half a character'),
+            (["echo", "\ud800"], '"\\ud800" cannot be passed to a program: it holds NUL or half a character'),
+            (["\udc80"], '"\\udc80" cannot be passed to a program: it holds NUL or half a character'),
+            (["x" * 5000], None),
+            (["../" * 3000 + "x"], None),
+        ],
+    )
 
 
 def test_a_program_that_is_there_is_no_problem(place: Path) -> None:

@@ -11,7 +11,7 @@ import textwrap
 import time
 from pathlib import Path
 
-import pytest
+from each_case import for_each
 
 from stateline.process.signals import Interrupted
 
@@ -45,9 +45,9 @@ def run(body: str, *arguments: str) -> tuple[int, list[str]]:
     return finish(begin(body, *arguments))
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
-def test_a_signal_interrupts_a_wait_at_once_and_carries_the_exit_code_of_the_shell(name: str, code: int) -> None:
-    process = begin("""
+def test_a_signal_interrupts_a_wait_at_once_and_carries_the_exit_code_of_the_shell() -> None:
+    def check(name: str, code: int) -> None:
+        process = begin("""
         try:
             with Signals():
                 print("ready", flush=True)
@@ -55,10 +55,12 @@ def test_a_signal_interrupts_a_wait_at_once_and_carries_the_exit_code_of_the_she
         except Interrupted as interrupted:
             sys.exit(interrupted.exit_code)
     """)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(getattr(signal, name))
-    assert finish(process) == (code, [])
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(getattr(signal, name))
+        assert finish(process) == (code, [])
+
+    for_each(check, [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 
 
 def test_no_handler_of_ordinary_exceptions_swallows_an_interrupt() -> None:
@@ -128,10 +130,10 @@ def test_after_a_wait_the_shield_is_up_again() -> None:
     """) == (0, ["saved", "raised"])
 
 
-@pytest.mark.parametrize("second", ["SIGTERM", "SIGINT"])
-def test_a_second_signal_does_not_break_the_clean_up(second: str) -> None:
-    assert run(
-        """
+def test_a_second_signal_does_not_break_the_clean_up() -> None:
+    def check(second: str) -> None:
+        assert run(
+            """
         try:
             with Signals():
                 try:
@@ -144,8 +146,10 @@ def test_a_second_signal_does_not_break_the_clean_up(second: str) -> None:
         except Interrupted as interrupted:
             sys.exit(interrupted.exit_code)
         """,
-        second,
-    ) == (143, ["clean"])
+            second,
+        ) == (143, ["clean"])
+
+    for_each(check, ["SIGTERM", "SIGINT"])
 
 
 def test_an_interrupt_that_was_swallowed_is_raised_again_by_the_next_wait() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each_case import for_each
 from process.life import Life
 from process.waiting import PATIENCE, child_has_ended, number_in, wait_for
 
@@ -66,14 +67,13 @@ def test_messages_name_the_file_that_names_the_program(run: Callable[..., Progra
     )
 
 
-@pytest.mark.parametrize(
-    ("script", "kind"),
-    [("exit 3", "exit"), ("kill -9 $$", "exit"), ("sleep 100", "timeout"), ("cat /dev/zero", "output")],
-)
-def test_no_failure_speaks_of_tasks_or_machines(run: Callable[..., ProgramResult], script: str, kind: str) -> None:
-    failed = failure(run("sh", "-c", script, timeout=0.3 if kind == "timeout" else 60.0, output_limit=1000))
-    assert failed.kind == kind
-    assert not any(word in failed.message + failed.hint for word in ("task", "stage", "machine", "tool"))
+def test_no_failure_speaks_of_tasks_or_machines(run: Callable[..., ProgramResult]) -> None:
+    def check(script: str, kind: str) -> None:
+        failed = failure(run("sh", "-c", script, timeout=0.3 if kind == "timeout" else 60.0, output_limit=1000))
+        assert failed.kind == kind
+        assert not any(word in failed.message + failed.hint for word in ("task", "stage", "machine", "tool"))
+
+    for_each(check, [("exit 3", "exit"), ("kill -9 $$", "exit"), ("sleep 100", "timeout"), ("cat /dev/zero", "output")])
 
 
 def test_a_failure_tells_the_ends_of_both_streams_apart(run: Callable[..., ProgramResult]) -> None:

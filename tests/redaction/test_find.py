@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import pytest
+from each_case import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from redaction.corpus import CARRIERS, KINDS, ORDINARY, documents
@@ -21,15 +22,17 @@ from stateline.redaction.redactor import Redactor
 FIND = Redactor().find
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_secret_of_each_format_is_found_in_a_file_and_in_a_value(kind: str) -> None:
-    text, secret = made(kind)
-    for carrier, carry in CARRIERS.items():
-        carried = carry(text)
-        for data in (carried.encode(), json.dumps([carried]).encode(), carried, {"a": [carried]}, {carried: 1}):
-            sighting = FIND(data)
-            assert sighting, (carrier, data)
-            assert secret not in str(sighting)
+def test_a_secret_of_each_format_is_found_in_a_file_and_in_a_value() -> None:
+    def check(kind: str) -> None:
+        text, secret = made(kind)
+        for carrier, carry in CARRIERS.items():
+            carried = carry(text)
+            for data in (carried.encode(), json.dumps([carried]).encode(), carried, {"a": [carried]}, {carried: 1}):
+                sighting = FIND(data)
+                assert sighting, (carrier, data)
+                assert secret not in str(sighting)
+
+    for_each(check, KINDS)
 
 
 def test_a_file_says_the_line_and_a_value_the_pointer() -> None:
@@ -61,23 +64,25 @@ def test_what_is_no_utf8_is_looked_at_all_the_same() -> None:
     assert FIND(b"\xff\xfe\x00") is None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "AKIA" + "IOSFODNN7EXAMPLE",
-        "ghp_" + "x" * 36,
-        "sk-proj-" + "X" * 48,
-        "OPENAI_API_KEY=sk-" + "0" * 48,
-        "Authorization: Bearer your-token",
-        "postgres://user:password@host/db",
-        "https://${USER}:${TOKEN}@host/x.git",
-        "sha256:" + "0a" * 32,
-        "AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCY" + "EXAMPLEKEY",
-    ],
-)
-def test_an_example_is_no_reason_to_refuse_a_file(text: str) -> None:
-    assert FIND(f"stages:\n  a:\n    task: [echo, '{text}']\n".encode()) is None
-    assert FIND({"task": ["echo", text]}) is None
+def test_an_example_is_no_reason_to_refuse_a_file() -> None:
+    def check(text: str) -> None:
+        assert FIND(f"stages:\n  a:\n    task: [echo, '{text}']\n".encode()) is None
+        assert FIND({"task": ["echo", text]}) is None
+
+    for_each(
+        check,
+        [
+            "AKIA" + "IOSFODNN7EXAMPLE",
+            "ghp_" + "x" * 36,
+            "sk-proj-" + "X" * 48,
+            "OPENAI_API_KEY=sk-" + "0" * 48,
+            "Authorization: Bearer your-token",
+            "postgres://user:password@host/db",
+            "https://${USER}:${TOKEN}@host/x.git",
+            "sha256:" + "0a" * 32,
+            "AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCY" + "EXAMPLEKEY",
+        ],
+    )
 
 
 def test_a_token_beside_an_example_is_found() -> None:
@@ -123,13 +128,14 @@ def test_what_json_hides_in_escapes_is_found_in_a_file_even_in_a_key() -> None:
     assert FIND(f'{{"env": ["{hidden}"'.encode()) is None  # no JSON
 
 
-@pytest.mark.parametrize("depth", [2 * DEPTH, 2_000, 20_000])
-@pytest.mark.parametrize("value", [[], {"k": []}])
-def test_a_value_that_is_nested_too_deep_is_refused_with_a_type(depth: int, value: Any) -> None:
-    for _ in range(depth):
-        value = [value]
-    with pytest.raises(InvalidValueError, match="nested deeper"):
-        FIND([value, made("npm")[0]])
+def test_a_value_that_is_nested_too_deep_is_refused_with_a_type() -> None:
+    def check(depth: int, value: Any) -> None:
+        for _ in range(depth):
+            value = [value]
+        with pytest.raises(InvalidValueError, match="nested deeper"):
+            FIND([value, made("npm")[0]])
+
+    for_each(check, [2 * DEPTH, 2_000, 20_000], [[], {"k": []}])
 
 
 def test_a_value_as_deep_as_a_store_takes_is_looked_at_to_its_ground() -> None:

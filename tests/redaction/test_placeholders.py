@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-import pytest
+from each_case import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from redaction.corpus import KINDS, TOKENS, some
@@ -50,18 +50,21 @@ REAL = {
 }
 
 
-@pytest.mark.parametrize("case", REAL)
-def test_a_real_secret_is_found_whatever_is_glued_to_it(case: str) -> None:
-    text = REAL[case]
-    for data in (text, text.encode(), f"stages: [{text!r}]\n".encode(), {"a": [text]}, {text: 1}):
-        assert FIND(data), data
+def test_a_real_secret_is_found_whatever_is_glued_to_it() -> None:
+    def check(case: str) -> None:
+        text = REAL[case]
+        for data in (text, text.encode(), f"stages: [{text!r}]\n".encode(), {"a": [text]}, {text: 1}):
+            assert FIND(data), data
+
+    for_each(check, REAL)
 
 
-@pytest.mark.parametrize("glued", ["EXAMPLE", "-example", "_EXAMPLE", ".example", "/example", "x" * 24, "0" * 40])
-@pytest.mark.parametrize("kind", TOKENS)
-def test_a_token_of_each_kind_is_found_with_an_example_glued_to_it(kind: str, glued: str) -> None:
-    text, _ = made(kind)
-    assert FIND(text + glued)
+def test_a_token_of_each_kind_is_found_with_an_example_glued_to_it() -> None:
+    def check(glued: str, kind: str) -> None:
+        text, _ = made(kind)
+        assert FIND(text + glued)
+
+    for_each(check, ["EXAMPLE", "-example", "_EXAMPLE", ".example", "/example", "x" * 24, "0" * 40], TOKENS)
 
 
 @given(st.sampled_from(list(KINDS)), st.integers(0, 50))
@@ -71,60 +74,66 @@ def test_a_secret_of_each_kind_is_found_right_behind_an_example(kind: str, numbe
     assert FIND(f"ghp_{'x' * 36};{text}")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        AWS_ID,
-        "aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCY" + "EXAMPLEKEY",
-        "https://hooks.slack.com/services/T00000000/B00000000/" + "X" * 24,
-        "sk-ant-api03-" + "x" * 80,
-        "xoxb-" + "0" * 12 + "-" + "0" * 12 + "-" + "x" * 24,
-        "ghp_EXAMPLE" + drawn(30),
-        "Cookie: session=example1234; site=example.com",
-        "API_KEY=your_example_key_1234",
-        "Authorization: Bearer example-token-1234",
-    ],
-)
-def test_what_is_an_example_in_all_its_parts_is_no_reason_to_refuse(text: str) -> None:
-    assert FIND(text) is None
-    assert FIND(f"task: [echo, '{text}']\n".encode()) is None
+def test_what_is_an_example_in_all_its_parts_is_no_reason_to_refuse() -> None:
+    def check(text: str) -> None:
+        assert FIND(text) is None
+        assert FIND(f"task: [echo, '{text}']\n".encode()) is None
+
+    for_each(
+        check,
+        [
+            AWS_ID,
+            "aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCY" + "EXAMPLEKEY",
+            "https://hooks.slack.com/services/T00000000/B00000000/" + "X" * 24,
+            "sk-ant-api03-" + "x" * 80,
+            "xoxb-" + "0" * 12 + "-" + "0" * 12 + "-" + "x" * 24,
+            "ghp_EXAMPLE" + drawn(30),
+            "Cookie: session=example1234; site=example.com",
+            "API_KEY=your_example_key_1234",
+            "Authorization: Bearer example-token-1234",
+        ],
+    )
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "authorization,x-amz-content-sha256,x-amz-date",
-        '("authorization", "x-amz-content-sha256", "x-amz-date")',
-        "Authorization: https://tools.ietf.org/html/rfc6749#section-7",
-        "postgres://postgres:postgres@localhost:5432/test",
-        "postgres://app1:app1@db/test",
-        "postgres://app:hunter22@localhost/test",
-        "redis://:hunter22@127.0.0.1:6379",
-        "http://user:p4ssw0rd@db.example.com:8080/x",
-        "mongodb://root:example@mongo",
-        "redis://default:secret@cache",
-        "http%3A%2F%2Fann%3Ahunter22%40localhost%2Fx",
-    ],
-)
-def test_names_of_headers_links_and_passwords_of_ones_own_machine_are_no_reason_to_refuse(text: str) -> None:
-    assert FIND(text) is None
-    assert FIND(f"env: [{text}]\n".encode()) is None
+def test_names_of_headers_links_and_passwords_of_ones_own_machine_are_no_reason_to_refuse() -> None:
+    def check(text: str) -> None:
+        assert FIND(text) is None
+        assert FIND(f"env: [{text}]\n".encode()) is None
+
+    for_each(
+        check,
+        [
+            "authorization,x-amz-content-sha256,x-amz-date",
+            '("authorization", "x-amz-content-sha256", "x-amz-date")',
+            "Authorization: https://tools.ietf.org/html/rfc6749#section-7",
+            "postgres://postgres:postgres@localhost:5432/test",
+            "postgres://app1:app1@db/test",
+            "postgres://app:hunter22@localhost/test",
+            "redis://:hunter22@127.0.0.1:6379",
+            "http://user:p4ssw0rd@db.example.com:8080/x",
+            "mongodb://root:example@mongo",
+            "redis://default:secret@cache",
+            "http%3A%2F%2Fann%3Ahunter22%40localhost%2Fx",
+        ],
+    )
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Authorization: https://h/?key=" + drawn(30),
-        "Authorization: " + drawn(30),
-        "postgres://app:hunter22@db/test",
-        "postgres://app:hunter22@localhost.evil.org/test",
-        "postgres://app:hunter22@example/test",
-        "redis://:hunter22@127.0.0.10:6379",
-        "postgres://app:hunter22@localhost@db",
-    ],
-)
-def test_what_only_looks_like_them_is_found(text: str) -> None:
-    assert FIND(text)
+def test_what_only_looks_like_them_is_found() -> None:
+    def check(text: str) -> None:
+        assert FIND(text)
+
+    for_each(
+        check,
+        [
+            "Authorization: https://h/?key=" + drawn(30),
+            "Authorization: " + drawn(30),
+            "postgres://app:hunter22@db/test",
+            "postgres://app:hunter22@localhost.evil.org/test",
+            "postgres://app:hunter22@example/test",
+            "redis://:hunter22@127.0.0.10:6379",
+            "postgres://app:hunter22@localhost@db",
+        ],
+    )
 
 
 def test_a_known_value_is_found_even_as_the_password_of_ones_own_machine() -> None:
@@ -132,17 +141,19 @@ def test_a_known_value_is_found_even_as_the_password_of_ones_own_machine() -> No
     assert str(redactor.find("postgres://postgres1:postgres1@localhost/x")) == "the value of DB"
 
 
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("postgres://u:hunter2xx@h", "password in a URL"),
-        (f"Authorization: Bearer {drawn(40)}", "Authorization header"),
-        (f"https://h/?token={drawn(30)}", "assigned secret"),
-        (f"Cookie: a={drawn(30)}", "cookie"),
-        (f"https://hooks.slack.com/services/{drawn(9)}/{drawn(11)}/{drawn(24)}", "Slack webhook"),
-        (f"1//0{drawn(40)}", "Google refresh token"),
-        (f"12345678:AA{drawn(34)}", "Telegram bot token"),
-    ],
-)
-def test_the_kind_is_said_of_a_secret_that_is_only_a_part_of_what_its_pattern_takes(text: str, what: str) -> None:
-    assert str(FIND(text)) == what
+def test_the_kind_is_said_of_a_secret_that_is_only_a_part_of_what_its_pattern_takes() -> None:
+    def check(text: str, what: str) -> None:
+        assert str(FIND(text)) == what
+
+    for_each(
+        check,
+        [
+            ("postgres://u:hunter2xx@h", "password in a URL"),
+            (f"Authorization: Bearer {drawn(40)}", "Authorization header"),
+            (f"https://h/?token={drawn(30)}", "assigned secret"),
+            (f"Cookie: a={drawn(30)}", "cookie"),
+            (f"https://hooks.slack.com/services/{drawn(9)}/{drawn(11)}/{drawn(24)}", "Slack webhook"),
+            (f"1//0{drawn(40)}", "Google refresh token"),
+            (f"12345678:AA{drawn(34)}", "Telegram bot token"),
+        ],
+    )

@@ -10,6 +10,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
+from each_case import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from redaction.corpus import CARRIERS, KINDS, ORDINARY
@@ -53,23 +54,28 @@ def test_pieces_of_secrets_in_any_order_are_masked_as_by_looking_everywhere(text
     assert PLAIN.redact(value) == everywhere(value, PLAIN)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_secret_that_is_cut_off_anywhere_is_masked_as_by_looking_everywhere(kind: str) -> None:
+def test_a_secret_that_is_cut_off_anywhere_is_masked_as_by_looking_everywhere() -> None:
     """So all that a look demands is in the shortest that a pattern takes."""
-    text, _ = made(kind)
-    for carrier in ("alone", "in JSON", "URL-quoted"):
-        carried = CARRIERS[carrier](text)
-        lengths = range(1, min(len(carried), 400))
-        for cut in [carried[:length] for length in lengths] + [carried[length:] for length in lengths]:
-            assert PLAIN.redact(cut) == everywhere(cut, PLAIN), cut
+
+    def check(kind: str) -> None:
+        text, _ = made(kind)
+        for carrier in ("alone", "in JSON", "URL-quoted"):
+            carried = CARRIERS[carrier](text)
+            lengths = range(1, min(len(carried), 400))
+            for cut in [carried[:length] for length in lengths] + [carried[length:] for length in lengths]:
+                assert PLAIN.redact(cut) == everywhere(cut, PLAIN), cut
+
+    for_each(check, KINDS)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_of_two_secrets_with_nothing_between_neither_hides_the_other(kind: str) -> None:
-    text, _ = made(kind)
-    for other in KINDS:
-        for value in (text + made(other)[0], text[:12] + made(other)[0]):
-            assert PLAIN.redact(value) == everywhere(value, PLAIN), value
+def test_of_two_secrets_with_nothing_between_neither_hides_the_other() -> None:
+    def check(kind: str) -> None:
+        text, _ = made(kind)
+        for other in KINDS:
+            for value in (text + made(other)[0], text[:12] + made(other)[0]):
+                assert PLAIN.redact(value) == everywhere(value, PLAIN), value
+
+    for_each(check, KINDS)
 
 
 def test_ordinary_texts_seldom_show_anything() -> None:
@@ -104,9 +110,11 @@ def test_what_follows_a_sign_tells_which_of_the_ways_to_compare_is_meant() -> No
 SLASHES = ["/", r"\/", r"\\/", r"\\\/", r"\\\\/", r"\\\\\\\/"]
 
 
-@pytest.mark.parametrize("slash", SLASHES)
-def test_the_password_of_a_url_is_masked_however_often_its_slashes_were_escaped(slash: str) -> None:
-    assert REDACT(f"postgres:{slash}{slash}ann:hunter22@db") == (f"postgres:{slash}{slash}ann:{PLACEHOLDER}@db", 1)
+def test_the_password_of_a_url_is_masked_however_often_its_slashes_were_escaped() -> None:
+    def check(slash: str) -> None:
+        assert REDACT(f"postgres:{slash}{slash}ann:hunter22@db") == (f"postgres:{slash}{slash}ann:{PLACEHOLDER}@db", 1)
+
+    for_each(check, SLASHES)
 
 
 NAMES = ["token", "password", "api_key", "Cookies", "authorization", "credential", "page_token", "tokens", "name"]
@@ -124,49 +132,59 @@ def test_a_secrets_name_is_seen_however_it_is_written(names: list[tuple[str, Any
     assert PLAIN.redact({"deep": [value]}) == everywhere({"deep": [value]}, PLAIN)
 
 
-@pytest.mark.parametrize("name", ["Cookie\u017f", "Author\u0131zation", "Authori\u017fation", "secret_\u212aey"])
-def test_a_letter_that_only_unicode_folds_to_that_of_a_name_is_none_of_it(name: str) -> None:
-    value = f"{name}: sid=a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0u1"
-    assert PLAIN.redact(value) == everywhere(value, PLAIN) == (value, 0)
+def test_a_letter_that_only_unicode_folds_to_that_of_a_name_is_none_of_it() -> None:
+    def check(name: str) -> None:
+        value = f"{name}: sid=a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0u1"
+        assert PLAIN.redact(value) == everywhere(value, PLAIN) == (value, 0)
+
+    for_each(check, ["Cookie\u017f", "Author\u0131zation", "Authori\u017fation", "secret_\u212aey"])
 
 
-@pytest.mark.parametrize(
-    "between", ['"' * 20 + ":", "\\" * 20 + ":", '"' * 20 + ",", '"' + "\\" * 20 + "t:", ": \t" + "\\" * 20 + '"']
-)
-@pytest.mark.parametrize("name", ["Authorization", "aws_secret_access_key", "Cookie"])
-def test_how_much_is_escaped_between_a_name_and_its_value_does_not_count(name: str, between: str) -> None:
+def test_how_much_is_escaped_between_a_name_and_its_value_does_not_count() -> None:
     """So a mask does not depend on what else is in the value."""
-    secret = "a1B2c3D4" * 6
-    text = f"{name}{between}{'sid=' if name == 'Cookie' else ''}{secret}"
-    masked, count = PLAIN.redact(text)
-    assert count == 1
-    assert secret not in str(masked)
-    assert PLAIN.redact([text, made("npm")[0]]) == ([masked, PLACEHOLDER], 2)
+
+    def check(between: str, name: str) -> None:
+        secret = "a1B2c3D4" * 6
+        text = f"{name}{between}{'sid=' if name == 'Cookie' else ''}{secret}"
+        masked, count = PLAIN.redact(text)
+        assert count == 1
+        assert secret not in str(masked)
+        assert PLAIN.redact([text, made("npm")[0]]) == ([masked, PLACEHOLDER], 2)
+
+    for_each(
+        check,
+        ['"' * 20 + ":", "\\" * 20 + ":", '"' * 20 + ",", '"' + "\\" * 20 + "t:", ": \t" + "\\" * 20 + '"'],
+        ["Authorization", "aws_secret_access_key", "Cookie"],
+    )
 
 
-@pytest.mark.parametrize("repeated", ["sk-", "AKIA", "eyJ", "%2F0", "xoxb-", "ghp_"])
-def test_looking_at_a_text_of_heads_takes_no_memory_for_each(repeated: str) -> None:
-    encoded = canonical.encode(repeated * (1 << 18))
-    candidates(b'"sk-AKIAeyJ%2F0//0xoxb-ghp_."')
-    tracemalloc.start()
-    try:
-        candidates(encoded)
-        # In small letters it stands there once more.
-        assert tracemalloc.get_traced_memory()[1] < 2 * len(encoded) + (1 << 20)
-    finally:
-        tracemalloc.stop()
+def test_looking_at_a_text_of_heads_takes_no_memory_for_each() -> None:
+    def check(repeated: str) -> None:
+        encoded = canonical.encode(repeated * (1 << 18))
+        candidates(b'"sk-AKIAeyJ%2F0//0xoxb-ghp_."')
+        tracemalloc.start()
+        try:
+            candidates(encoded)
+            # In small letters it stands there once more.
+            assert tracemalloc.get_traced_memory()[1] < 2 * len(encoded) + (1 << 20)
+        finally:
+            tracemalloc.stop()
+
+    for_each(check, ["sk-", "AKIA", "eyJ", "%2F0", "xoxb-", "ghp_"])
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_the_first_short_texts_of_a_process_are_masked_as_by_looking_everywhere(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for look in (*CONTEXT_CHECKS, *TOKEN_CHECKS):
-        monkeypatch.setattr(look, "_uncompiled", 1 << 30)
-    text, _ = made(kind)
-    for carrier, carry in CARRIERS.items():
-        value = {"text": carry(text)}
-        assert PLAIN.redact(value) == everywhere(value, PLAIN), carrier
+    def check(kind: str) -> None:
+        for look in (*CONTEXT_CHECKS, *TOKEN_CHECKS):
+            monkeypatch.setattr(look, "_uncompiled", 1 << 30)
+        text, _ = made(kind)
+        for carrier, carry in CARRIERS.items():
+            value = {"text": carry(text)}
+            assert PLAIN.redact(value) == everywhere(value, PLAIN), carrier
+
+    for_each(check, KINDS)
 
 
 def test_a_small_event_compiles_next_to_no_look() -> None:

@@ -12,6 +12,7 @@ from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 import msgspec
 import pytest
+from each_case import for_each
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -58,16 +59,17 @@ CARRIERS: dict[str, Callable[[str], str]] = {
 }
 
 
-@pytest.mark.parametrize("carry", CARRIERS.values(), ids=CARRIERS.keys())
-@pytest.mark.parametrize("secret", [SECRET, PLAIN, "12345678", "ééééééééééé"])
-def test_a_known_value_is_found_in_every_form_that_is_promised(carry: Callable[[str], str], secret: str) -> None:
-    value = {"text": ["before", carry(secret)]}
-    masked, count = Redactor([("A", secret)]).redact(value)
-    assert count == 1
-    assert PLACEHOLDER in masked["text"][1]
-    assert not leaks(masked, secret)
-    assert Redactor([("A", secret)]).find(canonical.encode(value))
-    assert Redactor([("A", secret)]).find(carry(secret))
+def test_a_known_value_is_found_in_every_form_that_is_promised() -> None:
+    def check(carry: Callable[[str], str], secret: str) -> None:
+        value = {"text": ["before", carry(secret)]}
+        masked, count = Redactor([("A", secret)]).redact(value)
+        assert count == 1
+        assert PLACEHOLDER in masked["text"][1]
+        assert not leaks(masked, secret)
+        assert Redactor([("A", secret)]).find(canonical.encode(value))
+        assert Redactor([("A", secret)]).find(carry(secret))
+
+    for_each(check, CARRIERS.values(), [SECRET, PLAIN, "12345678", "ééééééééééé"])
 
 
 def test_what_stands_around_a_known_value_stays() -> None:
@@ -86,11 +88,13 @@ def test_neighbours_are_masked_one_by_one() -> None:
     assert Redactor([("A", "abcdefgh")]).redact("abcdefghabcdefgh") == (PLACEHOLDER * 2, 2)
 
 
-@pytest.mark.parametrize("value", ["", "short12", "  short12  ", f"a{PLACEHOLDER}b", "[REDACTED#2]", "\ud800abcdefgh"])
-def test_values_that_would_hit_by_chance_or_are_masks_already_are_left_out(value: str) -> None:
-    redactor = Redactor()
-    assert not redactor.add(value)
-    assert redactor.redact({"text": f"short12 {PLACEHOLDER} [REDACTED#2]"})[1] == 0
+def test_values_that_would_hit_by_chance_or_are_masks_already_are_left_out() -> None:
+    def check(value: str) -> None:
+        redactor = Redactor()
+        assert not redactor.add(value)
+        assert redactor.redact({"text": f"short12 {PLACEHOLDER} [REDACTED#2]"})[1] == 0
+
+    for_each(check, ["", "short12", "  short12  ", f"a{PLACEHOLDER}b", "[REDACTED#2]", "\ud800abcdefgh"])
 
 
 def test_white_space_around_a_registered_value_does_not_hide_the_value() -> None:
@@ -140,20 +144,24 @@ class Artifact(msgspec.Struct, frozen=True):
     data: bytes
 
 
-@pytest.mark.parametrize("leaf", [Artifact(PLAIN.encode()), object(), (PLAIN,)])
-def test_leaves_that_are_not_json_are_left_alone(leaf: Any) -> None:
-    masked, count = Redactor([("A", PLAIN)]).redact({"leaf": leaf, "text": PLAIN, "secret": [leaf]})
-    assert masked["leaf"] is leaf
-    assert masked["secret"][0] is leaf
-    assert (masked["text"], count) == (PLACEHOLDER, 1)
+def test_leaves_that_are_not_json_are_left_alone() -> None:
+    def check(leaf: Any) -> None:
+        masked, count = Redactor([("A", PLAIN)]).redact({"leaf": leaf, "text": PLAIN, "secret": [leaf]})
+        assert masked["leaf"] is leaf
+        assert masked["secret"][0] is leaf
+        assert (masked["text"], count) == (PLACEHOLDER, 1)
+
+    for_each(check, [(case,) for case in [Artifact(PLAIN.encode()), object(), (PLAIN,)]])
 
 
-@pytest.mark.parametrize("bad", [float("nan"), 2**70, "\ud800", {1: 2}, b"x", {"\ud800": 1}])
-def test_what_canonical_will_refuse_is_passed_on_to_it_with_its_secrets_masked(bad: Any) -> None:
-    masked, _ = Redactor([("A", PLAIN)]).redact({"bad": [bad], "text": PLAIN})
-    assert masked["text"] == PLACEHOLDER
-    with pytest.raises(InvalidValueError):
-        canonical.encode(masked)
+def test_what_canonical_will_refuse_is_passed_on_to_it_with_its_secrets_masked() -> None:
+    def check(bad: Any) -> None:
+        masked, _ = Redactor([("A", PLAIN)]).redact({"bad": [bad], "text": PLAIN})
+        assert masked["text"] == PLACEHOLDER
+        with pytest.raises(InvalidValueError):
+            canonical.encode(masked)
+
+    for_each(check, [float("nan"), 2**70, "\ud800", {1: 2}, b"x", {"\ud800": 1}])
 
 
 def test_a_depth_bomb_is_refused_and_not_a_crash() -> None:
@@ -182,30 +190,77 @@ def test_the_callers_encoding_is_used_instead_of_another_one() -> None:
 # Key names
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "Authorization", "Proxy-Authorization", "X-Api-Key", "apiKey", "API_KEY", "api key", "openai.api-key",
-        "client_secret", "clientSecret", "secret", "password", "db_password", "PASSWD", "passphrase", "access_token",
-        "refreshToken", "token", "Set-Cookie", "cookie", "cookies", "private_key", "aws_secret_access_key",
-        "secretKey", "credentials", "AccountKey", "signing-key_",
-    ],
-)  # fmt: skip
-def test_strings_under_a_key_that_says_secret_are_masked(key: str) -> None:
-    assert Redactor().redact({"a": [{key: "hunter2"}]}) == ({"a": [{key: PLACEHOLDER}]}, 1)
+def test_strings_under_a_key_that_says_secret_are_masked() -> None:
+    def check(key: str) -> None:
+        assert Redactor().redact({"a": [{key: "hunter2"}]}) == ({"a": [{key: PLACEHOLDER}]}, 1)
+
+    for_each(
+        check,
+        [
+            "Authorization",
+            "Proxy-Authorization",
+            "X-Api-Key",
+            "apiKey",
+            "API_KEY",
+            "api key",
+            "openai.api-key",
+            "client_secret",
+            "clientSecret",
+            "secret",
+            "password",
+            "db_password",
+            "PASSWD",
+            "passphrase",
+            "access_token",
+            "refreshToken",
+            "token",
+            "Set-Cookie",
+            "cookie",
+            "cookies",
+            "private_key",
+            "aws_secret_access_key",
+            "secretKey",
+            "credentials",
+            "AccountKey",
+            "signing-key_",
+        ],
+    )
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "max_tokens", "total_tokens", "tokens", "token_count", "tokenizer", "secrets", "secretary", "passwords",
-        "password_policy", "key", "keys", "idempotency_key", "public_key", "next_page_token", "nextToken", "eos_token",
-        "author", "authorized", "pwd", "cookie_policy", "credentialed", "sha256", "source_hash", "",
-    ],
-)  # fmt: skip
-def test_strings_under_other_keys_stay(key: str) -> None:
-    value = {"a": {key: "hunter2-and-more"}, "b": [{key: ["hunter2-and-more"]}]}
-    assert Redactor().redact(value) == (value, 0)
+def test_strings_under_other_keys_stay() -> None:
+    def check(key: str) -> None:
+        value = {"a": {key: "hunter2-and-more"}, "b": [{key: ["hunter2-and-more"]}]}
+        assert Redactor().redact(value) == (value, 0)
+
+    for_each(
+        check,
+        [
+            "max_tokens",
+            "total_tokens",
+            "tokens",
+            "token_count",
+            "tokenizer",
+            "secrets",
+            "secretary",
+            "passwords",
+            "password_policy",
+            "key",
+            "keys",
+            "idempotency_key",
+            "public_key",
+            "next_page_token",
+            "nextToken",
+            "eos_token",
+            "author",
+            "authorized",
+            "pwd",
+            "cookie_policy",
+            "credentialed",
+            "sha256",
+            "source_hash",
+            "",
+        ],
+    )
 
 
 def test_everything_textual_below_a_secret_name_is_masked_and_nothing_else() -> None:
@@ -301,16 +356,29 @@ ENVIRONMENT = {
 }
 
 
-@pytest.mark.parametrize(
-    "secret",
-    [
-        "value-of-openai", "value-of-github", "value-of-lower-case", "value-of-secret", "value-of-postgres",
-        "value-of-smtp", "value-of-passwd", "value-of-aws", "value-of-rails", "value-of-url", "value%2Dof%2Durl",
-        "value-of-dsn", "value-of-p@oxy", "value-of-index",
-    ],
-)  # fmt: skip
-def test_values_of_variables_named_like_keys_and_passwords_in_urls_are_known(secret: str) -> None:
-    assert Redactor.from_environment(ENVIRONMENT).redact(f"<{secret}>") == (f"<{PLACEHOLDER}>", 1)
+def test_values_of_variables_named_like_keys_and_passwords_in_urls_are_known() -> None:
+    def check(secret: str) -> None:
+        assert Redactor.from_environment(ENVIRONMENT).redact(f"<{secret}>") == (f"<{PLACEHOLDER}>", 1)
+
+    for_each(
+        check,
+        [
+            "value-of-openai",
+            "value-of-github",
+            "value-of-lower-case",
+            "value-of-secret",
+            "value-of-postgres",
+            "value-of-smtp",
+            "value-of-passwd",
+            "value-of-aws",
+            "value-of-rails",
+            "value-of-url",
+            "value%2Dof%2Durl",
+            "value-of-dsn",
+            "value-of-p@oxy",
+            "value-of-index",
+        ],
+    )
 
 
 def test_other_variables_are_not_known() -> None:
@@ -381,9 +449,11 @@ def readings(text: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("carry", CARRIERS.values(), ids=CARRIERS.keys())
-def test_the_oracle_finds_what_is_not_masked(carry: Callable[[str], str]) -> None:
-    assert leaks({"a": [carry(PLAIN)]}, PLAIN)
+def test_the_oracle_finds_what_is_not_masked() -> None:
+    def check(carry: Callable[[str], str]) -> None:
+        assert leaks({"a": [carry(PLAIN)]}, PLAIN)
+
+    for_each(check, CARRIERS.values())
 
 
 benign = st.text('abcXYZ019 _-./:=#\n"\\é', max_size=12)
@@ -480,12 +550,14 @@ HOSTILE: dict[str, Callable[[int], Any]] = {
 }
 
 
-@pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE.keys())
-def test_the_work_grows_no_faster_than_the_value(make: Callable[[int], Any]) -> None:
-    redactor = Redactor([("A", "abcdefgh"), ("B", "aaaaaaaa"), ("C", "aaaaaaaab")])
-    small, large = make(1000), make(4000)
-    redactor.redact(large)  # compiles patterns
-    assert calls(lambda: redactor.redact(large)) <= 4.2 * calls(lambda: redactor.redact(small)) + 100
+def test_the_work_grows_no_faster_than_the_value() -> None:
+    def check(make: Callable[[int], Any]) -> None:
+        redactor = Redactor([("A", "abcdefgh"), ("B", "aaaaaaaa"), ("C", "aaaaaaaab")])
+        small, large = make(1000), make(4000)
+        redactor.redact(large)  # compiles patterns
+        assert calls(lambda: redactor.redact(large)) <= 4.2 * calls(lambda: redactor.redact(small)) + 100
+
+    for_each(check, HOSTILE.values())
 
 
 def test_the_work_grows_no_faster_than_the_number_of_known_values() -> None:
@@ -499,11 +571,22 @@ def test_a_mebibyte_of_one_character_is_masked_whole() -> None:
     assert redactor.redact("a" * 2**20) == (PLACEHOLDER * 2**17, 2**17)
 
 
-@pytest.mark.parametrize(
-    "key",
-    ["password", "a:password", 'say "password', 'end":password', "api:key:API-Key", "\\token", "\n_secret", "é:Cookie"],
-)
-def test_a_secrets_name_is_seen_whatever_stands_before_it_in_the_key(key: str) -> None:
-    masked = {"text": "a: b", key: PLACEHOLDER}
-    assert Redactor().redact({"text": "a: b", key: "hunter22"}) == (masked, 1)
-    assert Redactor().redact([{"x": [{key: "hunter22"}]}, 'password":'])[1] == 1
+def test_a_secrets_name_is_seen_whatever_stands_before_it_in_the_key() -> None:
+    def check(key: str) -> None:
+        masked = {"text": "a: b", key: PLACEHOLDER}
+        assert Redactor().redact({"text": "a: b", key: "hunter22"}) == (masked, 1)
+        assert Redactor().redact([{"x": [{key: "hunter22"}]}, 'password":'])[1] == 1
+
+    for_each(
+        check,
+        [
+            "password",
+            "a:password",
+            'say "password',
+            'end":password',
+            "api:key:API-Key",
+            "\\token",
+            "\n_secret",
+            "é:Cookie",
+        ],
+    )

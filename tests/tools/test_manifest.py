@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each_case import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -111,57 +112,64 @@ def test_a_manifest_may_say_that_there_are_no_tools() -> None:
     assert check_manifest(b'{"tools": []}').tools == {}
 
 
-@pytest.mark.parametrize("name", ["a", "_", "Search_2-x", "x" * 64])
-def test_a_name_that_every_provider_takes_is_a_name(name: str) -> None:
-    assert name in check_manifest(manifest({**LEAST, "name": name})).tools
+def test_a_name_that_every_provider_takes_is_a_name() -> None:
+    def check(name: str) -> None:
+        assert name in check_manifest(manifest({**LEAST, "name": name})).tools
+
+    for_each(check, ["a", "_", "Search_2-x", "x" * 64])
 
 
 # --- what is wrong with it ---
 
 
-@pytest.mark.parametrize(
-    ("data", "code", "where", "hint"),
-    [
-        (b"", "syntax", "1:1", "JSON"),
-        (b'{"tools": [', "syntax", "1:12", ""),
-        (b"tools: []", "syntax", "1:1", ""),
-        (b'{"tools": [],}', "syntax", "1:14", "trailing commas"),
-        (b"\xef\xbb\xbf{}", "encoding", "1:1", "BOM"),
-        (b'{"tools": "\xff"}', "encoding", "1:12", "UTF-8"),
-        (b"[]", "wrong_type", "1:1", ""),
-        (b"null", "wrong_type", "1:1", ""),
-        (b"{}", "missing_key", "1:1", '"tools": ['),
-        (b'{"tools": {}}', "wrong_type", "1:2 tools", ""),
-        (b'{"tools": null}', "wrong_type", "1:2 tools", ""),
-        (b'{"tools": [[]]}', "wrong_type", "1:12 tools[0]", ""),
-        (b'{"tool": [], "tools": []}', "unknown_key", "1:2 tool", "did you mean 'tools'?"),
-        (b'{"tools": [],\n "tools": []}', "duplicate_key", "2:2 tools", ""),
-        (b"[" * 200, "too_deep", "1:129", ""),
-    ],
-)
-def test_what_is_no_manifest_is_an_error_with_its_place(data: bytes, code: str, where: str, hint: str) -> None:
-    found = mistakes(data)
-    assert (code, where) in [(each[0], each[1].partition(" [")[0]) for each in found]
-    assert any(hint in each[2] for each in found)
+def test_what_is_no_manifest_is_an_error_with_its_place() -> None:
+    def check(data: bytes, code: str, where: str, hint: str) -> None:
+        found = mistakes(data)
+        assert (code, where) in [(each[0], each[1].partition(" [")[0]) for each in found]
+        assert any(hint in each[2] for each in found)
+
+    for_each(
+        check,
+        [
+            (b"", "syntax", "1:1", "JSON"),
+            (b'{"tools": [', "syntax", "1:12", ""),
+            (b"tools: []", "syntax", "1:1", ""),
+            (b'{"tools": [],}', "syntax", "1:14", "trailing commas"),
+            (b"\xef\xbb\xbf{}", "encoding", "1:1", "BOM"),
+            (b'{"tools": "\xff"}', "encoding", "1:12", "UTF-8"),
+            (b"[]", "wrong_type", "1:1", ""),
+            (b"null", "wrong_type", "1:1", ""),
+            (b"{}", "missing_key", "1:1", '"tools": ['),
+            (b'{"tools": {}}', "wrong_type", "1:2 tools", ""),
+            (b'{"tools": null}', "wrong_type", "1:2 tools", ""),
+            (b'{"tools": [[]]}', "wrong_type", "1:12 tools[0]", ""),
+            (b'{"tool": [], "tools": []}', "unknown_key", "1:2 tool", "did you mean 'tools'?"),
+            (b'{"tools": [],\n "tools": []}', "duplicate_key", "2:2 tools", ""),
+            (b"[" * 200, "too_deep", "1:129", ""),
+        ],
+    )
 
 
-@pytest.mark.parametrize("key", ["name", "description", "schema", "argv"])
-def test_a_required_key_that_is_missing_is_a_mistake(key: str) -> None:
-    tool = {**LEAST}
-    del tool[key]
-    code, where, hint = mistake(manifest(tool))
-    assert (code, where) == ("missing_key", "1:12 tools[0]")
-    assert f'"{key}"' in hint
+def test_a_required_key_that_is_missing_is_a_mistake() -> None:
+    def check(key: str) -> None:
+        tool = {**LEAST}
+        del tool[key]
+        code, where, hint = mistake(manifest(tool))
+        assert (code, where) == ("missing_key", "1:12 tools[0]")
+        assert f'"{key}"' in hint
+
+    for_each(check, ["name", "description", "schema", "argv"])
 
 
-@pytest.mark.parametrize(
-    ("key", "meant"),
-    [("descripton", "description"), ("timeoutSec", "timeout"), ("Repeatable", "repeatable"), ("arg", "argv")],
-)
-def test_an_unknown_key_is_a_mistake_that_names_the_one_that_was_meant(key: str, meant: str) -> None:
-    code, where, hint = mistake(manifest({**FULL, key: 1}))
-    assert (code, hint) == ("unknown_key", f"did you mean '{meant}'?")
-    assert where.endswith(f"tools[0].{key}")
+def test_an_unknown_key_is_a_mistake_that_names_the_one_that_was_meant() -> None:
+    def check(key: str, meant: str) -> None:
+        code, where, hint = mistake(manifest({**FULL, key: 1}))
+        assert (code, hint) == ("unknown_key", f"did you mean '{meant}'?")
+        assert where.endswith(f"tools[0].{key}")
+
+    for_each(
+        check, [("descripton", "description"), ("timeoutSec", "timeout"), ("Repeatable", "repeatable"), ("arg", "argv")]
+    )
 
 
 def test_an_unknown_key_like_no_other_is_told_which_are_known() -> None:
@@ -181,53 +189,55 @@ def test_two_tools_of_one_name_are_a_mistake_that_says_where_the_first_is() -> N
     assert [problem.where.partition(" ")[2] for problem in caught.value.problems] == ["tools[2].name"]
 
 
-@pytest.mark.parametrize(
-    ("change", "code", "path"),
-    [
-        ({"name": ""}, "bad_value", "name"),
-        ({"name": 7}, "wrong_type", "name"),
-        ({"name": None}, "wrong_type", "name"),
-        ({"name": "x" * 65}, "bad_name", "name"),
-        ({"name": "9lives"}, "bad_name", "name"),
-        ({"name": "-x"}, "bad_name", "name"),
-        ({"name": "a.b"}, "bad_name", "name"),
-        ({"name": "a b"}, "bad_name", "name"),
-        ({"name": "search\n"}, "bad_name", "name"),
-        ({"name": "größe"}, "bad_name", "name"),
-        ({"description": ""}, "bad_value", "description"),
-        ({"description": ["x"]}, "wrong_type", "description"),
-        ({"schema": None}, "bad_schema", "schema"),
-        ({"schema": True}, "bad_schema", "schema"),
-        ({"schema": {}}, "bad_schema", "schema"),
-        ({"schema": {"type": "array"}}, "bad_schema", "schema"),
-        ({"schema": {"type": ["object", "null"]}}, "bad_schema", "schema"),
-        ({"schema": {"type": "objekt"}}, "bad_schema", "schema"),
-        ({"schema": {"type": "object", "$ref": "file:///etc/passwd"}}, "bad_schema", "schema"),
-        ({"schema": {"type": "object", "properties": {"a": {"pattern": "(?=x)"}}}}, "bad_schema", "schema"),
-        ({"argv": "ls -l"}, "wrong_type", "argv"),
-        ({"argv": []}, "bad_value", "argv"),
-        ({"argv": [""]}, "bad_value", "argv"),
-        ({"argv": ["a\0"]}, "bad_value", "argv[0]"),
-        ({"argv": ["a", 5]}, "wrong_type", "argv[1]"),
-        ({"timeout": -1}, "bad_value", "timeout"),
-        ({"timeout": "5"}, "wrong_type", "timeout"),
-        ({"timeout": True}, "wrong_type", "timeout"),
-        ({"timeout": None}, "wrong_type", "timeout"),
-        ({"timeout": 1e300}, "bad_value", "timeout"),
-        ({"env": "TOKEN"}, "wrong_type", "env"),
-        ({"env": ["A=B"]}, "bad_value", "env[0]"),
-        ({"env": ["A", ""]}, "bad_value", "env[1]"),
-        ({"env": ["9A"]}, "bad_value", "env[0]"),
-        ({"env": ["A-B"]}, "bad_value", "env[0]"),
-        ({"env": ["STATELINE_RUN"]}, "bad_value", "env[0]"),
-        ({"env": ["STATELINE_IDEMPOTENCY_KEY"]}, "bad_value", "env[0]"),
-        ({"repeatable": "yes"}, "wrong_type", "repeatable"),
-        ({"repeatable": 1}, "wrong_type", "repeatable"),
-    ],
-)
-def test_a_value_that_no_tool_can_have_is_a_mistake_at_its_place(change: dict[str, Any], code: str, path: str) -> None:
-    found = mistakes(manifest({**LEAST, **change}))
-    assert {(each[0], each[1].partition(" ")[2]) for each in found} == {(code, f"tools[0].{path}")}
+def test_a_value_that_no_tool_can_have_is_a_mistake_at_its_place() -> None:
+    def check(change: dict[str, Any], code: str, path: str) -> None:
+        found = mistakes(manifest({**LEAST, **change}))
+        assert {(each[0], each[1].partition(" ")[2]) for each in found} == {(code, f"tools[0].{path}")}
+
+    for_each(
+        check,
+        [
+            ({"name": ""}, "bad_value", "name"),
+            ({"name": 7}, "wrong_type", "name"),
+            ({"name": None}, "wrong_type", "name"),
+            ({"name": "x" * 65}, "bad_name", "name"),
+            ({"name": "9lives"}, "bad_name", "name"),
+            ({"name": "-x"}, "bad_name", "name"),
+            ({"name": "a.b"}, "bad_name", "name"),
+            ({"name": "a b"}, "bad_name", "name"),
+            ({"name": "search\n"}, "bad_name", "name"),
+            ({"name": "größe"}, "bad_name", "name"),
+            ({"description": ""}, "bad_value", "description"),
+            ({"description": ["x"]}, "wrong_type", "description"),
+            ({"schema": None}, "bad_schema", "schema"),
+            ({"schema": True}, "bad_schema", "schema"),
+            ({"schema": {}}, "bad_schema", "schema"),
+            ({"schema": {"type": "array"}}, "bad_schema", "schema"),
+            ({"schema": {"type": ["object", "null"]}}, "bad_schema", "schema"),
+            ({"schema": {"type": "objekt"}}, "bad_schema", "schema"),
+            ({"schema": {"type": "object", "$ref": "file:///etc/passwd"}}, "bad_schema", "schema"),
+            ({"schema": {"type": "object", "properties": {"a": {"pattern": "(?=x)"}}}}, "bad_schema", "schema"),
+            ({"argv": "ls -l"}, "wrong_type", "argv"),
+            ({"argv": []}, "bad_value", "argv"),
+            ({"argv": [""]}, "bad_value", "argv"),
+            ({"argv": ["a\0"]}, "bad_value", "argv[0]"),
+            ({"argv": ["a", 5]}, "wrong_type", "argv[1]"),
+            ({"timeout": -1}, "bad_value", "timeout"),
+            ({"timeout": "5"}, "wrong_type", "timeout"),
+            ({"timeout": True}, "wrong_type", "timeout"),
+            ({"timeout": None}, "wrong_type", "timeout"),
+            ({"timeout": 1e300}, "bad_value", "timeout"),
+            ({"env": "TOKEN"}, "wrong_type", "env"),
+            ({"env": ["A=B"]}, "bad_value", "env[0]"),
+            ({"env": ["A", ""]}, "bad_value", "env[1]"),
+            ({"env": ["9A"]}, "bad_value", "env[0]"),
+            ({"env": ["A-B"]}, "bad_value", "env[0]"),
+            ({"env": ["STATELINE_RUN"]}, "bad_value", "env[0]"),
+            ({"env": ["STATELINE_IDEMPOTENCY_KEY"]}, "bad_value", "env[0]"),
+            ({"repeatable": "yes"}, "wrong_type", "repeatable"),
+            ({"repeatable": 1}, "wrong_type", "repeatable"),
+        ],
+    )
 
 
 def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
@@ -341,20 +351,24 @@ def test_defaults_written_out_do_not_change_the_hash_of_a_toolset() -> None:
     assert toolset_hash(check_manifest(manifest(LEAST))) == toolset_hash(check_manifest(manifest(written)))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"name": "other"},
-        {"description": "Search."},
-        {"schema": {"type": "object"}},
-        {"argv": ["./search"]},
-        {"timeout": 3},
-        {"env": []},
-        {"repeatable": False},
-    ],
-)
-def test_each_field_of_a_tool_changes_the_hash_of_its_toolset(change: dict[str, Any]) -> None:
-    assert toolset_hash(check_manifest(manifest(FULL))) != toolset_hash(check_manifest(manifest({**FULL, **change})))
+def test_each_field_of_a_tool_changes_the_hash_of_its_toolset() -> None:
+    def check(change: dict[str, Any]) -> None:
+        assert toolset_hash(check_manifest(manifest(FULL))) != toolset_hash(
+            check_manifest(manifest({**FULL, **change}))
+        )
+
+    for_each(
+        check,
+        [
+            {"name": "other"},
+            {"description": "Search."},
+            {"schema": {"type": "object"}},
+            {"argv": ["./search"]},
+            {"timeout": 3},
+            {"env": []},
+            {"repeatable": False},
+        ],
+    )
 
 
 def test_no_manifest_and_one_without_tools_are_not_the_same() -> None:
@@ -393,10 +407,12 @@ def test_the_digest_of_a_manifest_is_that_of_its_bytes_whatever_they_mean(place:
         manifest_digest(str(place))
 
 
-@pytest.mark.parametrize("name", ["missing.json", "search/tools.json", "nul\0.json"])
-def test_a_manifest_that_is_not_there_is_an_error_and_never_no_tools(place: Path, name: str) -> None:
-    with pytest.raises(NotFoundError, match="there is no tools manifest"):
-        read(place / name)
+def test_a_manifest_that_is_not_there_is_an_error_and_never_no_tools(place: Path) -> None:
+    def check(name: str) -> None:
+        with pytest.raises(NotFoundError, match="there is no tools manifest"):
+            read(place / name)
+
+    for_each(check, ["missing.json", "search/tools.json", "nul\0.json"])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such files there")
@@ -482,32 +498,32 @@ def test_a_program_that_is_not_there_is_an_error_when_the_manifest_is_read(place
 # --- secrets ---
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"argv": ["./search", f"--token={SECRET}"]},
-        {"description": f"Use {SECRET}."},
-        {"schema": {**SCHEMA, "description": SECRET}},
-        {"schema": {**SCHEMA, "properties": {SECRET: {}}}},
-        {"schema": {**SCHEMA, "default": {"a": [SECRET]}}},
-        {"env": [SECRET]},
-        {"name": f"a {SECRET}"},
-        {SECRET: 1},
-    ],
-)
-@pytest.mark.parametrize("spelling", ["plain", "escaped"])
-def test_a_manifest_that_holds_a_secret_is_refused_and_the_secret_is_not_said(
-    place: Path, change: dict[str, Any], spelling: str
-) -> None:
-    text = json.dumps({"tools": [{**LEAST, **change}]})
-    if spelling == "escaped":
-        text = text.replace(SECRET, "".join(f"\\u{ord(letter):04x}" for letter in SECRET))
-    (place / "tools.json").write_text(text)
-    with pytest.raises(RequestError, match="holds a secret") as caught:
-        read(place / "tools.json", SECRET)
-    assert not isinstance(caught.value, InvalidManifestError)
-    assert "env" in caught.value.hint
-    assert SECRET not in str(caught.value)
+def test_a_manifest_that_holds_a_secret_is_refused_and_the_secret_is_not_said(place: Path) -> None:
+    def check(change: dict[str, Any], spelling: str) -> None:
+        text = json.dumps({"tools": [{**LEAST, **change}]})
+        if spelling == "escaped":
+            text = text.replace(SECRET, "".join(f"\\u{ord(letter):04x}" for letter in SECRET))
+        (place / "tools.json").write_text(text)
+        with pytest.raises(RequestError, match="holds a secret") as caught:
+            read(place / "tools.json", SECRET)
+        assert not isinstance(caught.value, InvalidManifestError)
+        assert "env" in caught.value.hint
+        assert SECRET not in str(caught.value)
+
+    for_each(
+        check,
+        [
+            {"argv": ["./search", f"--token={SECRET}"]},
+            {"description": f"Use {SECRET}."},
+            {"schema": {**SCHEMA, "description": SECRET}},
+            {"schema": {**SCHEMA, "properties": {SECRET: {}}}},
+            {"schema": {**SCHEMA, "default": {"a": [SECRET]}}},
+            {"env": [SECRET]},
+            {"name": f"a {SECRET}"},
+            {SECRET: 1},
+        ],
+        ["plain", "escaped"],
+    )
 
 
 def test_a_manifest_whose_path_holds_a_secret_is_refused(place: Path) -> None:

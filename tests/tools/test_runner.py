@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each_case import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from process.life import Life
@@ -122,39 +123,39 @@ def test_arguments_that_are_not_json_are_refused_before_anything_runs(tool: Call
 # --- what comes out ---
 
 
-@pytest.mark.parametrize(
-    ("text", "result"),
-    [
-        ('{"a": [1, 2.5, null]}\n', {"a": [1, 2.5, None]}),
-        (" \n[1] \r\n", [1]),
-        ("7\n", 7),
-        ("true", True),
-        ('"text"\n', "text"),
-        ("null\n", None),
-        ("", None),
-        (" \n\t", None),
-        ("two words\n", "two words"),
-        ("  two\r\n\nlines\r\n\n", "  two\r\n\nlines"),
-        ('{"a": 1} {"b": 2}\n', '{"a": 1} {"b": 2}'),
-        ('{"a": 1, "a": 2}\n', '{"a": 1, "a": 2}'),
-        ("NaN\n", "NaN"),
-        ("1e999", "1e999"),
-        ("007", "007"),
-        ("99999999999999999999\n", "99999999999999999999"),
-        ('"\\ud800"\n', '"\\ud800"'),
-        ("{'a': 1}\n", "{'a': 1}"),
-        ("\x1b[1mbold\x1b[0m\n", "\x1b[1mbold\x1b[0m"),
-        ("a\0b", "a\0b"),
-        ("€\U0001f600\n", "€\U0001f600"),
-    ],
-)
-def test_output_is_json_if_it_is_one_document_and_else_the_text_as_it_is(
-    tool: Callable[..., Any], place: Path, text: str, result: Any
-) -> None:
-    (place / "out").write_bytes(text.encode())
-    found = tool("cat", "out")
-    assert found == result
-    assert type(found) is type(result)
+def test_output_is_json_if_it_is_one_document_and_else_the_text_as_it_is(tool: Callable[..., Any], place: Path) -> None:
+    def check(text: str, result: Any) -> None:
+        (place / "out").write_bytes(text.encode())
+        found = tool("cat", "out")
+        assert found == result
+        assert type(found) is type(result)
+
+    for_each(
+        check,
+        [
+            ('{"a": [1, 2.5, null]}\n', {"a": [1, 2.5, None]}),
+            (" \n[1] \r\n", [1]),
+            ("7\n", 7),
+            ("true", True),
+            ('"text"\n', "text"),
+            ("null\n", None),
+            ("", None),
+            (" \n\t", None),
+            ("two words\n", "two words"),
+            ("  two\r\n\nlines\r\n\n", "  two\r\n\nlines"),
+            ('{"a": 1} {"b": 2}\n', '{"a": 1} {"b": 2}'),
+            ('{"a": 1, "a": 2}\n', '{"a": 1, "a": 2}'),
+            ("NaN\n", "NaN"),
+            ("1e999", "1e999"),
+            ("007", "007"),
+            ("99999999999999999999\n", "99999999999999999999"),
+            ('"\\ud800"\n', '"\\ud800"'),
+            ("{'a': 1}\n", "{'a': 1}"),
+            ("\x1b[1mbold\x1b[0m\n", "\x1b[1mbold\x1b[0m"),
+            ("a\0b", "a\0b"),
+            ("€\U0001f600\n", "€\U0001f600"),
+        ],
+    )
 
 
 @given(value=st.recursive(st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(), st.lists))
@@ -267,19 +268,24 @@ def test_neither_descriptors_nor_children_are_left(tool: Callable[..., Any], pla
 # --- failures are data ---
 
 
-@pytest.mark.parametrize(
-    ("script", "message"),
-    [
-        ("exit 4", "ended with exit code 4; it wrote nothing to stderr or stdout"),
-        ("echo no such note >&2; exit 1", "ended with exit code 1; its stderr ends: no such note"),
-        ("echo 2 tests failed; exit 1", "ended with exit code 1; its stdout ends: 2 tests failed"),
-        ("echo a; echo b >&2; exit 1", "ended with exit code 1; its stderr ends: b; its stdout ends: a"),
-        ("kill -9 $$", "was ended by SIGKILL; it wrote nothing to stderr or stdout"),
-        ("printf 'a\\033[2J\\377\\r\\nb' >&2; exit 1", "ended with exit code 1; its stderr ends: a\\x1b[2J\ufffd\nb"),
-    ],
-)
-def test_a_tool_that_fails_says_how_and_what_it_wrote(tool: Callable[..., Any], script: str, message: str) -> None:
-    assert error(tool("sh", "-c", script)) == ("exit", message)
+def test_a_tool_that_fails_says_how_and_what_it_wrote(tool: Callable[..., Any]) -> None:
+    def check(script: str, message: str) -> None:
+        assert error(tool("sh", "-c", script)) == ("exit", message)
+
+    for_each(
+        check,
+        [
+            ("exit 4", "ended with exit code 4; it wrote nothing to stderr or stdout"),
+            ("echo no such note >&2; exit 1", "ended with exit code 1; its stderr ends: no such note"),
+            ("echo 2 tests failed; exit 1", "ended with exit code 1; its stdout ends: 2 tests failed"),
+            ("echo a; echo b >&2; exit 1", "ended with exit code 1; its stderr ends: b; its stdout ends: a"),
+            ("kill -9 $$", "was ended by SIGKILL; it wrote nothing to stderr or stdout"),
+            (
+                "printf 'a\\033[2J\\377\\r\\nb' >&2; exit 1",
+                "ended with exit code 1; its stderr ends: a\\x1b[2J\ufffd\nb",
+            ),
+        ],
+    )
 
 
 def test_a_message_is_bounded_however_much_was_written(tool: Callable[..., Any]) -> None:
@@ -289,22 +295,22 @@ def test_a_message_is_bounded_however_much_was_written(tool: Callable[..., Any])
     assert len(message) <= 2 * 4 * TAIL_SHOWN + 100
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["./missing"], 'there is no program "./missing" beside the manifest'),
-        (["no-such-program"], 'there is no program "no-such-program" on PATH'),
-        (["./plain"], '"./plain" is not executable; run chmod +x on it'),
-        (["./lost"], 'the interpreter of "./lost" is missing'),
-    ],
-)
-def test_a_tool_that_cannot_be_started_is_an_error_for_the_model(
-    tool: Callable[..., Any], place: Path, argv: list[str], message: str
-) -> None:
-    (place / "plain").write_text("x")
-    (place / "lost").write_text("#!/nowhere/at/all\n")
-    (place / "lost").chmod(0o755)
-    assert error(tool(*argv)) == ("spawn", message)
+def test_a_tool_that_cannot_be_started_is_an_error_for_the_model(tool: Callable[..., Any], place: Path) -> None:
+    def check(argv: list[str], message: str) -> None:
+        (place / "plain").write_text("x")
+        (place / "lost").write_text("#!/nowhere/at/all\n")
+        (place / "lost").chmod(0o755)
+        assert error(tool(*argv)) == ("spawn", message)
+
+    for_each(
+        check,
+        [
+            (["./missing"], 'there is no program "./missing" beside the manifest'),
+            (["no-such-program"], 'there is no program "no-such-program" on PATH'),
+            (["./plain"], '"./plain" is not executable; run chmod +x on it'),
+            (["./lost"], 'the interpreter of "./lost" is missing'),
+        ],
+    )
 
 
 def test_a_directory_that_is_gone_is_an_error_for_the_model(tool: Callable[..., Any], place: Path) -> None:
@@ -312,32 +318,32 @@ def test_a_directory_that_is_gone_is_an_error_for_the_model(tool: Callable[..., 
     assert error(tool("true")) == ("spawn", "the directory of the manifest is gone")
 
 
-@pytest.mark.parametrize("stream", [1, 2])
-@pytest.mark.parametrize("after", [0, 4060, 4085, 4096, 300_000])
-@pytest.mark.parametrize("before", [0, 300_000])
-def test_a_secret_in_what_a_failed_tool_wrote_is_masked_before_it_is_cut(
-    tool: Callable[..., Any], place: Path, stream: int, after: int, before: int
-) -> None:
-    redactor = Redactor([("X", SECRET)])
-    (place / "said").write_text("x" * before + SECRET + "y" * after)
-    script = f"cat said >&{stream}; exit 1"
-    _, message = error(tool("sh", "-c", script, mask=lambda text: str(redactor.redact(text)[0])))
-    assert not any(SECRET[at : at + 4] in message for at in range(len(SECRET) - 3))
-    assert ("[REDACTED]" in message) == (after + len("[REDACTED]") <= TAIL_SHOWN)
+def test_a_secret_in_what_a_failed_tool_wrote_is_masked_before_it_is_cut(tool: Callable[..., Any], place: Path) -> None:
+    def check(stream: int, after: int, before: int) -> None:
+        redactor = Redactor([("X", SECRET)])
+        (place / "said").write_text("x" * before + SECRET + "y" * after)
+        script = f"cat said >&{stream}; exit 1"
+        _, message = error(tool("sh", "-c", script, mask=lambda text: str(redactor.redact(text)[0])))
+        assert not any(SECRET[at : at + 4] in message for at in range(len(SECRET) - 3))
+        assert ("[REDACTED]" in message) == (after + len("[REDACTED]") <= TAIL_SHOWN)
+
+    for_each(check, [1, 2], [0, 4060, 4085, 4096, 300_000], [0, 300_000])
 
 
-@pytest.mark.parametrize("stream", [1, 2])
-def test_a_secret_that_begins_before_what_is_looked_at_is_never_shown(
-    tool: Callable[..., Any], place: Path, stream: int
-) -> None:
-    secret = "".join(f"<{number}>" for number in range(2200))  # masks shrink the text: the cut half moves to the end
-    redactor = Redactor([("X", secret)])
-    for after in range(0, len(secret), 1500):
-        (place / "said").write_text(secret * 20 + "y" * after)
-        _, message = error(
-            tool("sh", "-c", f"cat said >&{stream}; exit 1", mask=lambda text: str(redactor.redact(text)[0]))
-        )
-        assert not any(secret[at : at + 6] in message for at in range(len(secret) - 5))
+def test_a_secret_that_begins_before_what_is_looked_at_is_never_shown(tool: Callable[..., Any], place: Path) -> None:
+    def check(stream: int) -> None:
+        secret = "".join(
+            f"<{number}>" for number in range(2200)
+        )  # masks shrink the text: the cut half moves to the end
+        redactor = Redactor([("X", secret)])
+        for after in range(0, len(secret), 1500):
+            (place / "said").write_text(secret * 20 + "y" * after)
+            _, message = error(
+                tool("sh", "-c", f"cat said >&{stream}; exit 1", mask=lambda text: str(redactor.redact(text)[0]))
+            )
+            assert not any(secret[at : at + 6] in message for at in range(len(secret) - 5))
+
+    for_each(check, [1, 2])
 
 
 # --- several at once ---
@@ -428,22 +434,22 @@ except Interrupted as error:
 """
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_in_the_main_thread_can_stop_the_calls_in_all_others(
-    place: Path, life: Life, signum: int, code: int
-) -> None:
-    script = "trap '' TERM; " + life.begin + "while :; do sleep 1; done"
-    process = subprocess.Popen(
-        [sys.executable, "-c", CREW, str(place), script],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-    )
-    for _ in range(4):
-        wait_for(life.has_begun)
-    process.send_signal(signum)
-    assert process.communicate(timeout=60)[0] == b"[True, True, True, True]\n"
-    assert process.returncode == code
-    assert life.is_over()
+def test_a_signal_in_the_main_thread_can_stop_the_calls_in_all_others(place: Path, life: Life) -> None:
+    def check(signum: int, code: int) -> None:
+        script = "trap '' TERM; " + life.begin + "while :; do sleep 1; done"
+        process = subprocess.Popen(
+            [sys.executable, "-c", CREW, str(place), script],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=subprocess.PIPE,
+        )
+        for _ in range(4):
+            wait_for(life.has_begun)
+        process.send_signal(signum)
+        assert process.communicate(timeout=60)[0] == b"[True, True, True, True]\n"
+        assert process.returncode == code
+        assert life.is_over()
+
+    for_each(check, [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 
 
 def test_calls_in_many_threads_neither_mix_nor_lose_their_results(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
+from each_case import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,43 +61,47 @@ def test_a_name_is_refused_exactly_where_its_value_would_be_masked(name: str) ->
     assert bool(found(wants(**{name: TEXT}))) == masked
 
 
-@pytest.mark.parametrize(
-    ("schema", "place"),
-    [
-        (wants(login=wants(cookie=TEXT)), "properties.login.properties.cookie"),
-        (wants(all={"type": "array", "items": wants(secret=TEXT)}), "properties.all.items.properties.secret"),
-        ({"type": "object", "allOf": [{}, wants(api_key=TEXT)]}, "allOf[1].properties.api_key"),
-        ({"type": "object", "$defs": {"login": wants(token=TEXT)}}, "['$defs'].login.properties.token"),
-        (wants() | {"patternProperties": {"^x": wants(token=TEXT)}}, "patternProperties['^x'].properties.token"),
-        ({"type": "object", "additionalProperties": wants(token=TEXT)}, "additionalProperties.properties.token"),
-        ({"type": "object", "required": ["word", "token"]}, "required[1]"),
-        (wants(properties=wants(token=TEXT)), "properties.properties.properties.token"),
-        (wants(const=wants(token=TEXT)), "properties.const.properties.token"),
-        (wants(token=wants(user=TEXT)), "properties.token"),
-        (wants(token={"type": ["string", "null"]}), "properties.token"),
-        (wants(token={}), "properties.token"),
-        (wants(token=True), "properties.token"),
-    ],
-)
-def test_it_is_found_at_any_depth(schema: Any, place: str) -> None:
-    assert places(schema) == [place]
+def test_it_is_found_at_any_depth() -> None:
+    def check(schema: Any, place: str) -> None:
+        assert places(schema) == [place]
+
+    for_each(
+        check,
+        [
+            (wants(login=wants(cookie=TEXT)), "properties.login.properties.cookie"),
+            (wants(all={"type": "array", "items": wants(secret=TEXT)}), "properties.all.items.properties.secret"),
+            ({"type": "object", "allOf": [{}, wants(api_key=TEXT)]}, "allOf[1].properties.api_key"),
+            ({"type": "object", "$defs": {"login": wants(token=TEXT)}}, "['$defs'].login.properties.token"),
+            (wants() | {"patternProperties": {"^x": wants(token=TEXT)}}, "patternProperties['^x'].properties.token"),
+            ({"type": "object", "additionalProperties": wants(token=TEXT)}, "additionalProperties.properties.token"),
+            ({"type": "object", "required": ["word", "token"]}, "required[1]"),
+            (wants(properties=wants(token=TEXT)), "properties.properties.properties.token"),
+            (wants(const=wants(token=TEXT)), "properties.const.properties.token"),
+            (wants(token=wants(user=TEXT)), "properties.token"),
+            (wants(token={"type": ["string", "null"]}), "properties.token"),
+            (wants(token={}), "properties.token"),
+            (wants(token=True), "properties.token"),
+        ],
+    )
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        wants(token={"type": "integer"}),
-        wants(token={"type": ["number", "boolean", "null"]}) | {"required": ["token"]},
-        wants(word={"const": {"properties": {"token": "x"}}}),
-        wants(word={"enum": [wants(token=TEXT)]}),
-        wants(word={"default": wants(token=TEXT), "examples": [wants(token=TEXT)]}),
-        {"type": "object", "$defs": {"token": TEXT}, "properties": {"word": {"$ref": "#/$defs/token"}}},
-        {"type": "object", "additionalProperties": TEXT},
-        wants(max_tokens=TEXT, page_token=TEXT, token_count=TEXT, key=TEXT),
-    ],
-)
-def test_what_is_not_masked_is_no_mistake(schema: Any) -> None:
-    assert found(schema) == []
+def test_what_is_not_masked_is_no_mistake() -> None:
+    def check(schema: Any) -> None:
+        assert found(schema) == []
+
+    for_each(
+        check,
+        [
+            wants(token={"type": "integer"}),
+            wants(token={"type": ["number", "boolean", "null"]}) | {"required": ["token"]},
+            wants(word={"const": {"properties": {"token": "x"}}}),
+            wants(word={"enum": [wants(token=TEXT)]}),
+            wants(word={"default": wants(token=TEXT), "examples": [wants(token=TEXT)]}),
+            {"type": "object", "$defs": {"token": TEXT}, "properties": {"word": {"$ref": "#/$defs/token"}}},
+            {"type": "object", "additionalProperties": TEXT},
+            wants(max_tokens=TEXT, page_token=TEXT, token_count=TEXT, key=TEXT),
+        ],
+    )
 
 
 def test_all_of_them_are_told_at_once() -> None:
