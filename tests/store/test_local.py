@@ -28,7 +28,7 @@ from stateline.errors import (
 )
 from stateline.store.local.backend import LocalBackend
 from stateline.store.local.filesystem import Directory, Filesystem
-from stateline.store.local.lock import Held
+from stateline.store.local.lock import HeldLock
 from stateline.store.protocol import Durability
 
 KEY = "notes:x"
@@ -501,10 +501,10 @@ def test_one_store_saves_different_scopes_in_many_threads(tmp_path: Path) -> Non
         def __iter__(self) -> Iterator[Any]:
             for key in super().__iter__():
                 yield key
-                self.setdefault(("another", 0), Held(backend.fs, Directory("nowhere"), -1))
+                self.setdefault(("another", 0), HeldLock(backend.fs, Directory("nowhere", -1), -1))
 
     with store.scope(KEY).locked():
-        backend._held = Shifting(backend._held)
+        backend.directories._held = Shifting(backend.directories._held)
         store.scope(KEY).save({"big": BIG})
     assert store.scope(KEY).load().seq == 0
 

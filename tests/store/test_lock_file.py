@@ -44,7 +44,7 @@ def test_a_process_that_inherited_the_open_file_does_not_keep_the_lock(tmp_path:
     assert isinstance(store.backend, LocalBackend)
     scope = store.scope(KEY)
     with scope.locked():
-        (held,) = store.backend._held.values()
+        (held,) = store.backend.directories._held.values()
         waiting = subprocess.Popen(
             [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, pass_fds=[held._lock]
         )

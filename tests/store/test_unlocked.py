@@ -96,7 +96,8 @@ def test_of_two_that_are_acknowledged_at_once_both_are_on_disk_and_verify_names_
     [(severity, code, name, message)] = forks(tmp_path / "s")
     # The one that was overtaken is the newer one, which no crash leaves.
     assert (severity, code, name) == ("warning", "forked", lost.path)
-    assert message.startswith(f"two snapshots follow {first.path}: {won.path} is on the chain, and this one is not")
+    assert first.path in message
+    assert won.path in message
     assert others.scope(KEY).save({"n": 3}).envelope.prev_sha == won.sha256
 
 
@@ -208,7 +209,7 @@ def test_an_object_that_was_taken_for_litter_is_not_told_as_a_lock_that_does_not
             super().link(source_dir, source, target_dir, target)
 
     store = Store(LocalBackend(str(tmp_path / "s"), Slow()))
-    with pytest.raises(StorageError, match="took it for litter") as caught:
+    with pytest.raises(StorageError, match="removed it as abandoned") as caught:
         store.put_value([1])
     assert "lock" not in caught.value.message
     assert "call again" in caught.value.hint

@@ -124,7 +124,7 @@ class LocalQuarantine:
     @contextmanager
     def _root(self) -> Iterator[Directory]:
         """Open the state dir, checked for writing except for its store file, which may be damaged."""
-        self.backend.state_dir.require_sound()
+        self.backend.state_dir.require_not_poisoned()
         with storage(f"open {self.backend.path}"):
             self.backend.state_dir.require_safe_parents()
             root = self.fs.open_root(self.backend.path)

@@ -22,10 +22,11 @@ from stateline.machine.decider.run import Intended
 from stateline.repair import quarantine
 from stateline.repair.quarantine import LocalQuarantine
 from stateline.store import objects, scope
-from stateline.store.local import atomic_write, backend, lock
+from stateline.store.local import atomic_write, directories, lock
 from stateline.store.local.backend import LocalBackend
+from stateline.store.local.directories import Directories
 from stateline.store.local.filesystem import Directory
-from stateline.store.local.lock import Held
+from stateline.store.local.lock import HeldLock
 from stateline.store.local.state_dir import StateDir
 from stateline.store.scope import Scope
 from stateline.store.store import Store
@@ -53,13 +54,13 @@ def _no_directory_sync() -> AbstractContextManager[Any]:
 
 def _unsynced(end: str) -> AbstractContextManager[Any]:
     """A directory is not synced after a step whose words end so."""
-    sync = LocalBackend._sync
+    sync = Directories.sync
 
-    def others(backend: LocalBackend, directory: Directory, what: str) -> None:
-        if not what.endswith(end):
-            sync(backend, directory, what)
+    def others(directories: Directories, directory: Directory, visible: str) -> None:
+        if not visible.endswith(end):
+            sync(directories, directory, visible)
 
-    return mock.patch.object(LocalBackend, "_sync", others)
+    return mock.patch.object(Directories, "sync", others)
 
 
 def _unsynced_snapshot_name() -> AbstractContextManager[Any]:
@@ -68,8 +69,8 @@ def _unsynced_snapshot_name() -> AbstractContextManager[Any]:
 
 
 def _unsynced_pointer_bytes() -> AbstractContextManager[Any]:
-    write = Held.write
-    return mock.patch.object(Held, "write", lambda held, data, durable: write(held, data, durable=False))
+    write = HeldLock.write
+    return mock.patch.object(HeldLock, "write", lambda held, data, durable: write(held, data, durable=False))
 
 
 def _unsynced_pointer_name() -> AbstractContextManager[Any]:
@@ -172,7 +173,7 @@ def _unsynced_objects() -> AbstractContextManager[Any]:
 def _unsynced_new_directories() -> AbstractContextManager[Any]:
     """A scope's and an object's directory are made, and their own names are not synced."""
 
-    def durable(backend: LocalBackend, parent: Directory, name: str) -> Directory:
+    def durable(backend: Directories, parent: Directory, name: str) -> Directory:
         try:
             directory = backend.fs.open_directory(parent, name)
         except FileNotFoundError:
@@ -181,7 +182,7 @@ def _unsynced_new_directories() -> AbstractContextManager[Any]:
         directory.durable = True
         return directory
 
-    return mock.patch.object(LocalBackend, "_open_or_make", durable)
+    return mock.patch.object(Directories, "_open_or_make", durable)
 
 
 def _unsynced_state_dir() -> AbstractContextManager[Any]:
@@ -216,7 +217,7 @@ def _reused_temporary_name() -> Iterator[None]:
     with (
         mock.patch.object(ModelFs, "create", again),
         # Nothing is swept: then the name is still there when it is used again.
-        mock.patch.object(Held, "mark", _nothing),
+        mock.patch.object(HeldLock, "mark", _nothing),
         mock.patch.object(atomic_write, "write_temporary", write_temporary),
         mock.patch.object(lock, "write_temporary", write_temporary),
     ):
@@ -274,7 +275,7 @@ def _litter_left() -> AbstractContextManager[Any]:
     """What a dead writer left is not swept."""
     return _both(
         mock.patch.object(lock, "sweep", _nothing),
-        mock.patch.object(backend, "sweep", _nothing),
+        mock.patch.object(directories, "sweep", _nothing),
     )
 
 
@@ -295,7 +296,7 @@ def _repair_forgets() -> AbstractContextManager[Any]:
     def first(mender: WitnessedQuarantine, scope: str, new: Pointer) -> str | None:
         return LocalQuarantine.replace_pointer(mender, scope, new)
 
-    unsynced = mock.patch.object(LocalBackend, "_sync", _nothing)
+    unsynced = mock.patch.object(Directories, "sync", _nothing)
     return _both(unsynced, mock.patch.object(quarantine.LocalQuarantine, "_keep", _nothing))
 
 
@@ -364,25 +365,25 @@ def _pointer_unsettled() -> AbstractContextManager[Any]:
 
 def _anothers_directory_trusted() -> AbstractContextManager[Any]:
     """A directory that is there is taken for durable."""
-    return mock.patch.object(LocalBackend, "_in_use", return_value=True)
+    return mock.patch.object(Directories, "_in_use", return_value=True)
 
 
 def _anothers_state_dir_trusted() -> AbstractContextManager[Any]:
     """A state dir that is there is taken for durable."""
-    return mock.patch.object(StateDir, "_settle_above", _nothing)
+    return mock.patch.object(StateDir, "_sync_above", _nothing)
 
 
 def _unmarked_early() -> AbstractContextManager[Any]:
     """The mark goes before the pointer has its name."""
-    write = Held.write
+    write = HeldLock.write
 
-    def unmarking(held: Held, data: bytes, *, durable: bool) -> str:
+    def unmarking(held: HeldLock, data: bytes, *, durable: bool) -> str:
         name = write(held, data, durable=durable)
         held._fs.unlink(held.directory, naming.HELD)
         held._marked = False
         return name
 
-    return mock.patch.object(Held, "write", unmarking)
+    return mock.patch.object(HeldLock, "write", unmarking)
 
 
 def _set_aside_for_good() -> AbstractContextManager[Any]:

@@ -1,7 +1,7 @@
-"""How one file comes to its name: written (and synced) under another name first, never over what is there.
+"""Atomic writes: a file is written (and synced) under a temporary name, then published without replacing anything.
 
-The order of a commit and the reason for each step are written at the step. What is ``durable`` is synced; the caller
-syncs the directory afterwards, since only it knows what to do when that fails.
+The order of a commit and the reason for each step are written at the step. A ``durable`` file is synced; the caller
+syncs the directory afterwards, since only the caller knows what to do when that fails.
 """
 
 from __future__ import annotations
@@ -16,38 +16,42 @@ from stateline.store.protocol import BlobExistsError
 
 
 class SweptError(OSError):
-    """A temporary file is gone before it got its name, although its writer holds a lock."""
+    """A temporary file was removed before it was published, although its writer holds a lock."""
 
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 def holds(fs: Filesystem, directory: Directory, base: str, data: bytes) -> Stat | None:
-    """What the file is that is there with these bytes, or None if none is. Raises BlobExistsError if it holds others,
-    ``NotRegularFileError``."""
+    """Return the attributes of the file if it exists with these bytes, or None if it does not exist.
+
+    Raises BlobExistsError if it has other bytes, NotRegularFileError.
+    """
     try:
-        found, seen = fs.read(directory, base, len(data))
+        found, stat = fs.read(directory, base, len(data))
     except FileNotFoundError:
         return None
     except FileTooLargeError:
         raise BlobExistsError(base) from None
     if found != data:
         raise BlobExistsError(base)
-    return seen
+    return stat
 
 
-def put_file(fs: Filesystem, way: tuple[Directory, Directory], base: str, data: bytes, *, durable: bool) -> bool:
-    """Make a file with ``data``, by ``way`` of a temporary file in the first directory, in the second. False if it was
-    there with the same bytes, which somebody else may not have synced.
+def put_file(
+    fs: Filesystem, directories: tuple[Directory, Directory], base: str, data: bytes, *, durable: bool
+) -> bool:
+    """Create a file with ``data`` in the second directory, by way of a temporary file in the first.
 
-    Raises BlobExistsError if the name is taken by other bytes; then, and after an OSError, what was there is untouched.
+    Returns False if it existed with the same bytes, which may not be synced. Raises BlobExistsError if the name is
+    taken by other bytes; then, and after an OSError, the existing file is untouched.
     """
-    room, directory = way
-    temporary = write_temporary(fs, room, data, durable=durable)
+    scratch, directory = directories
+    temporary = write_temporary(fs, scratch, data, durable=durable)
     try:
         try:
-            # The name appears at once and whole, and never replaces anything, not even a planted symlink.
-            fs.link(room, temporary, directory, base)
+            # The name appears at once with all bytes, and never replaces anything, not even a planted symlink.
+            fs.link(scratch, temporary, directory, base)
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
@@ -55,23 +59,23 @@ def put_file(fs: Filesystem, way: tuple[Directory, Directory], base: str, data: 
             # the name make a clash there a matter of equal content.
             if holds(fs, directory, base, data) is not None:
                 return False
-            fs.rename(room, temporary, directory, base)
+            fs.rename(scratch, temporary, directory, base)
     except FileExistsError:
         if holds(fs, directory, base, data) is None:
             raise
         return False
     except FileNotFoundError as error:
-        require_there(fs, room, temporary, error)
+        require_not_swept(fs, scratch, temporary, error)
         raise
     finally:
-        discard(fs, room, temporary)
+        discard(fs, scratch, temporary)
     return True
 
 
 def write_temporary(fs: Filesystem, directory: Directory, data: bytes, *, durable: bool) -> str:
-    """A new file with ``data``, closed; its name. Nothing is left behind on failure."""
+    """Write a new file with ``data``, close it, and return its name. Nothing is left behind on failure."""
     name = f"{naming.TEMPORARY}{os.urandom(8).hex()}"
-    # Before it is there: an interrupt may come between any two steps, and what may lie there is to be swept.
+    # Counted before it exists: an interrupt may come between any two steps, and the file must then be swept.
     directory.unfinished += 1
     try:
         fd = fs.create(directory, name)
@@ -79,8 +83,8 @@ def write_temporary(fs: Filesystem, directory: Directory, data: bytes, *, durabl
             rest = memoryview(data)
             while rest:
                 rest = rest[fs.write(fd, rest) :]
-            # Before the name that counts exists: a name must never lead to bytes that are not there. After a
-            # failed sync the kernel may have dropped the pages, so this file is given up, never synced again.
+            # Before the final name exists: a name must never lead to bytes that are not there. After a failed sync
+            # the kernel may have dropped the pages, so this file is given up, never synced again.
             if durable:
                 fs.sync_file(fd)
         finally:
@@ -91,8 +95,8 @@ def write_temporary(fs: Filesystem, directory: Directory, data: bytes, *, durabl
     return name
 
 
-def require_there(fs: Filesystem, directory: Directory, name: str, error: Exception) -> None:
-    """Raise ``SweptError`` if ``error`` came of it that another writer took the temporary file ``name`` away."""
+def require_not_swept(fs: Filesystem, directory: Directory, name: str, error: Exception) -> None:
+    """Raise ``SweptError`` if ``error`` was raised because another writer removed the temporary file ``name``."""
     if isinstance(error, FileNotFoundError):
         try:
             fs.stat(directory, name)
@@ -103,7 +107,7 @@ def require_there(fs: Filesystem, directory: Directory, name: str, error: Except
 
 
 def discard(fs: Filesystem, directory: Directory, name: str) -> None:
-    """Remove a temporary file, unless it got another name. What cannot be removed stays unfinished."""
+    """Remove a temporary file, unless it was renamed. A file that cannot be removed still counts as unfinished."""
     with suppress(OSError):
         with suppress(FileNotFoundError):
             fs.unlink(directory, name)

@@ -1,7 +1,7 @@
-"""The lock of a scope, and what its last holder may have left behind.
+"""The lock of a scope, and the removal of what a holder that died left behind.
 
-A holder marks the scope's directory before anything half written can lie there. Whoever finds the mark knows that the
-holder before it died: only then is the directory listed, and what was half written is removed.
+A holder marks the scope's directory before anything half written can lie there. A holder that finds the mark knows that
+the one before it died: only then is the directory listed, and half-written files are removed.
 """
 
 from __future__ import annotations
@@ -24,37 +24,36 @@ if TYPE_CHECKING:
 
 POLL = 0.005
 """[s] between attempts at a lock that is held."""
-_FOR_GOOD = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
-"""Why a temporary name is gone, or stays: somebody made a directory of it and put something there."""
+_PERMANENT = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
+"""Errors after which another attempt to remove a temporary name is useless: it is gone, or a non-empty directory."""
 
 
-class Held:
-    """A scope's lock, held: the handle of its directory, and the way to let go. ``lock`` is the locked file's,
-    ``depth`` how many blocks it covers.
+class HeldLock:
+    """A scope's lock that is held, with the handle of its directory. ``depth`` is the number of blocks it covers.
 
-    It is this process's alone. A child that is forked meanwhile has the same files open, and no part in the lock.
+    It belongs to this process alone. A child forked meanwhile has the same files open, but no part in the lock.
     """
 
     __slots__ = ("_fs", "_lock", "_marked", "_process", "depth", "directory")
 
     forks = 0
-    """How many forks led to this process; a process's own id would cost a system call at each look."""
+    """Number of forks that led to this process; asking for the process id would cost a system call each time."""
 
     def __init__(self, fs: Filesystem, directory: Directory, lock: int) -> None:
         self._fs = fs
         self.directory = directory
         self._lock = lock
         self._marked = False
-        self._process = Held.forks
+        self._process = HeldLock.forks
         self.depth = 0
 
     @property
     def inherited(self) -> bool:
-        """Whether it is a parent's, who forked this process while it held the lock."""
-        return self._process != Held.forks
+        """True in a child of the process that holds the lock."""
+        return self._process != HeldLock.forks
 
     def mark(self) -> None:
-        """Mark the directory, if it is not marked: to be called before anything half written can lie in it."""
+        """Mark the directory if it is not marked. Call this before anything half written can lie in it."""
         if self._marked:
             return
         try:
@@ -72,30 +71,33 @@ class Held:
                 raise
 
     def write(self, data: bytes, *, durable: bool) -> str:
-        """A temporary file with ``data``, to be renamed and then :meth:`renamed`, or else discarded; its name. Nobody
-        else ever gives a file that name: where locks do not hold (a network mount), what is renamed must still be what
-        was written here, and the mark may be another's by then. Nothing is left behind on failure."""
+        """Write a temporary file with ``data`` and return its name; then rename it and call :meth:`renamed`, or call
+        :meth:`discard`. Nothing is left behind on failure.
+
+        The name is random: where locks do not hold (a network mount), the file that is renamed must still be the one
+        written here, although the mark may be another process's by then.
+        """
         self.mark()
         return write_temporary(self._fs, self.directory, data, durable=durable)
 
     def renamed(self) -> None:
-        """The temporary file has its name. The mark goes before the directory is synced, so that no power loss brings
-        it back; it is made again before anything else is written here."""
+        """Record that the temporary file has its final name. The mark is removed before the directory is synced, so
+        that no power loss brings it back; it is made again before the next write."""
         self.directory.unfinished -= 1
         self._unmark()
 
     def discard(self, name: str) -> None:
-        """Remove a temporary file that got no name."""
+        """Remove a temporary file that got no final name."""
         discard(self._fs, self.directory, name)
 
     def _unmark(self) -> None:
-        """Take the mark away, unless something half written lies beside it."""
+        """Remove the mark, unless something half written lies beside it."""
         if self._marked and not self.directory.unfinished and not self.inherited:
             self._marked = not _remove(self._fs, self.directory, naming.HELD)
 
     def release(self) -> None:
-        """Let go, and take the mark away; it stays beside what is half written (this holder was interrupted, or could
-        not remove it). In a forked child nothing happens but that its copies of the open files are closed."""
+        """Release the lock and remove the mark, unless half-written files lie beside it (this holder was interrupted,
+        or could not remove them). In a forked child only its copies of the open files are closed."""
         try:
             self._unmark()
             self._fs.close_directory(self.directory)
@@ -107,18 +109,17 @@ class Held:
                 _unlock(self._fs, self._lock)
 
 
-def _forked() -> None:
-    Held.forks += 1
+def _count_fork() -> None:
+    HeldLock.forks += 1
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_count_fork)
 
 
-def acquire(fs: Filesystem, root: Directory, scope: str, open_scope: Callable[[], Directory], wait: float) -> Held:
+def acquire(fs: Filesystem, root: Directory, scope: str, open_scope: Callable[[], Directory], wait: float) -> HeldLock:
     """Take the lock of ``scope`` within ``wait`` [s]. ``open_scope`` opens its directory, made if need be.
 
-    Raises ``LockTimeoutError``, ``UnsafePathError`` for a lock in others' hands, OSError.
+    Raises ``LockTimeoutError``, ``UnsafePathError`` for a lock file that others may change, OSError.
     """
     deadline = time.monotonic() + wait
     while True:
@@ -127,7 +128,7 @@ def acquire(fs: Filesystem, root: Directory, scope: str, open_scope: Callable[[]
             found = _lock(fs, directory, deadline)
         except FileNotFoundError:
             fs.close_directory(directory)
-            # The directory went away under the lock file's feet; below it is made anew, while there is time.
+            # The directory was removed meanwhile; the next attempt makes it, while there is time.
             if time.monotonic() >= deadline:
                 raise
             continue
@@ -137,21 +138,21 @@ def acquire(fs: Filesystem, root: Directory, scope: str, open_scope: Callable[[]
         if found is None:
             fs.close_directory(directory)
             raise _timeout("another process holds the lock of this scope", wait)
-        lock, seen = found
+        lock, stat = found
         try:
-            if _same_place(fs, root, scope, directory, seen):
-                held = Held(fs, directory, lock)
+            if _is_current(fs, root, scope, directory, stat):
+                held = HeldLock(fs, directory, lock)
                 held.mark()
                 return held
         except BaseException:
             fs.close_directory(directory)
             _unlock(fs, lock)
             raise
-        # The scope was removed, or its directory swapped, while we waited: what we locked is not what is there.
+        # The scope was removed or its directory swapped during the wait: this lock is not the scope's any more.
         fs.close_directory(directory)
         _unlock(fs, lock)
         if time.monotonic() >= deadline:
-            raise _timeout("this scope was removed and made anew all the while", wait)
+            raise _timeout("this scope was removed and made again repeatedly", wait)
 
 
 def _timeout(reason: str, wait: float) -> LockTimeoutError:
@@ -161,7 +162,7 @@ def _timeout(reason: str, wait: float) -> LockTimeoutError:
 
 
 def _lock(fs: Filesystem, directory: Directory, deadline: float) -> tuple[int, Stat] | None:
-    """The lock's file, open and locked, and what it is; None if somebody else still holds it at ``deadline``
+    """Open and lock the lock file; return its descriptor and attributes, or None if it is still held at ``deadline``
     [monotonic s]."""
     # An OS lock that dies with its holder, never a lock file that lingers. By descriptor: a lock by path costs a look
     # at every directory above, and could be another file's than the one that the handles lead to.
@@ -169,8 +170,8 @@ def _lock(fs: Filesystem, directory: Directory, deadline: float) -> tuple[int, S
 
     lock = _open_lock(fs, directory)
     try:
-        seen = fs.stat_file(lock)
-        _require_safe(seen, directory)
+        stat = fs.stat_file(lock)
+        _require_safe(stat, directory)
         while not lock_descriptor(lock, blocking=False):
             if time.monotonic() >= deadline:
                 fs.close_lock(lock)
@@ -179,16 +180,16 @@ def _lock(fs: Filesystem, directory: Directory, deadline: float) -> tuple[int, S
     except BaseException:
         fs.close_lock(lock)
         raise
-    return lock, seen
+    return lock, stat
 
 
 def _unlock(fs: Filesystem, lock: int) -> None:
     from filelock import unlock_descriptor
 
     with suppress(OSError):
-        # Closing alone would leave it to a child that was forked meanwhile and has the file open too.
+        # Closing alone would leave the lock to a child that was forked meanwhile and has the file open too.
         unlock_descriptor(lock)
-    # Whatever closing says: what was done under the lock is done, and it is let go.
+    # An error of close changes nothing: what was done under the lock is done, and the lock is released.
     with suppress(OSError):
         fs.close_lock(lock)
 
@@ -199,20 +200,20 @@ def _open_lock(fs: Filesystem, directory: Directory) -> int:
     except FileNotFoundError:
         raise
     except OSError:
-        # A symlink, a directory, somebody else's file: the reason says more than that it cannot be opened.
+        # A symlink, a directory, another user's file: that reason is clearer than "cannot open".
         with suppress(FileNotFoundError):
             _require_safe(fs.stat(directory, naming.LOCK), directory)
         raise
 
 
 def _require_safe(lock: Stat, directory: Directory) -> None:
-    found = path_problem(lock, f"{directory.path}/{naming.LOCK}", "file")
-    if found:
-        raise unsafe(found)
+    problem = path_problem(lock, f"{directory.path}/{naming.LOCK}", "file")
+    if problem:
+        raise unsafe(problem)
 
 
-def _same_place(fs: Filesystem, root: Directory, scope: str, directory: Directory, lock: Stat) -> bool:
-    """Whether the file that was locked is still the lock of what the scope's name leads to."""
+def _is_current(fs: Filesystem, root: Directory, scope: str, directory: Directory, lock: Stat) -> bool:
+    """Return True if the locked file is still the lock of the directory that the scope's name leads to."""
     try:
         return (
             fs.stat(root, scope).identity == (directory.identity or fs.stat(directory).identity)
@@ -225,7 +226,7 @@ def _same_place(fs: Filesystem, root: Directory, scope: str, directory: Director
 def sweep(fs: Filesystem, directory: Directory, *, spare: str = "", before: float | None = None) -> bool:
     """Remove temporary files: all but ``spare``, or those whose content last changed ``before`` [s since 1970].
 
-    What cannot be removed stays; it is residue, and in nobody's way. False if something may be removed another time.
+    What cannot be removed stays as harmless residue. Returns False if another attempt may remove more.
     """
     done = False
     with suppress(OSError):
@@ -241,14 +242,14 @@ def sweep(fs: Filesystem, directory: Directory, *, spare: str = "", before: floa
 
 
 def _remove(fs: Filesystem, directory: Directory, name: str) -> bool:
-    """Remove a temporary file if that can be done, or an empty directory that somebody made of it. False if that may
-    work another time."""
+    """Remove a temporary file, or an empty directory in its place, if possible. Returns False if another attempt may
+    succeed."""
     try:
         try:
             fs.unlink(directory, name)
         except (IsADirectoryError, PermissionError):
-            # Linux says the one, POSIX the other.
+            # Linux raises the first, POSIX the second.
             fs.remove_directory(directory, name)
     except OSError as error:
-        return error.errno in _FOR_GOOD
+        return error.errno in _PERMANENT
     return True

@@ -1,4 +1,4 @@
-"""What the operating system or a look at a place refuses, as typed errors that say what to do next."""
+"""Typed errors for what the operating system refuses, with the reason and the next step."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from stateline.errors import StatelineError, StorageError, UnsafePathError
 from stateline.store.local.atomic_write import SweptError
 from stateline.store.protocol import PathProblem
 
-REPAIR = "nothing was changed; `stateline verify` lists all damage, `stateline repair` plans how to go on"
-"""The hint at what is damaged."""
-
 _REASONS = {
     errno.ENOSPC: ("the disk is full", "free some space and call again"),
     errno.EDQUOT: ("your quota is used up", "free some space and call again"),
@@ -18,7 +15,7 @@ _REASONS = {
     errno.EACCES: ("permission was denied", "check who owns the state dir, or use another (--state-dir)"),
     errno.EIO: ("the disk reported an I/O error", "check the disk; what was acknowledged before is untouched"),
     errno.EMFILE: ("too many files are open", "raise the limit (ulimit -n)"),
-    errno.ENFILE: ("too many files are open on this machine", "end what holds them open, then call again"),
+    errno.ENFILE: ("too many files are open on this machine", "close some programs, then call again"),
     errno.EFBIG: ("the file would be larger than this process may write", "raise the limit (ulimit -f)"),
 }
 
@@ -29,9 +26,9 @@ _SWEPT = (
 
 
 class storage:
-    """Turn what the operating system refuses while ``doing`` into a typed error; ours pass through.
+    """Context manager that turns an OSError while ``doing`` into a typed error; typed errors pass through.
 
-    Used as a function; a class, since a generator costs three times as much and each save needs many.
+    A class, since a generator costs three times as much and each save needs many.
     """
 
     __slots__ = ("doing",)
@@ -48,13 +45,13 @@ class storage:
             raise storage_error(error, self.doing) from error
 
 
-def storage_error(error: OSError, doing: str) -> StatelineError:
-    """The typed error for an OSError: what happened, what was left untouched, what to do next."""
-    unforeseen = error.strerror or str(error), "look at the state dir, then call again"
-    reason, hint = _SWEPT if isinstance(error, SweptError) else _REASONS.get(error.errno or 0, unforeseen)
+def storage_error(error: OSError, doing: str) -> StorageError:
+    """Return the typed error for an OSError that was raised while ``doing``."""
+    other = error.strerror or str(error), "check the state dir, then call again"
+    reason, hint = _SWEPT if isinstance(error, SweptError) else _REASONS.get(error.errno or 0, other)
     return StorageError(f"cannot {doing}: {reason}; what was acknowledged before is untouched", hint=hint)
 
 
-def unsafe(found: PathProblem) -> UnsafePathError:
-    """The error a writer stops with at a dangerous place."""
-    return UnsafePathError(f"{found.reason}; nothing was changed", hint=found.fix)
+def unsafe(problem: PathProblem) -> UnsafePathError:
+    """Return the error that a writer raises for an unsafe path."""
+    return UnsafePathError(f"{problem.reason}; nothing was changed", hint=problem.fix)

@@ -1,7 +1,7 @@
-"""What makes a place unsafe to write to, and what a user should know about a file system.
+"""Permissions: paths that are unsafe to write to, and file systems to warn about.
 
-A state dir decides what is executed and believed later, so whoever can change it can change both. Writers refuse
-such places, readers report them.
+A state dir decides what is executed and believed later, so anybody who can change it can change both. Writers refuse
+unsafe paths, readers report them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,11 @@ NETWORK = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "ceph", "glusterfs", "fuse.sshfs", "fuse.s3fs"}
 )
 _LINKS = 40
-"""How many symlinks a path may lead through, as in the kernel."""
+"""Most symlinks that a path may lead through, as in the kernel."""
 
 
 def path_problem(found: Stat, path: str, kind: str) -> PathProblem | None:
-    """Why ``path``, which should be a ``kind`` ("directory" or "file"), must not be written to, or None.
-
-    Where the platform has no owners (Windows) only the kind is checked.
-    """
+    """Return why ``path``, which must be a ``kind`` ("directory" or "file"), is unsafe to write to, or None."""
     if found.kind == "symlink":
         return PathProblem("symlink", f"{path} is a symbolic link", "name the real directory")
     if found.kind != kind:
@@ -34,7 +31,7 @@ def path_problem(found: Stat, path: str, kind: str) -> PathProblem | None:
         return PathProblem(
             "foreign_owner",
             f"{path} belongs to user {found.uid}, not to you ({os.geteuid()})",
-            "use a state dir of your own (--state-dir), or run as its owner",
+            "use another state dir (--state-dir), or run as its owner",
         )
     if found.mode & 0o077:
         return PathProblem(
@@ -46,10 +43,10 @@ def path_problem(found: Stat, path: str, kind: str) -> PathProblem | None:
 
 
 def open_parents(fs: Filesystem, path: str) -> list[PathProblem]:
-    """The directories above ``path`` in which others may put something else in its place; one ``stat`` for each.
+    """Return the problems of directories above ``path`` in which others may replace what is there.
 
-    All directories are looked at in which a part of the way is looked up, those that symlinks lead through included.
-    ``path`` is absolute; what is missing of it is not looked for. Raises OSError for what cannot be looked at.
+    Every directory in which a part of the path is looked up is checked once, including those that symlinks lead
+    through. ``path`` is absolute; it need not exist. Raises OSError.
     """
     found: list[PathProblem] = []
     seen: set[str] = set()
@@ -86,13 +83,13 @@ def _note_parent(stat_of: Stat, path: str, seen: set[str], found: list[PathProbl
     if not stat_of.mode & 0o022 or stat_of.mode & stat.S_ISVTX:
         return
     if stat_of.mode & 0o002 or not _is_private_group(stat_of.gid):
-        reason = f"{path}, above the state dir, has mode {stat_of.mode:04o}: others may put something else in its place"
-        fix = f"chmod go-w {path}, or say --trust-parent if all who may write there are trusted"
+        reason = f"{path}, above the state dir, has mode {stat_of.mode:04o}: others may replace it"
+        fix = f"chmod go-w {path}, or pass --trust-parent if you trust everybody who may write there"
         found.append(PathProblem("open_parent", reason, fix))
 
 
 def _is_private_group(gid: int) -> bool:
-    """Whether the group is the caller's own and nobody else is in it. What cannot be told is not private."""
+    """Return True if the group is the caller's private one, without other members; False if that is not known."""
     import grp
     import pwd
 
@@ -101,19 +98,19 @@ def _is_private_group(gid: int) -> bool:
         members = set(grp.getgrgid(gid).gr_mem)
         if me.pw_gid != gid or members - {me.pw_name}:
             return False
-        # A group that all users have by default (`users`, `staff`) names none of them.
+        # The default group of all users (`users`, `staff`) lists none of them as members.
         return all(user.pw_gid != gid or user.pw_uid == me.pw_uid for user in pwd.getpwall())
     except (KeyError, OSError):
         return False
 
 
 def network_warning(path: str, identity: tuple[int, int]) -> str | None:
-    """A sentence if ``path`` lies on a network file system, where locks and syncs may not hold; else None.
+    """Return a warning if ``path`` is on a network file system, where locks and syncs may not hold; else None.
 
-    ``identity`` is (device, inode). Linux only; elsewhere nothing is known and nothing is said.
+    ``identity`` is (device, inode). Linux only.
     """
     device = identity[0]
-    # File systems on a disk have a device number of their own; only the others are looked up.
+    # File systems on a disk have a major device number; only the others are looked up.
     if sys.platform != "linux" or os.major(device) != 0:
         return None
     try:

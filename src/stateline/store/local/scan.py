@@ -41,7 +41,7 @@ class ScanBackend(LocalBackend):
         naming.checked_place(prefix)
         with storage(f"list {self.path}/{prefix}"):
             try:
-                with self._directory(prefix) as directory:
+                with self.directories.open(prefix) as directory:
                     self._open = self.fs.open_directory(directory, ".")
                     self._open.path, self._place = directory.path, prefix
             except FileNotFoundError:
@@ -54,7 +54,7 @@ class ScanBackend(LocalBackend):
             if place == self._place and self._open is not None:
                 data, stat = self.fs.read(self._open, file, limit)
             else:
-                with self._directory(place) as directory:
+                with self.directories.open(place) as directory:
                     data, stat = self.fs.read(directory, file, limit)
         except (OSError, StatelineError):
             # The ordinary way raises the error that fits, and finds that a removed file is gone.
