@@ -12,6 +12,7 @@ from stress.faults.cases import copy
 from stress.faults.injection import Failing, Fault, Script
 from stress.invariants import fresh_store
 from stress.oracle import Picture
+from stress.tables import check_all
 
 from stateline import Store
 from stateline.bundle import naming
@@ -99,33 +100,33 @@ def test_a_save_that_cannot_close_its_directories_is_acknowledged(
     assert fresh_store(str(root)).scope(KEY).load() == saved
 
 
-@pytest.mark.parametrize("step", ["create", "open_lock"])
-def test_a_new_file_whose_mode_cannot_be_set_is_not_left_open(
-    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(*args: Any) -> None:
-        raise refused(errno.EIO)
+def test_a_new_file_whose_mode_cannot_be_set_is_not_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(step: str, tmp_path: Path) -> None:
+        def failing(*args: Any) -> None:
+            raise refused(errno.EIO)
 
-    opened: list[int] = []
-    whole = os.open
+        opened: list[int] = []
+        whole = os.open
 
-    def noted(*args: Any, **kwargs: Any) -> int:
-        opened.append(whole(*args, **kwargs))
-        return opened[-1]
+        def noted(*args: Any, **kwargs: Any) -> int:
+            opened.append(whole(*args, **kwargs))
+            return opened[-1]
 
-    fs = Filesystem()
-    directory = fs.open_root(str(tmp_path))
-    before = os.umask(0o277)
-    try:
-        with monkeypatch.context() as patched:
-            patched.setattr(seam.os, "fchmod", failing)
-            patched.setattr(seam.os, "open", noted)
-            with pytest.raises(OSError, match="Input/output error"):
-                getattr(fs, step)(directory, "new")
-    finally:
-        os.umask(before)
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(opened[-1])
+        fs = Filesystem()
+        directory = fs.open_root(str(tmp_path))
+        before = os.umask(0o277)
+        try:
+            with monkeypatch.context() as patched:
+                patched.setattr(seam.os, "fchmod", failing)
+                patched.setattr(seam.os, "open", noted)
+                with pytest.raises(OSError, match="Input/output error"):
+                    getattr(fs, step)(directory, "new")
+        finally:
+            os.umask(before)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(opened[-1])
+
+    check_all(["create", "open_lock"], check, tmp_path)
 
 
 def test_a_rename_that_was_done_and_reported_an_error_is_gone_on_from(tmp_path: Path) -> None:
@@ -144,58 +145,62 @@ def test_a_rename_that_was_done_and_reported_an_error_is_gone_on_from(tmp_path: 
     assert fresh_store(str(root)).scope(KEY).save(2).seq == 2
 
 
-@pytest.mark.parametrize("moved", [True, False])
-def test_a_rename_after_which_nobody_can_look_may_have_moved_the_head_and_says_so(tmp_path: Path, moved: bool) -> None:
-    class Blind(Filesystem):
-        blind = False
+def test_a_rename_after_which_nobody_can_look_may_have_moved_the_head_and_says_so(tmp_path: Path) -> None:
+    def check(moved: bool, tmp_path: Path) -> None:
+        class Blind(Filesystem):
+            blind = False
 
-        def rename(self, source_dir: Directory, source: str, target_dir: Directory, target: str) -> None:
-            self.blind = True
-            if moved:
-                super().rename(source_dir, source, target_dir, target)
-            raise refused(errno.EIO)
-
-        def read(self, directory: Directory, name: str, limit: int) -> tuple[bytes, Stat]:
-            if self.blind and name == naming.POINTER:
+            def rename(self, source_dir: Directory, source: str, target_dir: Directory, target: str) -> None:
+                self.blind = True
+                if moved:
+                    super().rename(source_dir, source, target_dir, target)
                 raise refused(errno.EIO)
-            return super().read(directory, name, limit)
 
-    root, fs = tmp_path / "s", Blind()
-    fresh_store(str(root)).scope(KEY).save(0)
-    store = Store(LocalBackend(str(root), fs))
-    with pytest.raises(DurabilityUnknownError, match="whether the head moved is not known") as caught:
-        store.scope(KEY).save(1)
-    assert "stateline verify" in caught.value.hint
-    assert len(litter(root)) == (1 if moved else 2), "the mark stays, so that the next holder sweeps"
-    fs.blind = False
-    with pytest.raises(StorageError, match="failed earlier"):
-        store.scope(KEY).save(2)
-    seen = fresh_store(str(root)).scope(KEY).load()
-    assert seen.seq == moved
-    assert fresh_store(str(root)).scope(KEY).save(2).envelope.prev_sha == seen.sha256
-    assert litter(root) == []
+            def read(self, directory: Directory, name: str, limit: int) -> tuple[bytes, Stat]:
+                if self.blind and name == naming.POINTER:
+                    raise refused(errno.EIO)
+                return super().read(directory, name, limit)
+
+        root, fs = tmp_path / "s", Blind()
+        fresh_store(str(root)).scope(KEY).save(0)
+        store = Store(LocalBackend(str(root), fs))
+        with pytest.raises(DurabilityUnknownError, match="whether the head moved is not known") as caught:
+            store.scope(KEY).save(1)
+        assert "stateline verify" in caught.value.hint
+        assert len(litter(root)) == (1 if moved else 2), "the mark stays, so that the next holder sweeps"
+        fs.blind = False
+        with pytest.raises(StorageError, match="failed earlier"):
+            store.scope(KEY).save(2)
+        seen = fresh_store(str(root)).scope(KEY).load()
+        assert seen.seq == moved
+        assert fresh_store(str(root)).scope(KEY).save(2).envelope.prev_sha == seen.sha256
+        assert litter(root) == []
+
+    check_all([True, False], check, tmp_path)
 
 
-@pytest.mark.parametrize("method", ["names", "unlink"])
-def test_what_could_not_be_swept_for_a_moment_is_swept_by_the_next_holder(method: str, tmp_path: Path) -> None:
-    root = tmp_path / "s"
-    fresh_store(str(root)).scope(KEY).save(0)
-    for name in (naming.HELD, LITTER):
-        (root / HASH / name).write_bytes(b"half")
-        (root / HASH / name).chmod(0o600)
-    dry = Script()
-    with Store(LocalBackend(str(root), Failing(dry))).scope(KEY).locked():
-        pass
-    assert litter(root) == []
-    for name in (naming.HELD, LITTER):
-        (root / HASH / name).write_bytes(b"half")
-        (root / HASH / name).chmod(0o600)
-    script = Script(Fault(dry.calls.index(method) + 1, "EIO"))
-    assert Store(LocalBackend(str(root), Failing(script))).scope(KEY).save(1).seq == 1
-    assert script.struck == [method]
-    assert litter(root) == [naming.HELD, LITTER][::-1], "the mark stays beside it"
-    assert fresh_store(str(root)).scope(KEY).save(2).seq == 2
-    assert litter(root) == []
+def test_what_could_not_be_swept_for_a_moment_is_swept_by_the_next_holder(tmp_path: Path) -> None:
+    def check(method: str, tmp_path: Path) -> None:
+        root = tmp_path / "s"
+        fresh_store(str(root)).scope(KEY).save(0)
+        for name in (naming.HELD, LITTER):
+            (root / HASH / name).write_bytes(b"half")
+            (root / HASH / name).chmod(0o600)
+        dry = Script()
+        with Store(LocalBackend(str(root), Failing(dry))).scope(KEY).locked():
+            pass
+        assert litter(root) == []
+        for name in (naming.HELD, LITTER):
+            (root / HASH / name).write_bytes(b"half")
+            (root / HASH / name).chmod(0o600)
+        script = Script(Fault(dry.calls.index(method) + 1, "EIO"))
+        assert Store(LocalBackend(str(root), Failing(script))).scope(KEY).save(1).seq == 1
+        assert script.struck == [method]
+        assert litter(root) == [naming.HELD, LITTER][::-1], "the mark stays beside it"
+        assert fresh_store(str(root)).scope(KEY).save(2).seq == 2
+        assert litter(root) == []
+
+    check_all(["names", "unlink"], check, tmp_path)
 
 
 def test_a_repair_writes_nothing_more_after_a_sync_of_a_directory_failed(tmp_path: Path) -> None:

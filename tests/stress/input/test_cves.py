@@ -25,6 +25,7 @@ from typing import Any
 
 import pytest
 from stress.input.loaders import strict_json
+from stress.tables import check_all
 
 from stateline import Store
 from stateline.bundle import canonical, envelope, naming, objects
@@ -62,40 +63,46 @@ def files(place: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in place.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("bad", ["\ud800", {"a": ["\udfff"]}, {"\ud800": 1}, "ok\udc80"], ids=ascii)
-def test_1_a_lone_surrogate_is_an_error_and_nothing_falls_back_to_another_encoding(tmp_path: Path, bad: Any) -> None:
+def test_1_a_lone_surrogate_is_an_error_and_nothing_falls_back_to_another_encoding(tmp_path: Path) -> None:
     """CVE-2025-64439: what JSON could not hold was written by a fallback that could run code when it was read."""
-    store = Store.open(tmp_path / "state")
-    scope = store.scope("notes:a")
-    scope.save({"n": 1})
-    before = files(tmp_path)
-    for refused in (lambda: scope.save({"v": bad}), lambda: store.put_value(bad), lambda: canonical.encode(bad)):
-        with pytest.raises(InvalidValueError, match="surrogate"):
-            refused()
-    assert files(tmp_path) == before
-    for text in (b'"\\ud800"', b'{"\\udfff":1}'):
-        with pytest.raises(InvalidValueError):
-            parse_answer(text)
-        with pytest.raises(IntegrityError):
-            canonical.decode(text)
+
+    def check(bad: Any, tmp_path: Path) -> None:
+        store = Store.open(tmp_path / "state")
+        scope = store.scope("notes:a")
+        scope.save({"n": 1})
+        before = files(tmp_path)
+        for refused in (lambda: scope.save({"v": bad}), lambda: store.put_value(bad), lambda: canonical.encode(bad)):
+            with pytest.raises(InvalidValueError, match="surrogate"):
+                refused()
+        assert files(tmp_path) == before
+        for text in (b'"\\ud800"', b'{"\\udfff":1}'):
+            with pytest.raises(InvalidValueError):
+                parse_answer(text)
+            with pytest.raises(IntegrityError):
+                canonical.decode(text)
+
+    check_all(["\ud800", {"a": ["\udfff"]}, {"\ud800": 1}, "ok\udc80"], check, tmp_path)
 
 
-@pytest.mark.parametrize("marked", SPOOFED, ids=lambda value: next(iter(value)))
 def test_2_3_7_and_12_what_looks_like_a_marker_of_a_type_is_data_and_comes_back_as_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, marked: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     """CVE-2026-28277, CVE-2026-27794, CVE-2025-68664, CVE-2025-32434, and spoofed markers in an agent framework: values
     that look like the format's own words were built into objects, or replaced by secrets of the environment."""
-    monkeypatch.chdir(tmp_path)
-    value = {"inline": marked, "taken out": [marked, "x" * 5000], "in a list": [[marked, "y" * 3000]] * 3}
-    Store.open(tmp_path / "state").scope("notes:a").save(value)
-    store = Store.open(tmp_path / "state")
-    back = store.resolve(store.scope("notes:a").load().state)
-    assert back == value
-    assert canonical.encode(back) == canonical.encode(value)
-    assert verify(store).ok
-    assert not (tmp_path / "ran").exists()
-    assert key.encode() not in b"".join(files(tmp_path / "state").values())
+
+    def check(marked: Any, tmp_path: Path) -> None:
+        monkeypatch.chdir(tmp_path)
+        value = {"inline": marked, "taken out": [marked, "x" * 5000], "in a list": [[marked, "y" * 3000]] * 3}
+        Store.open(tmp_path / "state").scope("notes:a").save(value)
+        store = Store.open(tmp_path / "state")
+        back = store.resolve(store.scope("notes:a").load().state)
+        assert back == value
+        assert canonical.encode(back) == canonical.encode(value)
+        assert verify(store).ok
+        assert not (tmp_path / "ran").exists()
+        assert key.encode() not in b"".join(files(tmp_path / "state").values())
+
+    check_all(SPOOFED, check, tmp_path)
 
 
 def test_7_no_key_of_the_users_state_is_the_formats_own(tmp_path: Path) -> None:
@@ -197,42 +204,48 @@ def test_9_a_schema_is_whole_in_itself_and_nothing_else_is_fetched_for_it(tmp_pa
             server.accept()
 
 
-@pytest.mark.parametrize("levels", [canonical.DEPTH + 1, 1_000, 100_000])
-def test_21_and_22_depth_is_bounded_on_the_way_in_and_on_the_way_out(tmp_path: Path, levels: int) -> None:
+def test_21_and_22_depth_is_bounded_on_the_way_in_and_on_the_way_out(tmp_path: Path) -> None:
     """CVE-2024-27454 and CVE-2025-67221: a JSON library ran out of stack, when it read and when it wrote."""
-    value: Any = []
-    for _ in range(levels - 1):
-        value = [value]
-    text = b"[" * levels + b"]" * levels
-    beside = b"[[]," * levels + b"0" + b"]" * levels  # never many brackets in a row
-    scope = Store.open(tmp_path / "state").scope("notes:a")
-    with pytest.raises(InvalidValueError, match="deep"):
-        canonical.encode(value)
-    with pytest.raises(InvalidValueError, match="deep"):
-        scope.save({"v": value})
-    for bomb in (text, beside):
+
+    def check(levels: int, tmp_path: Path) -> None:
+        value: Any = []
+        for _ in range(levels - 1):
+            value = [value]
+        text = b"[" * levels + b"]" * levels
+        beside = b"[[]," * levels + b"0" + b"]" * levels  # never many brackets in a row
+        scope = Store.open(tmp_path / "state").scope("notes:a")
         with pytest.raises(InvalidValueError, match="deep"):
-            canonical.parse(bomb)
-        with pytest.raises(IntegrityError, match="deep"):
-            canonical.decode(bomb, depth=canonical.DEPTH)
-    with pytest.raises(IntegrityError):
-        envelope.read_envelope(b'{"state":' + text + b"}")
-    with pytest.raises((IntegrityError, InvalidValueError)):
-        objects.split(value) and canonical.encode(value)
-    while value:  # taken apart by hand: freeing it all at once is a recursion as well
-        value = value.pop()
+            canonical.encode(value)
+        with pytest.raises(InvalidValueError, match="deep"):
+            scope.save({"v": value})
+        for bomb in (text, beside):
+            with pytest.raises(InvalidValueError, match="deep"):
+                canonical.parse(bomb)
+            with pytest.raises(IntegrityError, match="deep"):
+                canonical.decode(bomb, depth=canonical.DEPTH)
+        with pytest.raises(IntegrityError):
+            envelope.read_envelope(b'{"state":' + text + b"}")
+        with pytest.raises((IntegrityError, InvalidValueError)):
+            objects.split(value) and canonical.encode(value)
+        while value:  # taken apart by hand: freeing it all at once is a recursion as well
+            value = value.pop()
+
+    check_all([canonical.DEPTH + 1, 1_000, 100_000], check, tmp_path)
 
 
-@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e400", "[-1e999]", '{"a":NaN}'])
-def test_what_no_number_is_refused_and_never_becomes_null(text: str) -> None:
+def test_what_no_number_is_refused_and_never_becomes_null() -> None:
     """Measured of three JSON libraries: NaN is written as null, and 1e400 is read as something else."""
-    for data in (text.encode(), f" {text}\n".encode()):
+
+    def check(text: str) -> None:
+        for data in (text.encode(), f" {text}\n".encode()):
+            with pytest.raises(InvalidValueError):
+                canonical.parse(data)
+        with pytest.raises(IntegrityError):
+            canonical.decode(text.encode())
         with pytest.raises(InvalidValueError):
-            canonical.parse(data)
-    with pytest.raises(IntegrityError):
-        canonical.decode(text.encode())
-    with pytest.raises(InvalidValueError):
-        canonical.encode({"a": [float("nan"), float("inf")]})
+            canonical.encode({"a": [float("nan"), float("inf")]})
+
+    check_all(["NaN", "Infinity", "-Infinity", "1e400", "[-1e999]", '{"a":NaN}'], check)
 
 
 SCRIPT = (ROOT / "docs" / "format.md").read_text("utf-8").split("```sh\n", 1)[-1].split("```", 1)[0]
@@ -267,35 +280,36 @@ def audit(tmp_path: Path, store: Store, scope: str) -> tuple[int, list[str]]:
 @pytest.mark.skipif(
     any(shutil.which(tool) is None for tool in NEEDED), reason="the auditor's script needs jq and sha256sum"
 )
-@pytest.mark.parametrize("bomb", [b"[" * 100_000, b'{"a":' * 5_000, b'{"version":"1","x":"' + b"y" * 100_000 + b'"}'])
-def test_23_an_auditor_hashes_first_and_jq_sees_no_file_that_is_altered_large_or_deep(
-    tmp_path: Path, bomb: bytes
-) -> None:
+def test_23_an_auditor_hashes_first_and_jq_sees_no_file_that_is_altered_large_or_deep(tmp_path: Path) -> None:
     """CVE-2026-43896 and CVE-2026-32316: jq overflowed on files that it was asked to judge."""
-    store = Store.open(tmp_path / "state")
-    scope = store.scope("notes:a")
-    first = scope.save({"n": 1})
-    second = scope.save({"big": "x" * 5000})
-    assert audit(tmp_path, store, scope.hash)[0] == 0
-    place, big = tmp_path / "state" / scope.hash, second.envelope.objects["/big"].sha256
-    good = (place / "latest.json").read_bytes()
-    targets = {
-        place / first.path: first.path,
-        place / second.path: second.path,
-        tmp_path / "state" / naming.object_path(big): big,
-        place / "latest.json": "latest.json",
-    }  # fmt: skip
-    for path, name in targets.items():
-        kept = path.read_bytes()
-        path.write_bytes(bomb)
-        code, given = audit(tmp_path, store, scope.hash)
-        assert code == 1, name
-        if name != "latest.json" or len(bomb) > 4096:
-            assert name not in given
-        with pytest.raises(StatelineError):
-            read_all(tmp_path / "state")
-        path.write_bytes(kept)
-    assert (place / "latest.json").read_bytes() == good
+
+    def check(bomb: bytes, tmp_path: Path) -> None:
+        store = Store.open(tmp_path / "state")
+        scope = store.scope("notes:a")
+        first = scope.save({"n": 1})
+        second = scope.save({"big": "x" * 5000})
+        assert audit(tmp_path, store, scope.hash)[0] == 0
+        place, big = tmp_path / "state" / scope.hash, second.envelope.objects["/big"].sha256
+        good = (place / "latest.json").read_bytes()
+        targets = {
+            place / first.path: first.path,
+            place / second.path: second.path,
+            tmp_path / "state" / naming.object_path(big): big,
+            place / "latest.json": "latest.json",
+        }  # fmt: skip
+        for path, name in targets.items():
+            kept = path.read_bytes()
+            path.write_bytes(bomb)
+            code, given = audit(tmp_path, store, scope.hash)
+            assert code == 1, name
+            if name != "latest.json" or len(bomb) > 4096:
+                assert name not in given
+            with pytest.raises(StatelineError):
+                read_all(tmp_path / "state")
+            path.write_bytes(kept)
+        assert (place / "latest.json").read_bytes() == good
+
+    check_all([b"[" * 100_000, b'{"a":' * 5_000, b'{"version":"1","x":"' + b"y" * 100_000 + b'"}'], check, tmp_path)
 
 
 def test_24_a_cut_or_replayed_tail_is_told_as_what_it_is(tmp_path: Path) -> None:
@@ -325,58 +339,83 @@ def test_24_a_cut_or_replayed_tail_is_told_as_what_it_is(tmp_path: Path) -> None
     assert not verify(Store.open(tmp_path / "state"), None, [chain[3].sha256]).ok
 
 
-@pytest.mark.parametrize(
-    "words", [(), ("--debug",), ("--verbose",), ("--format", "json"), ("--format", "json", "--debug")]
-)
 def test_no_error_no_traceback_and_no_file_shows_a_secret(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, key: str, words: tuple[str, ...]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     """LiteLLM, 2026-03-18: a log of rejected requests held their Authorization headers."""
-    (tmp_path / "m.json").write_text(json.dumps({
-        "stateline": 1, "name": "m", "input": {"type": "object", "maxProperties": 1},
-        "stages": {"a": {"task": ["sh", "-c", "echo Authorization: Bearer $LESSON_API_KEY >&2; exit 3"],
-                         "env": ["LESSON_API_KEY"], "repeatable": True}},
-    }))  # fmt: skip
-    monkeypatch.setenv("STATELINE_STATE_DIR", str(tmp_path / "state"))
-    machine, secret = str(tmp_path / "m.json"), json.dumps({"authorization": f"Bearer {key}", "b": f"Basic {key}"})
-    answer = json.dumps({"requestId": f"{key}:1", "answer": 1})
-    calls = [
-        ("execute", machine, "--id", "r1", "--no-input"),
-        ("exec", "status", "r1"),
-        ("exec", "history", "r1"),
-        ("execute", machine, "--id", "r2", "--input", secret, "--force"),
-        ("execute", machine, "--id", "r1", "--input", answer),
-        ("run", "--state-scope", "c", "--set", f"token={key}"),
-        ("log", "-p", "run:r1"),
-    ]
-    for call in calls:
-        assert run([*call, *words]) in (0, 1, 3, 5, 64)
-        out, err = capfd.readouterr()
-        assert key not in out + err, call
-        assert base64.b64encode(f"Bearer {key}".encode()).decode() not in out + err
-    assert files(tmp_path / "state")
-    assert all(key.encode() not in data for data in files(tmp_path / "state").values())
+
+    def check(words: list[str], tmp_path: Path) -> None:
+        (tmp_path / "m.json").write_text(json.dumps({
+            "stateline": 1, "name": "m", "input": {"type": "object", "maxProperties": 1},
+            "stages": {"a": {"task": ["sh", "-c", "echo Authorization: Bearer $LESSON_API_KEY >&2; exit 3"],
+                             "env": ["LESSON_API_KEY"], "repeatable": True}},
+        }))  # fmt: skip
+        monkeypatch.setenv("STATELINE_STATE_DIR", str(tmp_path / "state"))
+        machine, secret = str(tmp_path / "m.json"), json.dumps({"authorization": f"Bearer {key}", "b": f"Basic {key}"})
+        answer = json.dumps({"requestId": f"{key}:1", "answer": 1})
+        calls = [
+            ("execute", machine, "--id", "r1", "--no-input"),
+            ("exec", "status", "r1"),
+            ("exec", "history", "r1"),
+            ("execute", machine, "--id", "r2", "--input", secret, "--force"),
+            ("execute", machine, "--id", "r1", "--input", answer),
+            ("run", "--state-scope", "c", "--set", f"token={key}"),
+            ("log", "-p", "run:r1"),
+        ]
+        for call in calls:
+            assert run([*call, *words]) in (0, 1, 3, 5, 64)
+            out, err = capfd.readouterr()
+            assert key not in out + err, call
+            assert base64.b64encode(f"Bearer {key}".encode()).decode() not in out + err
+        assert files(tmp_path / "state")
+        assert all(key.encode() not in data for data in files(tmp_path / "state").values())
+
+    check_all(
+        map(list, [(), ("--debug",), ("--verbose",), ("--format", "json"), ("--format", "json", "--debug")]),
+        check,
+        tmp_path,
+    )
 
 
-@pytest.mark.parametrize("words", [
-    ("exec", "clean", "--older-than", "1' OR '1'='1"), ("exec", "clean", "--older-than", "-1d"),
-    ("exec", "clean", "--older-than", "1d; rm"), ("exec", "clean", "--older-than", "9" * 400 + "d"),
-    ("exec", "clean", "--older-than", "\u0663d"), ("exec", "clean", "--where", "1=1"),
-    ("exec", "list", "--status", "' OR 1"),
-    ("exec", "list", "$where"), ("scopes", "--filter", "{\"$gt\":\"\"}"), ("scopes", "a*"), ("exec", "rm", "*"),
-    ("exec", "rm", "r1' OR '1'='1"), ("log", "run:r1", "-n", "1 OR 1"), ("--wait", "1e999", "scopes"),
-    ("--wait", "-1", "scopes"), ("--wait", "nan", "scopes"), ("--format", "json'", "scopes"),
-])  # fmt: skip
 def test_4_and_5_what_selects_is_a_typed_word_and_never_part_of_a_query(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CVE-2025-67644 and CVE-2025-8709: keys and operators of a filter became part of a query."""
-    monkeypatch.setenv("STATELINE_STATE_DIR", str(tmp_path / "state"))
-    Store.open(tmp_path / "state").scope("run:r1").save({"n": 1}, kind="run")
-    before = files(tmp_path)
-    assert run(list(words)) == 64
-    assert files(tmp_path) == before
-    assert "bug in stateline" not in capfd.readouterr().err
+
+    def check(words: list[str], tmp_path: Path) -> None:
+        monkeypatch.setenv("STATELINE_STATE_DIR", str(tmp_path / "state"))
+        Store.open(tmp_path / "state").scope("run:r1").save({"n": 1}, kind="run")
+        before = files(tmp_path)
+        assert run(list(words)) == 64
+        assert files(tmp_path) == before
+        assert "bug in stateline" not in capfd.readouterr().err
+
+    check_all(
+        map(
+            list,
+            [
+                ("exec", "clean", "--older-than", "1' OR '1'='1"),
+                ("exec", "clean", "--older-than", "-1d"),
+                ("exec", "clean", "--older-than", "1d; rm"),
+                ("exec", "clean", "--older-than", "9" * 400 + "d"),
+                ("exec", "clean", "--older-than", "\u0663d"),
+                ("exec", "clean", "--where", "1=1"),
+                ("exec", "list", "--status", "' OR 1"),
+                ("exec", "list", "$where"),
+                ("scopes", "--filter", '{"$gt":""}'),
+                ("scopes", "a*"),
+                ("exec", "rm", "*"),
+                ("exec", "rm", "r1' OR '1'='1"),
+                ("log", "run:r1", "-n", "1 OR 1"),
+                ("--wait", "1e999", "scopes"),
+                ("--wait", "-1", "scopes"),
+                ("--wait", "nan", "scopes"),
+                ("--format", "json'", "scopes"),
+            ],
+        ),
+        check,
+        tmp_path,
+    )
 
 
 def test_what_is_no_id_is_a_usage_error_everywhere() -> None:

@@ -15,15 +15,16 @@ import tracemalloc
 from pathlib import Path
 from random import Random
 
-import pytest
-from hypothesis import given, settings
+from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from stress.input import fuzz_worker, fuzzing
 from stress.input.loaders import LOADERS
 from stress.input.mutations import LONGEST, mutate
 from stress.oracle import ViolationError
+from stress.tables import check_all
 
 NAMES = sorted(LOADERS)
+SEEDS = {name: loader.seeds() for name, loader in LOADERS.items()}
 SIZE = 16 * 1024
 DEEP = [b"[", b'{"a":', b"(", b"{", b"- ", b"[[", b'[{"":', b"a.", b"!", b"-", b"&a ", b"? ", b"allOf:\n ", b"{{"]
 MANY = [b"[1],", b'"\\u0041",', b"9", b"a = 1\n", b"[[a]]\n", b"[a.b]\nc.d=1\n", b"'", b'"', b"\\", b"\n", b"\r\n",
@@ -31,21 +32,23 @@ MANY = [b"[1],", b'"\\u0041",', b"9", b"a = 1\n", b"[[a]]\n", b"[a.b]\nc.d=1\n",
         b"\t", b"/"]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_loader_takes_every_good_document(name: str) -> None:
-    seeds = LOADERS[name].seeds()
-    assert seeds
-    for data in seeds:
-        LOADERS[name].feed(data)
+def test_a_loader_takes_every_good_document() -> None:
+    def check(name: str) -> None:
+        seeds = LOADERS[name].seeds()
+        assert seeds
+        for data in seeds:
+            LOADERS[name].feed(data)
+
+    check_all(NAMES, check)
 
 
-@pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=40)
 @given(rng=st.randoms(use_true_random=False))
-def test_a_loader_meets_changed_documents_with_typed_errors_only(name: str, rng: Random) -> None:
-    loader = LOADERS[name]
-    seeds = loader.seeds()
-    loader.feed(mutate(rng.choice(seeds), rng, seeds))
+def test_loaders_meet_changed_documents_with_typed_errors_only(rng: Random) -> None:
+    for name, loader in LOADERS.items():
+        data = mutate(rng.choice(SEEDS[name]), rng, SEEDS[name])
+        note(f"{name}: {data!r}")
+        loader.feed(data)
 
 
 @settings(max_examples=25)
@@ -55,29 +58,32 @@ def test_every_loader_meets_any_bytes_with_typed_errors_only(data: bytes) -> Non
         loader.feed(data)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_bombs_of_depth_and_of_repetition_take_bounded_time_and_memory(name: str) -> None:
+def test_bombs_of_depth_and_of_repetition_take_bounded_time_and_memory() -> None:
     """In a process of its own where native code reads: what it does at a depth that it cannot stand is not known."""
-    documents = [piece * (SIZE // len(piece)) for piece in (*DEEP, *MANY)]
-    documents += [
-        seed[: len(seed) // 2] + piece * 600 + seed[len(seed) // 2 :]
-        for seed in LOADERS[name].seeds()[:1]
-        for piece in DEEP
-    ]
-    if LOADERS[name].native:
-        done = subprocess.run(
-            [sys.executable, "-c", CHILD, name],
-            input=b"\x1e\x1e".join(documents),
-            capture_output=True,
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr.decode()[-2000:]
-        return
-    for data in documents:
-        begun = time.process_time()
-        LOADERS[name].feed(data)
-        assert time.process_time() - begun < 5  # a hundred times what is measured: what is above hangs
+
+    def check(name: str) -> None:
+        documents = [piece * (SIZE // len(piece)) for piece in (*DEEP, *MANY)]
+        documents += [
+            seed[: len(seed) // 2] + piece * 600 + seed[len(seed) // 2 :]
+            for seed in LOADERS[name].seeds()[:1]
+            for piece in DEEP
+        ]
+        if LOADERS[name].native:
+            done = subprocess.run(
+                [sys.executable, "-c", CHILD, name],
+                input=b"\x1e\x1e".join(documents),
+                capture_output=True,
+                timeout=600,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr.decode()[-2000:]
+            return
+        for data in documents:
+            begun = time.process_time()
+            LOADERS[name].feed(data)
+            assert time.process_time() - begun < 5  # a hundred times what is measured: what is above hangs
+
+    check_all(NAMES, check)
 
 
 CHILD = f"""
@@ -91,31 +97,34 @@ for data in sys.stdin.buffer.read().split(b"\\x1e\\x1e"):
 """
 
 
-@pytest.mark.parametrize("name", ["canonical files", "JSON text", "answers", "snapshots", "objects", "pointers"])
-def test_a_document_takes_memory_in_proportion_to_its_size(name: str) -> None:
-    LOADERS[name].feed(b"[]")
-    peaks = []
-    for size in (SIZE, 4 * SIZE):
-        worst = 0
-        for piece in (b"[],", b'"",', b"1,", b'{"":[]},'):
-            tracemalloc.start()
-            LOADERS[name].feed(b"[" + piece * (size // len(piece)) + b"0]")
-            worst = max(worst, tracemalloc.get_traced_memory()[1])
-            tracemalloc.stop()
-        peaks.append(worst)
-    assert peaks[1] < 8 * peaks[0]  # four times the document: four times the memory, and some room
-    assert peaks[1] < 4 * SIZE * 400 + (8 << 20)
+def test_a_document_takes_memory_in_proportion_to_its_size() -> None:
+    def check(name: str) -> None:
+        LOADERS[name].feed(b"[]")
+        peaks = []
+        for size in (SIZE // 4, SIZE):
+            worst = 0
+            for piece in (b"[],", b'"",', b"1,", b'{"":[]},'):
+                tracemalloc.start()
+                LOADERS[name].feed(b"[" + piece * (size // len(piece)) + b"0]")
+                worst = max(worst, tracemalloc.get_traced_memory()[1])
+                tracemalloc.stop()
+            peaks.append(worst)
+        assert peaks[1] < 8 * peaks[0]  # four times the document: four times the memory, and some room
+        assert peaks[1] < SIZE * 400 + (8 << 20)
+
+    check_all(["canonical files", "JSON text", "answers", "snapshots", "objects", "pointers"], check)
 
 
-@pytest.mark.parametrize(
-    "name", ["machines in YAML", "machines in TOML", "machines in JSON", "machines in Python", "expressions"]
-)
-def test_four_times_the_text_takes_no_sixteen_times_the_steps(name: str) -> None:
+def test_four_times_the_text_takes_no_sixteen_times_the_steps() -> None:
     """Steps of the interpreter are counted, not seconds: a busy machine changes nothing."""
-    forms = [b"a = 1\n", b"- [x, {y: z}]\n", b"[[t]]\nb = 1\n", b'"k": "v",\n', b"x = [1, 2]\n", b"k.l.m = 1\n"]
-    for form in forms:
-        few, many = (_steps(name, form * count) for count in (60, 240))
-        assert many < 8 * few + 20_000, form
+
+    def check(name: str) -> None:
+        forms = [b"a = 1\n", b"- [x, {y: z}]\n", b"[[t]]\nb = 1\n", b'"k": "v",\n', b"x = [1, 2]\n", b"k.l.m = 1\n"]
+        for form in forms:
+            few, many = (_steps(name, form * count) for count in (60, 240))
+            assert many < 8 * few + 20_000, form
+
+    check_all(["machines in YAML", "machines in TOML", "machines in JSON", "machines in Python", "expressions"], check)
 
 
 def _steps(name: str, data: bytes) -> int:
@@ -155,31 +164,34 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("body", PLANTED.values(), ids=PLANTED.keys())
-def test_the_campaign_finds_what_is_planted_and_keeps_the_input(tmp_path: Path, body: str) -> None:
+def test_the_campaign_finds_what_is_planted_and_keeps_the_input(tmp_path: Path) -> None:
     """With a reader of pointers that is broken: in a copy of the tests' own tree."""
-    import shutil
 
-    tests = Path(fuzz_worker.__file__).parents[2]
-    shutil.copytree(tests / "stress", tmp_path / "tests" / "stress", ignore=shutil.ignore_patterns("__pycache__"))
-    loaders = tmp_path / "tests" / "stress" / "input" / "loaders.py"
-    text = loaders.read_text()
-    head = "def pointer(data: bytes) -> None:\n"
-    assert head in text
-    loaders.write_text(text.replace(head, f"{head}    {body}\n"))
-    program = (
-        "import sys, time, pathlib; sys.path.insert(0, sys.argv[1]); from stress.oracle import ViolationError\n"
-        "from stress.input import fuzzing\n"
-        "try: fuzzing.campaign(pathlib.Path(sys.argv[2]), '1', seconds=5, until=time.monotonic() + 60, say=print,\n"
-        "    only=['pointers'], by='loop')\n"
-        "except ViolationError as violated: print(violated); sys.exit(7)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "tests"), str(tmp_path / "out")],
-        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-    )  # fmt: skip
-    assert done.returncode == 7, done.stderr
-    assert (tmp_path / "out" / "pointers" / "finding").read_bytes().startswith(b"{")
+    def check(body: str, tmp_path: Path) -> None:
+        import shutil
+
+        tests = Path(fuzz_worker.__file__).parents[2]
+        shutil.copytree(tests / "stress", tmp_path / "tests" / "stress", ignore=shutil.ignore_patterns("__pycache__"))
+        loaders = tmp_path / "tests" / "stress" / "input" / "loaders.py"
+        text = loaders.read_text()
+        head = "def pointer(data: bytes) -> None:\n"
+        assert head in text
+        loaders.write_text(text.replace(head, f"{head}    {body}\n"))
+        program = (
+            "import sys, time, pathlib; sys.path.insert(0, sys.argv[1]); from stress.oracle import ViolationError\n"
+            "from stress.input import fuzzing\n"
+            "try: fuzzing.campaign(pathlib.Path(sys.argv[2]), '1', seconds=5, until=time.monotonic() + 60, say=print,\n"
+            "    only=['pointers'], by='loop')\n"
+            "except ViolationError as violated: print(violated); sys.exit(7)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path / "tests"), str(tmp_path / "out")],
+            capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        )  # fmt: skip
+        assert done.returncode == 7, done.stderr
+        assert (tmp_path / "out" / "pointers" / "finding").read_bytes().startswith(b"{")
+
+    check_all(PLANTED.values(), check, tmp_path)
 
 
 def test_a_promise_that_is_broken_is_an_error_also_where_assertions_are_off() -> None:

@@ -10,6 +10,7 @@ import pytest
 from stress.input.loaders import LOADERS, SHA
 from stress.input.run_loaders import LOADERS as RUNS
 from stress.input.run_loaders import TREE
+from stress.tables import check_all
 
 from stateline import Store
 from stateline.bundle import canonical
@@ -25,9 +26,11 @@ from stateline.service.repair import apply_repair
 from stateline.service.runs import history
 
 
-@pytest.mark.parametrize("printed", ['{"value":' + "[" * 5000 + "]" * 5000 + "}", "[" * 100_000, '{"a":' * 100_000])
-def test_a_python_machine_whose_process_prints_a_depth_bomb_is_a_mistake_in_the_file(printed: str) -> None:
-    LOADERS["what a Python machine's process prints"].feed(printed.encode())
+def test_a_python_machine_whose_process_prints_a_depth_bomb_is_a_mistake_in_the_file() -> None:
+    def check(printed: str) -> None:
+        LOADERS["what a Python machine's process prints"].feed(printed.encode())
+
+    check_all(['{"value":' + "[" * 5000 + "]" * 5000 + "}", "[" * 100_000, '{"a":' * 100_000], check)
 
 
 def test_a_python_machine_that_writes_past_its_loader_is_a_mistake_in_the_file(tmp_path: Path) -> None:
@@ -46,11 +49,13 @@ def test_names_that_stand_for_each_other_twice_do_not_double_the_work_with_each(
     assert len(document.findings.positions) <= 100_000
 
 
-@pytest.mark.parametrize("index", ["9" * 5000, "²", "٣", "-1", "00"])
-def test_a_reference_to_an_index_that_no_list_has_is_a_mistake_in_the_schema(index: str) -> None:
-    schema = {"allOf": [True], "not": {"$ref": f"#/allOf/{index}"}}
-    assert isinstance(json_schema.problems(schema), list)
-    assert json_schema.violations(schema, {}) != []
+def test_a_reference_to_an_index_that_no_list_has_is_a_mistake_in_the_schema() -> None:
+    def check(index: str) -> None:
+        schema = {"allOf": [True], "not": {"$ref": f"#/allOf/{index}"}}
+        assert isinstance(json_schema.problems(schema), list)
+        assert json_schema.violations(schema, {}) != []
+
+    check_all(["9" * 5000, "²", "٣", "-1", "00"], check)
 
 
 def test_a_chain_of_references_is_judged_alike_however_deep_the_caller_stands() -> None:
@@ -88,49 +93,56 @@ def unchanged(state: Any, event: Any) -> None:
     """No change: a good snapshot."""
 
 
-@pytest.mark.parametrize("effect", [None, ...], ids=["null", "missing"])
-def test_a_pending_effect_without_a_key_is_damage_and_is_never_performed(effect: Any) -> None:
+def test_a_pending_effect_without_a_key_is_damage_and_is_never_performed() -> None:
     """It would run with the empty idempotency key, which all such effects would share."""
 
-    def change(state: Any, event: Any) -> None:
-        event["effect"] = effect
-        if effect is ...:
-            del event["effect"]
+    def check(effect: Any) -> None:
 
-    store = Store.in_memory()
-    crafted_run(store, change)
-    with pytest.raises(IntegrityError, match="does not hold a run's") as error:
-        load_run(store, "r1")
-    assert error.value.finding == "malformed"
+        def change(state: Any, event: Any) -> None:
+            event["effect"] = effect
+            if effect is ...:
+                del event["effect"]
 
+        store = Store.in_memory()
+        crafted_run(store, change)
+        with pytest.raises(IntegrityError, match="does not hold a run's") as error:
+            load_run(store, "r1")
+        assert error.value.finding == "malformed"
 
-@pytest.mark.parametrize("tree", [{}, {"stage": 5}, {"stage": None}])
-def test_a_run_whose_state_names_no_stage_is_repaired_like_any_scope(tmp_path: Path, tree: Any) -> None:
-    def change(state: Any, event: Any) -> None:
-        state["tree"] = tree
-
-    store = Store.open(tmp_path / "state")
-    crafted_run(store, change, unchanged)
-    head = store.scope("run:r1").load()
-    (tmp_path / "state" / head.scope / head.path).unlink()
-    apply_repair(Store.open(tmp_path / "state"), None)
-    repaired = Store.open(tmp_path / "state").scope("run:r1").load()
-    assert repaired.event["type"] == "repaired"
-    assert repaired.event["stage"] == "intake"
+    check_all([None, ...], check)
 
 
-@pytest.mark.parametrize("outputs", [..., 5, [1], None])
-def test_a_turn_in_the_past_without_outputs_is_damage_that_the_history_names(outputs: Any) -> None:
-    def change(state: Any, event: Any) -> None:
-        event |= {"type": "succeeded", "output_of": "intake"}
-        state["outputs"] = outputs
-        if outputs is ...:
-            del state["outputs"]
+def test_a_run_whose_state_names_no_stage_is_repaired_like_any_scope(tmp_path: Path) -> None:
+    def check(tree: Any, tmp_path: Path) -> None:
+        def change(state: Any, event: Any) -> None:
+            state["tree"] = tree
 
-    store = Store.in_memory()
-    crafted_run(store, change, unchanged)
-    with pytest.raises(IntegrityError, match="does not hold a run's state"):
-        history(store, "r1")
+        store = Store.open(tmp_path / "state")
+        crafted_run(store, change, unchanged)
+        head = store.scope("run:r1").load()
+        (tmp_path / "state" / head.scope / head.path).unlink()
+        apply_repair(Store.open(tmp_path / "state"), None)
+        repaired = Store.open(tmp_path / "state").scope("run:r1").load()
+        assert repaired.event["type"] == "repaired"
+        assert repaired.event["stage"] == "intake"
+
+    check_all([{}, {"stage": 5}, {"stage": None}], check, tmp_path)
+
+
+def test_a_turn_in_the_past_without_outputs_is_damage_that_the_history_names() -> None:
+    def check(outputs: Any) -> None:
+        def change(state: Any, event: Any) -> None:
+            event |= {"type": "succeeded", "output_of": "intake"}
+            state["outputs"] = outputs
+            if outputs is ...:
+                del state["outputs"]
+
+        store = Store.in_memory()
+        crafted_run(store, change, unchanged)
+        with pytest.raises(IntegrityError, match="does not hold a run's state"):
+            history(store, "r1")
+
+    check_all([..., 5, [1], None], check)
 
 
 def test_a_link_to_an_origin_with_more_members_is_read_alike_by_both_readers() -> None:

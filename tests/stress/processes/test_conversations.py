@@ -14,26 +14,27 @@ import pytest
 from stress.oracle import ViolationError
 from stress.processes import conversations
 from stress.processes.kills import Tally
+from stress.tables import check_all
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 
-KILLS = 12
+KILLS = 4
 
 
-@pytest.mark.parametrize("repeatable", [True, False], ids=["repeatable", "once"])
-def test_killed_conversations_pay_no_saved_reply_and_run_no_tool_twice_unasked(
-    tmp_path: Path, repeatable: bool
-) -> None:
-    seed = os.environ.get("STATELINE_TEST_SEED") or str(random.randrange(2**32))
-    try:
-        summary = conversations.campaign(
-            tmp_path, seed, repeatable=repeatable, kills=KILLS, until=time.monotonic() + 120, say=lambda text: None
-        )
-    except ViolationError as violated:
-        violated.add_note(f"STATELINE_TEST_SEED={seed}")
-        raise
-    assert summary["kills"] >= KILLS
-    assert summary["runs"] >= 1
+def test_killed_conversations_pay_no_saved_reply_and_run_no_tool_twice_unasked(tmp_path: Path) -> None:
+    def check(repeatable: bool, tmp_path: Path) -> None:
+        seed = os.environ.get("STATELINE_TEST_SEED") or str(random.randrange(2**32))
+        try:
+            summary = conversations.campaign(
+                tmp_path, seed, repeatable=repeatable, kills=KILLS, until=time.monotonic() + 120, say=lambda text: None
+            )
+        except ViolationError as violated:
+            violated.add_note(f"STATELINE_TEST_SEED={seed}")
+            raise
+        assert summary["kills"] >= KILLS
+        assert summary["runs"] >= 1
+
+    check_all([True, False], check, tmp_path)
 
 
 def test_six_processes_at_one_conversation_perform_each_effect_once(tmp_path: Path) -> None:
@@ -57,34 +58,37 @@ def over(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Any]:
     return fresh
 
 
-@pytest.mark.parametrize(
-    ("stage", "why"),
-    [("context", "saved, and asked for or run again"), ("model", "saved, and asked"), ("push", "run again")],
-)
-def test_what_happens_again_after_it_was_saved_is_seen(over: Callable[[], Any], stage: str, why: str) -> None:
-    trial = over()
-    trial._look_at_tasks()
-    key = next(note.key for note in trial.workflow.notes() if note.stage == stage)
-    with trial.workflow.log.open("a") as log:
-        log.write(f"{stage} {key} start 1 {trial.call}\n")
-    with pytest.raises(ViolationError, match=why):
+def test_what_happens_again_after_it_was_saved_is_seen(over: Callable[[], Any]) -> None:
+    def check(stage: str, why: str) -> None:
+        trial = over()
         trial._look_at_tasks()
+        key = next(note.key for note in trial.workflow.notes() if note.stage == stage)
+        with trial.workflow.log.open("a") as log:
+            log.write(f"{stage} {key} start 1 {trial.call}\n")
+        with pytest.raises(ViolationError, match=why):
+            trial._look_at_tasks()
+
+    check_all(
+        [("context", "saved, and asked for or run again"), ("model", "saved, and asked"), ("push", "run again")], check
+    )
 
 
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        ("look talk:99:1:x start 1 {call}", "no snapshot has its key"),
-        ("model {asked} start 1 {first}", "started twice in one call"),
-    ],
-)
-def test_what_starts_unsaved_or_twice_is_seen(over: Callable[[], Any], line: str, why: str) -> None:
-    trial = over()
-    asked = next(note for note in trial.workflow.notes() if note.stage == "model")
-    with trial.workflow.log.open("a") as log:
-        log.write(line.format(call=trial.call, asked=asked.key, first=asked.call) + "\n")
-    with pytest.raises(ViolationError, match=why):
-        trial._look_at_tasks()
+def test_what_starts_unsaved_or_twice_is_seen(over: Callable[[], Any]) -> None:
+    def check(line: str, why: str) -> None:
+        trial = over()
+        asked = next(note for note in trial.workflow.notes() if note.stage == "model")
+        with trial.workflow.log.open("a") as log:
+            log.write(line.format(call=trial.call, asked=asked.key, first=asked.call) + "\n")
+        with pytest.raises(ViolationError, match=why):
+            trial._look_at_tasks()
+
+    check_all(
+        [
+            ("look talk:99:1:x start 1 {call}", "no snapshot has its key"),
+            ("model {asked} start 1 {first}", "started twice in one call"),
+        ],
+        check,
+    )
 
 
 def test_a_context_that_changed_afterwards_is_another_end(over: Callable[[], Any]) -> None:
