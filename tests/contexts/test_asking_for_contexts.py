@@ -14,7 +14,7 @@ from stateline.contexts.literal import derive as literal
 from stateline.contexts.model_requests import derivation, refinement
 from stateline.errors import RequestError
 from stateline.model.protocol import ModelCallError, ModelRequest, Reply
-from stateline.model.recordings.recording import Recorder
+from stateline.model.recordings.recorder import Recorder
 
 DERIVE = derivation(ContextRequest(model="m"))
 REFINE = refinement(literal(ContextRequest()), ContextRequest(model="m", refine="R"))

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from model.model_contract import ModelContract, Scripted
 from model_server import ModelServer, Say
 
 from stateline.model.protocol import Model, ModelCallError, Reply
-from stateline.testing.models import ModelContract, Scripted
 
 FAULTS = {
     "model": [Say("it went wrong", status=400)],

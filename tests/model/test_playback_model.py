@@ -15,7 +15,7 @@ from stateline.errors import PlaybackMissError
 from stateline.model.protocol import ModelRequest, Reply, ToolCall, Usage
 from stateline.model.recordings.exchange import Exchange
 from stateline.model.recordings.playback import MODES, Playback
-from stateline.model.recordings.recording import Recorder
+from stateline.model.recordings.recorder import Recorder
 
 
 # Few words and few purposes: most requests fit some recording, and many fit several.

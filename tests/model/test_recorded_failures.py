@@ -13,10 +13,10 @@ from model.recorded import Scripted, ask, put
 
 from stateline.errors import PlaybackMissError, RequestError
 from stateline.model.protocol import FailureKind, ModelCallError, ModelRequest, Reply
-from stateline.model.recordings import recording
-from stateline.model.recordings.exchange import Failure
+from stateline.model.recordings.exchange import FailureRecord
 from stateline.model.recordings.playback import MODES, Playback
-from stateline.model.recordings.recording import Recorder, read_exchanges
+from stateline.model.recordings.recorder import Recorder
+from stateline.model.recordings.recording import read_exchanges
 from stateline.redaction.redactor import Redactor
 
 SECRET = "sk-live-0123456789abcdef"
@@ -80,7 +80,7 @@ def test_a_failure_that_cannot_be_kept_is_raised_all_the_same(tmp_path: Path, mo
     def refuse(*_: object) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(recording, "_publish", refuse)
+    monkeypatch.setattr("stateline.model.recordings.recorder.publish", refuse)
     recorder = Recorder(Scripted([DOWN]), tmp_path)
     assert heard(recorder, ask("x")) == (DOWN.kind, DOWN.message, DOWN.hint, True)
     assert recorder.used == []
@@ -248,7 +248,7 @@ def test_whatever_one_run_met_it_meets_again_in_the_same_order(
 
 def failed(kind: FailureKind, message: str, hint: str, sent: bool) -> ModelCallError:
     """The failure as an exception."""
-    return Failure(kind=kind, message=message, hint=hint, sent=sent).raised()
+    return FailureRecord(kind=kind, message=message, hint=hint, sent=sent).error()
 
 
 # -- how a call ended --------------------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def test_a_count_that_no_run_can_keep_is_none_of_an_exchange(tmp_path: Path, sai
     document = json.loads(path.read_text("utf-8"))
     del document["reply"]
     path.write_text(json.dumps(document | said), "utf-8")
-    with pytest.raises(RequestError, match="is no exchange"):
+    with pytest.raises(RequestError, match="is not an exchange"):
         read_exchanges(tmp_path)
 
 

@@ -28,14 +28,22 @@ from stateline.errors import (
     UsageError,
 )
 from stateline.model.protocol import ModelRequest, Reply, ToolCall, ToolSpec, Usage
-from stateline.model.recordings import recording
-from stateline.model.recordings.exchange import LIMIT, MEND, Exchange, parse_exchange, render
-from stateline.model.recordings.recording import Recorder, check_place, read_exchanges
+from stateline.model.recordings import record_directory, recorder, recording
+from stateline.model.recordings.exchange import INVALID_FILE_HINT, LIMIT, Exchange, parse_exchange, render
+from stateline.model.recordings.record_directory import check_directory
+from stateline.model.recordings.recorder import Recorder
+from stateline.model.recordings.recording import read_exchanges
 from stateline.process.signals import Interrupted, Signals
 from stateline.redaction.redactor import Redactor
 from stateline.store.local.filesystem import Filesystem
 
 SECRET = "sk-live-0123456789abcdef"
+
+
+def use_filesystem(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Filesystem]) -> None:
+    """Let all modules of recordings use the file system that ``make`` returns."""
+    for module in (record_directory, recorder, recording):
+        monkeypatch.setattr(module, "Filesystem", make)
 
 
 def recorded(directory: Path, request: ModelRequest, reply: Reply, **how: Any) -> tuple[Reply, Exchange]:
@@ -157,7 +165,7 @@ def test_what_the_model_says_is_heard_while_it_is_recorded(tmp_path: Path) -> No
 
 def test_nothing_is_touched_before_the_first_request(tmp_path: Path) -> None:
     Recorder(ModelRecord(), tmp_path / "rec")
-    check_place(tmp_path / "rec")
+    check_directory(tmp_path / "rec")
     assert not (tmp_path / "rec").exists()
 
 
@@ -211,7 +219,7 @@ def test_a_directory_that_others_may_write_to_is_refused_before_anything_is_sent
         Recorder(model, place).reply(ask("x"))
     assert f"chmod go-w {place}" in refused.value.hint
     with pytest.raises(UnsafePathError):
-        check_place(place)
+        check_directory(place)
     assert (model.calls, os.listdir(place)) == (0, [])
     assert stat.S_IMODE(place.stat().st_mode) == mode
 
@@ -236,7 +244,7 @@ def test_a_symlink_a_file_and_what_lies_below_a_file_are_no_directories_to_recor
         with pytest.raises(error):
             Recorder(model, f"{tmp_path}/{name}").reply(ask("x"))
         with pytest.raises(error):
-            check_place(f"{tmp_path}/{name}")
+            check_directory(f"{tmp_path}/{name}")
     for name in ("", "a\0b"):
         with pytest.raises(UsageError):
             Recorder(model, name).reply(ask("x"))
@@ -296,7 +304,7 @@ def test_a_reply_that_was_paid_for_is_returned_though_it_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:
     (tmp_path / "rec").mkdir(mode=0o700)
-    monkeypatch.setattr(recording, "Filesystem", lambda: Failing(call, number))
+    use_filesystem(monkeypatch, lambda: Failing(call, number))
     recorder = Recorder(Scripted([Reply(content="paid"), Reply(content="again")]), tmp_path / "rec")
     assert recorder.reply(ask("x")) == Reply(content="paid")
     assert recorder.reply(ask("y")) == Reply(content="again")
@@ -321,7 +329,7 @@ def test_a_full_disk_costs_the_recording_and_not_the_reply(disk: Any) -> None:
 def test_a_directory_that_cannot_be_synced_is_warned_of_and_the_exchange_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recording, "Filesystem", lambda: Failing("sync_directory", errno.EIO))
+    use_filesystem(monkeypatch, lambda: Failing("sync_directory", errno.EIO))
     recorder = Recorder(Scripted([Reply(content="paid")]), tmp_path / "rec")
     assert recorder.reply(ask("x")).content == "paid"
     assert recorder.used == [1]
@@ -344,7 +352,7 @@ class Linkless(Filesystem):
 
 
 def test_without_hard_links_no_file_is_written_over_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "Filesystem", Linkless)
+    use_filesystem(monkeypatch, Linkless)
 
     class Racing(ModelRecord):
         def reply(self, request: ModelRequest, told: Any = None) -> Reply:
@@ -468,10 +476,10 @@ def test_what_no_playback_would_open_is_refused_before_anything_is_sent(
     recorder = Recorder(model, place)
     recorder.reply(ask("x"))
     make(place / "0007.json")
-    for call in (lambda: recorder.reply(ask("y")), lambda: check_place(place), lambda: read_exchanges(place)):
+    for call in (lambda: recorder.reply(ask("y")), lambda: check_directory(place), lambda: read_exchanges(place)):
         with pytest.raises(RequestError, match="not a regular file") as refused:
             call()
-        assert (str(place / "0007.json") in refused.value.message, refused.value.hint) == (True, MEND)
+        assert (str(place / "0007.json") in refused.value.message, refused.value.hint) == (True, INVALID_FILE_HINT)
     assert (model.calls, sorted(os.listdir(place))) == (1, ["0001.json", "0007.json"])
 
 
@@ -552,7 +560,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "a failed call that was refused": (
         changed(reply=..., error={"kind": "model", "message": "x"}, refused="no"),
-        "no reply to be `refused`",
+        "`refused` needs a `reply`",
     ),
     "another purpose": (changed(purpose="chat"), "Invalid enum value 'chat'"),
     "an unknown member": (changed(usage={}), "unknown field `usage`"),
@@ -631,7 +639,7 @@ def test_what_the_system_will_not_read_is_a_storage_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, what: str
 ) -> None:
     put(tmp_path, 1, ask("x"))
-    monkeypatch.setattr(recording, "Filesystem", lambda: Failing(call, errno.EIO))
+    use_filesystem(monkeypatch, lambda: Failing(call, errno.EIO))
     with pytest.raises(StorageError) as refused:
         read_exchanges(tmp_path)
     assert refused.value.message == f"cannot read {tmp_path}{what}: Input/output error; nothing was changed"
@@ -641,7 +649,7 @@ def test_what_the_system_will_not_read_is_a_storage_error(
 def test_a_place_that_cannot_be_used_is_found_out_before_anything_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    monkeypatch.setattr(recording, "Filesystem", lambda: Failing(call, errno.EACCES))
+    use_filesystem(monkeypatch, lambda: Failing(call, errno.EACCES))
     model = ModelRecord()
     with pytest.raises(StorageError, match="Permission denied; nothing was sent to the model"):
         Recorder(model, tmp_path / "rec").reply(ask("x"))
@@ -703,52 +711,25 @@ def test_any_member_is_read_or_a_typed_error(document: Any, name: str) -> None:
 # -- where there is none -----------------------------------------------------------------------------------------------
 
 
-def test_a_missing_directory_is_an_error_that_lists_the_recordings_near_it(tmp_path: Path) -> None:
-    put(tmp_path / "golden", 1, ask("x"))
-    (tmp_path / "sets").mkdir()
-    put(tmp_path / "sets" / "triage", 12, ask("x"))
-    put(tmp_path / "sets" / "deep", 10000, ask("x"))
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "wrong").mkdir()
-    (tmp_path / "wrong" / "turn-1.json").write_text("{}")
-    (tmp_path / "loop").symlink_to(tmp_path)
-    with pytest.raises(NotFoundError) as missing:
-        read_exchanges(tmp_path / "goldne")
-    near = [f"{tmp_path}/{name}" for name in ("golden", "sets/deep", "sets/triage")]
-    assert missing.value.message == (
-        f"{tmp_path}/goldne does not exist, so there is nothing to play back; recordings near by: {', '.join(near)}"
-    )
-    assert "--playback" in missing.value.hint
-
-
-def test_near_is_seen_from_what_exists_and_spelt_as_the_caller_does(
+def test_a_missing_directory_is_an_error_that_lists_the_recordings_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(tmp_path / "recordings", 1, ask("x"))
-    monkeypatch.chdir(tmp_path)
-    for path in ("missing", "no/such/place", "recordings/x", "./gone/"):
-        with pytest.raises(NotFoundError, match=r"recordings near by: recordings$"):
-            read_exchanges(path)
+    put(tmp_path / "golden", 1, ask("x"))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "loop").symlink_to(tmp_path / "golden")
     (tmp_path / "file").write_text("")
-    with pytest.raises(NotFoundError, match=r"file is not a directory.* near by: recordings$"):
-        read_exchanges("file")
-
-
-def test_the_look_around_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(30):
-        (tmp_path / f"d{number:02d}").mkdir()
-        for name in range(250):
-            (tmp_path / f"d{number:02d}" / f"{name:04d}.txt").touch()
-    for number in range(12):
+    with pytest.raises(NotFoundError, match=f"recordings near it: {tmp_path}/golden$") as missing:
+        read_exchanges(tmp_path / "goldne")
+    assert "--playback" in missing.value.hint
+    monkeypatch.chdir(tmp_path)
+    for path in ("missing", "./gone/", "file"):
+        with pytest.raises(NotFoundError, match=r"recordings near it: golden$"):
+            read_exchanges(path)
+    for number in range(11):
         put(tmp_path / f"rec{number:02d}", 1, ask("x"))
-    os.mkfifo(tmp_path / "0001.json")
     with pytest.raises(NotFoundError) as missing:
         read_exchanges(tmp_path / "none")
-    assert missing.value.message.count("/rec") == 8
     assert missing.value.message.endswith(" and 4 more")
-    monkeypatch.setattr("stateline.model.recordings.nearby._ENTRIES", 20)
-    with pytest.raises(NotFoundError, match=r"nothing to play back$"):
-        read_exchanges(tmp_path / "none")
 
 
 def test_where_nothing_is_near_nothing_is_named(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ TESTS = Path(__file__).resolve().parent.parent
 MANY = """
 import sys
 from model.recorded import Answering, ask
-from stateline.model.recordings.recording import Recorder
+from stateline.model.recordings.recorder import Recorder
 place, who, count = sys.argv[1:]
 recorder = Recorder(Answering(), place)
 for number in range(int(count)):
@@ -37,7 +37,7 @@ print(*recorder.used)
 RUN = """
 import json, os, signal, sys
 from model.recorded import Answering, talk
-from stateline.model.recordings.recording import Recorder
+from stateline.model.recordings.recorder import Recorder
 place, saved, ledger, turns, die = sys.argv[1:]
 
 def pay(request):

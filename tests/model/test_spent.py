@@ -16,7 +16,7 @@ from stateline.errors import RequestError
 from stateline.model.protocol import CallCost, ModelCallError, ModelRequest, Reply, Usage
 from stateline.model.providers import http
 from stateline.model.recordings.playback import Playback
-from stateline.model.recordings.recording import Recorder
+from stateline.model.recordings.recorder import Recorder
 
 CUT = {"openai": "length", "anthropic": "max_tokens"}
 HELD = {"openai": "content_filter", "anthropic": "refusal"}

@@ -13,7 +13,7 @@ from stateline.bundle import canonical
 from stateline.engine.record import load_run
 from stateline.errors import IntegrityError
 from stateline.model.protocol import ModelRequest, Reply
-from stateline.model.recordings.recording import Recorder
+from stateline.model.recordings.recorder import Recorder
 from stateline.service.execute import execute, resume
 from stateline.service.model_setup import ModelOptions, Models
 from stateline.service.options import CallOptions, ExecuteOptions

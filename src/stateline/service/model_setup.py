@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from stateline.model.protocol import Model, ModelRequest, Reply, TextListener
     from stateline.model.providers.selection import Choice
     from stateline.model.recordings.playback import Playback
-    from stateline.model.recordings.recording import Recorder
+    from stateline.model.recordings.recorder import Recorder
 
 MANUAL = "manual"
 """The name of no model: whoever calls next answers for it."""
@@ -113,7 +113,7 @@ class Models(ModelSource):
 
     def begin(self) -> Json:
         """The call begins a run, or is about no run: the flags say whether exchanges are recorded or played back. Gives
-        :meth:`exchanges`. Raises ``NotFoundError`` for a recording that is not there, and as ``check_place`` for a place
+        :meth:`exchanges`. Raises ``NotFoundError`` for a recording that is not there, and as ``check_directory`` for a place
         that nothing can be recorded to."""
         wanted = self._wanted
         if wanted is not None and wanted.mode == "record":
@@ -134,7 +134,7 @@ class Models(ModelSource):
         return self._model(named)
 
     def ready(self, named: Named) -> Callable[[], None]:
-        """Raises ``RequestError`` for what is known here to keep that model from being called, and as ``check_place``
+        """Raises ``RequestError`` for what is known here to keep that model from being called, and as ``check_directory``
         for what keeps the call from being recorded. Sends nothing, changes nothing."""
 
         def require() -> None:
@@ -149,10 +149,10 @@ class Models(ModelSource):
         return require
 
     def _check_place(self, directory: str) -> None:
-        """As ``check_place``. What lies in the directory is looked at once; a recorder looks at what is new."""
-        from stateline.model.recordings.recording import check_place
+        """As ``check_directory``. What lies in the directory is looked at once; a recorder looks at what is new."""
+        from stateline.model.recordings.record_directory import check_directory
 
-        check_place(directory, files=directory != self._looked_through)
+        check_directory(directory, files=directory != self._looked_through)
         self._looked_through = directory
 
     def settle(self, effective: ContextContent, context: Mapping[str, Json]) -> None:
@@ -355,7 +355,7 @@ class Models(ModelSource):
             self._voice = Playback(wanted.dir, mode, used, stale=Numbers.read(wanted.stale), mask=mask)
             self._used, self._stale = _NumberRanges(self._voice.used), _NumberRanges(self._voice.stale)
         else:
-            from stateline.model.recordings.recording import Recorder
+            from stateline.model.recordings.recorder import Recorder
 
             self._voice = Recorder(self._late, wanted.dir, mask, used)
         self._voice.warnings[:0] = before

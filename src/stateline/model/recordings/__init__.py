@@ -1,1 +1,1 @@
-"""Record exchanges with models and play them back."""
+"""Record exchanges with a model, and play them back."""

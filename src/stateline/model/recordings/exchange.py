@@ -1,7 +1,6 @@
-"""One exchange with a model as a file: indented JSON that people may read, compare and edit. Pure.
+"""The file format of one exchange with a model: indented JSON that people may read, compare and edit. Pure.
 
-What it is compared by is the digest of its request's canonical form, so white space and the order of keys do not
-matter.
+Requests are compared by the digest of their canonical form: white space and the order of keys do not matter.
 """
 
 from __future__ import annotations
@@ -30,166 +29,165 @@ from stateline.model.protocol import (
 VERSION = "1"
 LIMIT = canonical.TEXT_LIMIT
 """Largest file of an exchange [bytes]: a larger one is neither read nor written."""
-MEND = "correct it, or take it out of the directory: numbers need not follow each other"
-"""What is advised for a file that is no exchange."""
+INVALID_FILE_HINT = "correct it, or remove it from the directory: numbers need not be consecutive"
+"""Hint for a file that is not an exchange."""
 
 Mask = Callable[[Json], Json]
-"""Takes the secrets out of a value; what it has masked it leaves as it is."""
+"""Removes secrets from a value; idempotent."""
 Purpose = Literal["turn", "derive", "refine"]
 
-# JSON leaves these as they are. Files are shown on terminals, and the escaped form means the same.
+# JSON does not escape these. They are escaped because files are shown on terminals.
 _harmful = re.compile("[" + "".join(chr(code) for code in sorted(HARMFUL) if code > 0x1F) + "]")
 
 
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=TOKEN_COUNT_LIMIT)]
 
 
-class _Used(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Usage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input: _Count = 0
     output: _Count = 0
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A ``ModelCallError`` as a file holds it, under ``error``. What it spent is there only where ``sent`` does not say it
-    all: one call, or none; ``again`` only where it is true, ``bound`` only where one ended the call."""
+class FailureRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A ``ModelCallError`` in a file, under ``error``. Optional members: ``calls`` if it differs from ``sent``, ``again``
+    (retryable) if true, ``came`` [bytes] and ``usage`` if known, ``bound`` if it ended the call."""
 
     kind: FailureKind
     message: str
     hint: str = ""
     sent: bool = True
     calls: _Count | msgspec.UnsetType = msgspec.UNSET
-    usage: _Used | msgspec.UnsetType = msgspec.UNSET
+    usage: _Usage | msgspec.UnsetType = msgspec.UNSET
     came: _Count | msgspec.UnsetType = msgspec.UNSET
     again: bool | msgspec.UnsetType = msgspec.UNSET
     bound: Literal["timeout"] | msgspec.UnsetType = msgspec.UNSET
 
-    def raised(self) -> ModelCallError:
-        """The same failure, to be raised anew."""
-        spent = CallCost(
+    @classmethod
+    def of(cls, error: ModelCallError) -> FailureRecord:
+        """Return the record of ``error``."""
+        cost = error.cost
+        return cls(
+            kind=error.kind,
+            message=error.message,
+            hint=error.hint,
+            sent=error.sent,
+            calls=msgspec.UNSET if cost.calls == int(error.sent) else cost.calls,
+            usage=msgspec.UNSET if cost.usage is None else _Usage(cost.usage.input, cost.usage.output),
+            came=cost.received or msgspec.UNSET,
+            again=error.retryable or msgspec.UNSET,
+            bound=error.bound or msgspec.UNSET,
+        )
+
+    def error(self) -> ModelCallError:
+        """Return the recorded error."""
+        cost = CallCost(
             calls=int(self.sent) if self.calls is msgspec.UNSET else self.calls,
             usage=None if self.usage is msgspec.UNSET else Usage(self.usage.input, self.usage.output),
             received=0 if self.came is msgspec.UNSET else self.came,
         )
-        failed = ModelCallError(self.kind, printable(self.message), printable(self.hint), sent=self.sent, cost=spent)
-        failed.retryable = self.again is True
-        failed.bound = "" if self.bound is msgspec.UNSET else self.bound
-        return failed
-
-
-def failure_in(error: ModelCallError) -> Failure:
-    """``error`` as a file holds it."""
-    spent = error.cost
-    return Failure(
-        kind=error.kind,
-        message=error.message,
-        hint=error.hint,
-        sent=error.sent,
-        calls=msgspec.UNSET if spent.calls == int(error.sent) else spent.calls,
-        usage=msgspec.UNSET if spent.usage is None else _Used(spent.usage.input, spent.usage.output),
-        came=spent.received or msgspec.UNSET,
-        again=error.retryable or msgspec.UNSET,
-        bound=error.bound or msgspec.UNSET,
-    )
-
-
-def reply_of(reply: Reply) -> dict[str, Json]:
-    """``reply`` as a file holds it: ``calls`` only where there was more than one."""
-    document: dict[str, Json] = msgspec.to_builtins(reply)
-    if reply.calls == 1:
-        del document["calls"]
-    return document
+        error = ModelCallError(self.kind, printable(self.message), printable(self.hint), sent=self.sent, cost=cost)
+        error.retryable = self.again is True
+        error.bound = "" if self.bound is msgspec.UNSET else self.bound
+        return error
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
-    """One request and what came of it: a ``reply``, or the ``error`` by which the call failed. ``request`` is
-    ``ModelRequest.document()`` with secrets masked, ``digest`` the SHA-256 of its canonical JSON, ``key`` the idempotency
-    key it was sent with. ``refused``: why whoever asked could not use the reply, "" if he could. ``edited``: the file
-    says another digest, since somebody changed the request."""
+    """A request with its ``reply``, or with the ``error`` of the call. ``request`` is ``ModelRequest.document()`` with
+    secrets masked, ``digest`` the SHA-256 of its canonical JSON, ``key`` the idempotency key. ``refused`` is the reason
+    why the caller could not use the reply, "" if it could. ``edited``: the request was changed after the recording, so
+    that the file's digest differs."""
 
     number: int
     purpose: Purpose
     digest: str
     request: dict[str, Json]
     reply: Reply | None = None
-    error: Failure | None = None
+    error: FailureRecord | None = None
     refused: str = ""
     key: str = ""
     edited: bool = False
 
     def outcome(self) -> Reply:
-        """The reply. Raises ``ModelCallError`` as the call did that failed."""
+        """Return the reply. Raises ``ModelCallError`` if the call failed."""
         if self.reply is None:
-            raise (self.error or Failure(kind="reply", message="nothing came")).raised()
+            raise (self.error or FailureRecord(kind="reply", message="there was no reply")).error()
         return self.reply
 
 
-class _Spec(msgspec.Struct, forbid_unknown_fields=True):
+class _ToolSpec(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     description: str
     parameters: dict[str, Any]
 
 
-class _Asked(msgspec.Struct, forbid_unknown_fields=True):
+class _Request(msgspec.Struct, forbid_unknown_fields=True):
     model: str
     messages: list[dict[str, Any]]
-    tools: list[_Spec]
+    tools: list[_ToolSpec]
     settings: dict[str, Any]
     output_schema: Any
 
 
-class _Call(msgspec.Struct, forbid_unknown_fields=True):
+class _ToolCall(msgspec.Struct, forbid_unknown_fields=True):
     id: str
     name: str
     arguments: dict[str, Any]
 
 
-class _Said(msgspec.Struct, forbid_unknown_fields=True):
+class _Reply(msgspec.Struct, forbid_unknown_fields=True):
     content: str = ""
-    tool_calls: list[_Call] = []
+    tool_calls: list[_ToolCall] = []
     finish: Literal["stop", "tool_calls"] = "stop"
-    usage: _Used | None = None
+    usage: _Usage | None = None
     model: str = ""
     calls: Annotated[int, msgspec.Meta(ge=1, lt=TOKEN_COUNT_LIMIT)] = 1
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    """The members of a file. Stricter than the types of the protocol: a word that is misspelt must not be a reply
-    that says nothing."""
+    """The members of a file. Stricter than the types of the protocol: a misspelt member must not become an empty
+    reply."""
 
     version: str
     purpose: Purpose
     digest: str
-    request: _Asked
-    reply: _Said | msgspec.UnsetType = msgspec.UNSET
-    error: Failure | msgspec.UnsetType = msgspec.UNSET
+    request: _Request
+    reply: _Reply | msgspec.UnsetType = msgspec.UNSET
+    error: FailureRecord | msgspec.UnsetType = msgspec.UNSET
     refused: str = ""
     key: str = ""
 
 
 def file_name(number: int) -> str:
-    """The name of an exchange's file."""
+    """Return the name of the file with that number."""
     return f"{number:04d}.json"
 
 
-def kept_request(request: ModelRequest, mask: Mask) -> dict[str, Json]:
-    """What is kept of a request, and compared: its document with secrets masked."""
-    # Member by member: a secret that reads like one of these words must not make the file unreadable.
+def reply_document(reply: Reply) -> dict[str, Json]:
+    """Return ``reply`` as a file holds it: ``calls`` only if there was more than one."""
+    document: dict[str, Json] = msgspec.to_builtins(reply)
+    if reply.calls == 1:
+        del document["calls"]
+    return document
+
+
+def request_document(request: ModelRequest, mask: Mask) -> dict[str, Json]:
+    """Return the document of a request with secrets masked, as it is stored and compared."""
+    # Member by member: a secret that equals a member's name must not make the file unreadable.
     return {name: mask(value) for name, value in request.document().items()}
 
 
 def digest_of(request: dict[str, Json]) -> str:
-    """The digest of a request's document. Raises ``InvalidValueError`` for what format 1 cannot hold."""
+    """Return the digest of a request's document. Raises ``InvalidValueError`` for values that format 1 cannot store."""
     return canonical.sha256(canonical.encode(request, depth=canonical.FILE_DEPTH))
 
 
-def as_it_is(value: Json) -> Json:
-    """The mask that masks nothing."""
+def no_mask(value: Json) -> Json:
+    """Return ``value``: a mask that removes nothing."""
     return value
 
 
 def parse_exchange(number: int, data: bytes, where: str) -> Exchange:
-    """The exchange that a file's bytes are; ``where`` names it in messages. The digest is computed, whatever the file
-    says. Raises ``InvalidValueError``, ``RequestError`` or ``NewerVersionError``."""
+    """Parse a file; ``where`` names it in messages. The digest is computed, not taken from the file. Raises ``InvalidValueError``, ``RequestError`` or ``NewerVersionError``."""
     value = canonical.parse(data, limit=LIMIT, what=where)
     version = value.get("version") if isinstance(value, dict) else None
     if isinstance(version, str) and version != VERSION and re.fullmatch("[0-9]{1,9}", version):
@@ -203,9 +201,9 @@ def parse_exchange(number: int, data: bytes, where: str) -> Exchange:
         if (file.reply is msgspec.UNSET) is (file.error is msgspec.UNSET):
             raise msgspec.ValidationError("it must have exactly one of `reply` and `error`")
         if file.refused and file.reply is msgspec.UNSET:
-            raise msgspec.ValidationError("a call that failed has no reply to be `refused`")
+            raise msgspec.ValidationError("`refused` needs a `reply`")
     except msgspec.ValidationError as error:
-        raise RequestError(f"{where} is no exchange: {error}", hint=MEND) from None
+        raise RequestError(f"{where} is not an exchange: {error}", hint=INVALID_FILE_HINT) from None
     digest = digest_of(value["request"])
     return Exchange(
         number=number,
@@ -221,13 +219,14 @@ def parse_exchange(number: int, data: bytes, where: str) -> Exchange:
 
 
 def render(document: dict[str, Json]) -> bytes:
-    """A file's bytes. Raises ``InvalidValueError`` for what JSON cannot hold, ``RequestError`` for what is too large."""
+    """Return the bytes of a file. Raises ``InvalidValueError`` for values that JSON cannot hold, ``RequestError`` over
+    ``LIMIT``."""
     data = canonical.encode(document, depth=canonical.FILE_DEPTH + 1)
     text = msgspec.json.format(data, indent=2).decode() + "\n"
     data = _harmful.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
     if len(data) > LIMIT:
         raise RequestError(
             f"the exchange is larger than {LIMIT} bytes, and could not be played back",
-            hint="begin another conversation, or go on without --record",
+            hint="begin another conversation, or continue without --record",
         )
     return data

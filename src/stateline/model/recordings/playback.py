@@ -1,8 +1,8 @@
-"""A model that answers from recordings, with no network.
+"""A model that replies from a recording, without a network.
 
-Which exchange answers is a function of the recordings, the mode, the numbers used so far and the request. So a caller
-that keeps ``used`` with what it saves goes on in any later process exactly where it stood; and a reply that was played
-and lost before it was saved is played again.
+The exchange that replies depends only on the recording, the mode, the numbers used so far and the request. A caller that
+stores ``used`` with its state therefore continues in any later process where it stopped, and a reply that was played and
+lost before it was saved is played again.
 """
 
 from __future__ import annotations
@@ -14,29 +14,27 @@ from typing import Literal
 from stateline.bundle.canonical import Json
 from stateline.errors import PlaybackMissError, UsageError
 from stateline.model.protocol import ModelRequest, Reply, TextListener
-from stateline.model.recordings.exchange import Exchange, Mask, as_it_is, digest_of, file_name, kept_request
-from stateline.model.recordings.nearby import no_recordings
-from stateline.model.recordings.recording import Recordings
-from stateline.model.recordings.recording_index import Lineup, Listed, Source
+from stateline.model.recordings.exchange import Exchange, Mask, digest_of, file_name, no_mask, request_document
+from stateline.model.recordings.recording import Recording, not_found
+from stateline.model.recordings.recording_index import ExchangeList, ExchangeSource, RecordingIndex
 
 Mode = Literal["strict", "sequential", "hybrid"]
-"""``strict``: the next exchange must be of this very request. ``sequential``: the next one, whatever it was recorded
-for. ``hybrid``: the first of this very request, else the next one, with a warning. "Next" is the lowest number that was
-not used, among the exchanges of the request's purpose; none is ever used twice. One that led nowhere, and that others
-were recorded after, is never the next: it is played only for its very request, if no other is of that."""
+"""``strict``: the next exchange must have the same request. ``sequential``: the next exchange, whatever its request.
+``hybrid``: the first exchange with the same request, else the next one, with a warning. "Next" is the lowest unused
+number among the exchanges of the request's purpose; none is used twice. A superseded exchange is never the next: it is
+played only for the same request, if no other exchange has that."""
 MODES: tuple[Mode, ...] = ("strict", "sequential", "hybrid")
 
 _NAMED = 8
-_ASTRAY = (
-    "what was played before was recorded for other requests, so this is not the conversation that was recorded: put "
-    "back what is missing of the recording, or record anew, and play it from the beginning"
+_DIVERGED = (
+    "exchanges were played for other requests before, so this is not the recorded conversation: restore what is "
+    "missing of the recording, or record again, and play it from the beginning"
 )
 
 
 class Playback:
-    """Answers from recordings. ``used`` are the numbers played, in order, and ``stale`` those of them that were
-    recorded for another request: the caller keeps both with the run. ``warnings`` grows with what should be on_text.
-    """
+    """Replies from a recording. ``used`` are the numbers played, in order, and ``stale`` those of them that were
+    recorded for another request; the caller keeps both with the run. ``warnings`` grows while it is played."""
 
     def __init__(
         self,
@@ -45,176 +43,171 @@ class Playback:
         used: Iterable[int] = (),
         *,
         stale: Iterable[int] = (),
-        mask: Mask = as_it_is,
+        mask: Mask = no_mask,
     ) -> None:
-        """``mask`` as for the recorder: requests are compared as they are kept. Raises ``NotFoundError`` where there is
-        nothing to play, ``UsageError`` for an unknown mode, and as ``Recordings``."""
+        """``mask`` must be the recorder's: requests are compared as they are stored. Raises ``NotFoundError`` for an
+        empty recording, ``UsageError`` for an unknown mode, and as ``Recording``."""
         if mode not in MODES:
-            raise UsageError(f"there is no playback mode {mode!r:.40}", hint=f"choose one of {', '.join(MODES)}")
-        self._source: Source = Recordings(source) if isinstance(source, str | os.PathLike) else Listed(source)
+            raise UsageError(f"unknown playback mode {mode!r:.40}", hint=f"choose one of {', '.join(MODES)}")
+        if isinstance(source, str | os.PathLike):
+            self._source: ExchangeSource = Recording(source)
+        else:
+            self._source = ExchangeList(source)
         if not self._source.numbers:
-            raise no_recordings(self._source.path)
+            raise not_found(self._source.path, "holds no recordings (0001.json, 0002.json ...)")
         self.mode = mode
         self.used = list(used)
         self.stale = list(stale)
         self.warnings: list[str] = []
-        self._told_stale: list[str] = []
-        self._differs = ""
+        self._stale_warnings: list[str] = []
+        self._first_change = ""
         self._mask = mask
-        self._spent = set(self.used)
-        self._lineup = Lineup(self._source, self._tell_edited)
-        gone = sorted(self._spent.difference(self._source.numbers))
-        if gone:
-            self.warnings.append(f"{_named(gone)} of {self._source.path} were played before and are not there any more")
+        self._played = set(self.used)
+        self._index = RecordingIndex(self._source, self._warn_edited)
+        missing = sorted(self._played.difference(self._source.numbers))
+        if missing:
+            self.warnings.append(f"{_named(missing)} of {self._source.path} were played before and are missing now")
 
     def reply(self, request: ModelRequest, on_text: TextListener | None = None) -> Reply:
-        """The recorded reply; a request that names no model stands for one of whichever model was recorded.
+        """Return the recorded reply. A request without a model's name matches a recording of any model.
 
-        Raises ``ModelCallError`` as it was recorded, which uses the exchange up as a reply does; :class:`PlaybackMissError` if
-        none answers, as ``Recordings.read`` for a file that cannot be played, and ``InvalidValueError`` for a request that
-        has no digest; then nothing was used."""
-        wanted = _Wanted(kept_request(request, self._mask))
+        Raises ``ModelCallError`` as it was recorded, which uses up the exchange like a reply. Raises
+        :class:`PlaybackMissError` if no exchange matches, ``InvalidValueError`` for a request without a digest, and as
+        ``Recording.read``; nothing was used then."""
+        wanted = _Wanted(request_document(request, self._mask))
         try:
-            number = self._choice(request.purpose, wanted)
+            number = self._select(request.purpose, wanted)
         except PlaybackMissError as miss:
-            raise self._told(miss) from None
+            raise self._with_warnings(miss) from None
         exchange = self._source.read(number)
-        fits = wanted.fits(exchange.digest, exchange.request["model"])
+        matches = wanted.matches(exchange.digest, exchange.request["model"])
         if on_text is not None and exchange.reply is not None and exchange.reply.content:
             on_text(exchange.reply.content)
         self.used.append(exchange.number)
-        self._spent.add(exchange.number)
-        if not fits:
+        self._played.add(exchange.number)
+        if not matches:
             self.stale.append(exchange.number)
             if self.mode == "hybrid":
-                self._tell_stale(exchange, wanted)
+                self._warn_stale(exchange, wanted)
         return exchange.outcome()
 
     def model(self) -> str:
-        """The name of the model that was recorded first, of those whose exchanges led somewhere."""
+        """Return the model of the first exchange that was not superseded."""
         numbers = self._source.numbers
-        first = next((number for number in numbers if not self._lineup.nowhere(number)), numbers[0])
-        return self._lineup.head(first).model
+        first = next((number for number in numbers if not self._index.is_superseded(number)), numbers[0])
+        return self._index.entry(first).model
 
     def unplayed(self, purposes: Collection[str] = ()) -> list[int]:
-        """The numbers that were never used, in order; with ``purposes``, those of these purposes only. Those that led
-        nowhere are none of them."""
-        left = (number for number in self._source.numbers if number not in self._spent)
-        wanted = (number for number in left if not purposes or self._lineup.head(number).purpose in purposes)
-        return [number for number in wanted if not self._lineup.nowhere(number)]
+        """Return the unused numbers in order, without superseded ones; with ``purposes``, those of these purposes."""
+        left = (number for number in self._source.numbers if number not in self._played)
+        wanted = (number for number in left if not purposes or self._index.entry(number).purpose in purposes)
+        return [number for number in wanted if not self._index.is_superseded(number)]
 
     def closing(self, purposes: Collection[str] = ()) -> list[str]:
-        """What to warn of when the run is complete: recordings (of these purposes) that were not played, and those
-        that answered another request than their own. A file that cannot be read is as in :meth:`reply`."""
-        where, count, found = self._source.path, len(self._source.numbers), []
+        """Return the warnings for a complete run: exchanges (of these purposes) that were not played, and those that
+        replied to another request. Raises as ``Recording.read``."""
+        path, count, found = self._source.path, len(self._source.numbers), []
         if left := self.unplayed(purposes):
-            found.append(f"{len(left)} of {count} recordings in {where} not played: {_named(left)}")
-        if self.stale and self._spent == set(self.stale):  # what follows says it all
-            self.warnings = [warning for warning in self.warnings if warning not in self._told_stale]
-        return [*found, *self._unfit()]
+            found.append(f"{len(left)} of {count} recordings in {path} not played: {_named(left)}")
+        if self.stale and self._played == set(self.stale):  # the summary that follows includes them all
+            self.warnings = [warning for warning in self.warnings if warning not in self._stale_warnings]
+        return [*found, *self._stale_summary()]
 
-    def _unfit(self) -> list[str]:
-        """One sentence about all that answered another request than their own, if any did."""
+    def _stale_summary(self) -> list[str]:
         if not self.stale:
             return []
         return [
             f"{len(self.stale)} of {len(self._source.numbers)} recordings in {self._source.path} played for requests "
-            f"that differ from the recorded ones: {_named(self.stale)}; record them anew{self._differs}"
+            f"that differ from the recorded ones: {_named(self.stale)}; record them again{self._first_change}"
         ]
 
-    def _told(self, miss: PlaybackMissError) -> PlaybackMissError:
-        """``miss`` with what is to be known of what was played before; whoever is diverged is not sent on."""
+    def _with_warnings(self, miss: PlaybackMissError) -> PlaybackMissError:
+        """Return ``miss`` with the warnings about earlier exchanges. A diverged run gets no hint to continue."""
         if not self.stale:
             return miss.with_hint(miss.hint, list(self.warnings))
         miss.diverged = True
-        return miss.with_hint(_ASTRAY, [*self.warnings, *self._unfit()])
+        return miss.with_hint(_DIVERGED, [*self.warnings, *self._stale_summary()])
 
-    # -- choosing --------------------------------------------------------------------------------------------------
+    # -- selecting -------------------------------------------------------------------------------------------------
 
-    def _choice(self, purpose: str, wanted: _Wanted) -> int:
-        first, nowhere = None, []
-        for number in self._left(purpose):
-            if self._lineup.nowhere(number):
-                nowhere.append(number)
+    def _select(self, purpose: str, wanted: _Wanted) -> int:
+        first, superseded = None, []
+        for number in self._unused(purpose):
+            if self._index.is_superseded(number):
+                superseded.append(number)
                 continue
-            if self.mode == "sequential" or self._fits(number, wanted):
+            if self.mode == "sequential" or self._matches(number, wanted):
                 return number
             first = number if first is None else first
             if self.mode == "strict":
                 break
-        if self.mode != "sequential" and (fitting := [number for number in nowhere if self._fits(number, wanted)]):
-            return fitting[0]
+        if self.mode != "sequential":
+            match = next((number for number in superseded if self._matches(number, wanted)), None)
+            if match is not None:
+                return match
         if first is None:
             raise self._exhausted(purpose)
         if self.mode == "strict":
-            raise self._missed(purpose, first, wanted)
+            raise self._mismatch(purpose, first, wanted)
         return first
 
-    def _fits(self, number: int, wanted: _Wanted) -> bool:
-        head = self._lineup.head(number)
-        return wanted.fits(head.digest, head.model)
+    def _matches(self, number: int, wanted: _Wanted) -> bool:
+        entry = self._index.entry(number)
+        return wanted.matches(entry.digest, entry.model)
 
-    def _left(self, purpose: str) -> Iterator[int]:
-        """The unused numbers of a purpose, in order; files are read as far as they are asked for."""
+    def _unused(self, purpose: str) -> Iterator[int]:
+        """Yield the unused numbers of a purpose in order; files are read as they are needed."""
         for number in self._source.numbers:
-            if number not in self._spent and self._lineup.head(number).purpose == purpose:
+            if number not in self._played and self._index.entry(number).purpose == purpose:
                 yield number
 
     def _file(self, number: int) -> str:
         return os.path.join(self._source.path, file_name(number))
 
-    # -- telling ---------------------------------------------------------------------------------------------------
+    # -- messages --------------------------------------------------------------------------------------------------
 
-    def _tell_edited(self, number: int) -> None:
+    def _warn_edited(self, number: int) -> None:
         self.warnings.append(
-            f"{self._file(number)}: the request was edited since it was recorded (its digest is another); it is "
-            "compared as it is now"
+            f"{self._file(number)}: the request was edited after it was recorded (its digest differs); it is compared "
+            "as it is now"
         )
 
-    def _tell_stale(self, exchange: Exchange, wanted: _Wanted) -> None:
-        from stateline.model.recordings import playback_miss
+    def _warn_stale(self, exchange: Exchange, wanted: _Wanted) -> None:
+        from stateline.model.recordings.playback_miss import changed_members
 
-        asked = wanted.of(exchange.request["model"])
-        differs = playback_miss.members(exchange.request, asked)
-        self._differs = self._differs or f" ({exchange.number:04d} is different in: {differs})"
-        self._told_stale.append(
+        changed = changed_members(exchange.request, wanted.document_for(exchange.request["model"]))
+        self._first_change = self._first_change or f" ({exchange.number:04d} is different in: {changed})"
+        self._stale_warnings.append(
             f"{self._file(exchange.number)} was played although it was recorded for another request "
-            f"(different: {differs}); no unused recording is of this one"
+            f"(different: {changed}); no unused recording has this request"
         )
-        self.warnings.append(self._told_stale[-1])
+        self.warnings.append(self._stale_warnings[-1])
 
-    def _missed(self, purpose: str, expected: int, wanted: _Wanted) -> PlaybackMissError:
-        from stateline.model.recordings import playback_miss
+    def _mismatch(self, purpose: str, expected: int, wanted: _Wanted) -> PlaybackMissError:
+        from stateline.model.recordings.playback_miss import unified_diff
 
-        # In a conversation each request holds the ones before it: those beside the expected one are the likeliest.
-        likeliest = sorted(self._left(purpose), key=lambda number: (abs(number - expected), number))
-        candidates = ((number, self._source.read(number).request) for number in likeliest)
-        same = next((number for number in likeliest if self._fits(number, wanted)), None)
-        nearest = same if same is not None else playback_miss.nearest(wanted.document, candidates, otherwise=expected)
-        said = f"the request is not the one recorded in {self._file(expected)}, which is next; nothing was played"
+        same = next((number for number in self._unused(purpose) if self._matches(number, wanted)), None)
+        message = f"the request is not the one recorded in {self._file(expected)}, which is next; nothing was played"
         if same is not None:
-            said += f". It is the one of {self._file(same)}, out of its order"
-        elif nearest != expected:
-            said += f". The nearest recording is {self._file(nearest)}"
-        shown = self._source.read(nearest if same is None else expected)
-        asked = wanted.of(shown.request["model"])
-        lines = playback_miss.unified(shown.request, asked, (self._file(shown.number), "this request"))
+            message += f". It is the one of {self._file(same)}, out of its order"
+        shown = self._source.read(expected).request
+        lines = unified_diff(shown, wanted.document_for(shown["model"]), (self._file(expected), "this request"))
         return PlaybackMissError(
-            "\n".join([said, *lines]),
+            "\n".join([message, *lines]),
             expected=expected,
-            nearest=nearest,
-            hint="undo what changed the request; or record anew, or play by --playback-mode hybrid, in a new run",
+            nearest=expected if same is None else same,
+            hint="undo what changed the request; or record again, or play by --playback-mode hybrid, in a new run",
         )
 
     def _exhausted(self, purpose: str) -> PlaybackMissError:
-        played = [number for number in self._source.numbers if not self._lineup.nowhere(number)]
-        count = [self._lineup.head(number).purpose for number in played].count(purpose)
+        played = [number for number in self._source.numbers if not self._index.is_superseded(number)]
+        count = [self._index.entry(number).purpose for number in played].count(purpose)
         if count:
             many = f"all {count} recordings" if count > 1 else "the one recording"
             return PlaybackMissError(
-                f"{many} for `{purpose}` in {self._source.path} played already, and another reply is asked for; "
-                "the run is as it was",
-                hint="put a recording of the reply that is missing into that directory, and call again",
+                f"{many} for `{purpose}` in {self._source.path} played already, and the run needs another reply; "
+                "the run is unchanged",
+                hint="add a recording of the missing reply to that directory, and call again",
             )
         return PlaybackMissError(
             f"{self._source.path} holds no recording for `{purpose}` among its {len(self._source.numbers)}; "
@@ -224,21 +217,20 @@ class Playback:
 
 
 class _Wanted:
-    """A request that a recording is looked for. Without a model's name it stands for one of any model: a recording
-    needs none to be configured."""
+    """A request to find. Without a model's name it matches exchanges of any model: a playback needs no configuration."""
 
     def __init__(self, document: dict[str, Json]) -> None:
-        self.document = document
+        self._document = document
         self._digests: dict[str, str] = {}
 
-    def of(self, model: str) -> dict[str, Json]:
-        """The request as it would have been recorded with ``model``, unless it names one itself."""
-        return self.document if self.document["model"] else {**self.document, "model": model}
+    def document_for(self, model: str) -> dict[str, Json]:
+        """Return the request as it would have been recorded with ``model``, unless it names a model."""
+        return self._document if self._document["model"] else {**self._document, "model": model}
 
-    def fits(self, digest: str, model: str) -> bool:
-        """Whether an exchange of ``model`` with this digest is of this very request."""
+    def matches(self, digest: str, model: str) -> bool:
+        """Return whether an exchange of ``model`` with this digest has the same request."""
         if model not in self._digests:
-            self._digests[model] = digest_of(self.of(model))
+            self._digests[model] = digest_of(self.document_for(model))
         return self._digests[model] == digest
 
 

@@ -1,7 +1,7 @@
-"""What is known of the exchanges of a recording without their texts, and which of them led nowhere.
+"""Index of a recording without the texts, and which of its exchanges were superseded.
 
-An exchange led nowhere if nothing came of it and others were recorded after it: a run that was given up when its model
-had failed, or a context that was not saved. Whoever recorded it began anew until it worked, and wants that played.
+An exchange is superseded if its outcome was unusable and others were recorded after it: a run that was given up after a
+failure of the model, or a context that was not saved. The user tried again until it worked, and a playback skips it.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from stateline.errors import RequestError
 from stateline.model.recordings.exchange import Exchange
 
 
-class Source(Protocol):
-    """Where exchanges come from: the sorted ``numbers``, and a ``path`` for messages."""
+class ExchangeSource(Protocol):
+    """Exchanges with their sorted ``numbers``, and a ``path`` for messages."""
 
     path: str
     numbers: list[int]
 
     def read(self, number: int) -> Exchange:
-        """One exchange. Raises as ``Recordings.read``."""
+        """Return one exchange. Raises as ``Recording.read``."""
         ...
 
 
-class Listed:
+class ExchangeList:
     """Exchanges that the caller has read already."""
 
     path = "the recording"
 
     def __init__(self, exchanges: Iterable[Exchange]) -> None:
-        """Raises ``RequestError`` where two have the same number."""
+        """Raises ``RequestError`` if two have the same number."""
         self._by_number: dict[int, Exchange] = {}
         for exchange in exchanges:
             if exchange.number in self._by_number:
-                raise RequestError(f"two exchanges have the number {exchange.number}", hint="number them anew")
+                raise RequestError(f"two exchanges have the number {exchange.number}", hint="renumber one of them")
             self._by_number[exchange.number] = exchange
         self.numbers = sorted(self._by_number)
 
     def read(self, number: int) -> Exchange:
-        """One exchange."""
+        """Return one exchange."""
         return self._by_number[number]
 
 
-class Head(msgspec.Struct, frozen=True):
-    """What is kept of an exchange. ``failed``: nobody could use what came."""
+class IndexEntry(msgspec.Struct, frozen=True):
+    """An exchange without its texts. ``failed``: the call failed, or the caller could not use the reply."""
 
     purpose: str
     digest: str
@@ -57,27 +57,27 @@ class Head(msgspec.Struct, frozen=True):
 
     @property
     def run(self) -> tuple[str, str]:
-        """What the keys of one run have in common: its id, and the draw of its beginning."""
+        """The common parts of all keys of one run: its id, and the nonce of its beginning."""
         parts = self.key.split(":")
         return parts[0], parts[-1]
 
 
-class Lineup:
-    """The exchanges of a source in their order; each is read when it is first asked for, and only once. ``edited``
-    hears the number of one whose request was changed since it was recorded."""
+class RecordingIndex:
+    """The exchanges of a source in their order; each is read once, when it is needed. ``on_edited`` receives the number
+    of each exchange whose request was edited after the recording."""
 
-    def __init__(self, source: Source, edited: Callable[[int], None]) -> None:
+    def __init__(self, source: ExchangeSource, on_edited: Callable[[int], None]) -> None:
         self.numbers = source.numbers
         self._source = source
-        self._edited = edited
-        self._heads: dict[int, Head] = {}
-        self._nowhere: dict[int, bool] = {}
+        self._on_edited = on_edited
+        self._entries: dict[int, IndexEntry] = {}
+        self._superseded: dict[int, bool] = {}
 
-    def head(self, number: int) -> Head:
-        """Raises as ``Source.read``."""
-        if number not in self._heads:
+    def entry(self, number: int) -> IndexEntry:
+        """Return one entry. Raises as ``ExchangeSource.read``."""
+        if number not in self._entries:
             exchange = self._source.read(number)
-            self._heads[number] = Head(
+            self._entries[number] = IndexEntry(
                 exchange.purpose,
                 exchange.digest,
                 exchange.request["model"],
@@ -85,33 +85,33 @@ class Lineup:
                 failed=exchange.error is not None or bool(exchange.refused),
             )
             if exchange.edited:
-                self._edited(number)
-        return self._heads[number]
+                self._on_edited(number)
+        return self._entries[number]
 
-    def nowhere(self, number: int) -> bool:
-        """Whether it led nowhere. Raises as ``Source.read``."""
-        if number not in self._nowhere:
-            head = self.head(number)
-            judge = self._turn_led_nowhere if head.purpose == "turn" else self._context_led_nowhere
-            self._nowhere[number] = judge(number, head)
-        return self._nowhere[number]
+    def is_superseded(self, number: int) -> bool:
+        """Return whether the exchange was superseded. Raises as ``ExchangeSource.read``."""
+        if number not in self._superseded:
+            entry = self.entry(number)
+            decide = self._is_turn_superseded if entry.purpose == "turn" else self._is_context_superseded
+            self._superseded[number] = decide(number, entry)
+        return self._superseded[number]
 
-    def _turn_led_nowhere(self, number: int, head: Head) -> bool:
-        if not head.failed or not head.key:  # written by hand, it is meant
+    def _is_turn_superseded(self, number: int, entry: IndexEntry) -> bool:
+        if not entry.failed or not entry.key:  # without a key it was written by hand, on purpose
             return False
         turns = [later for later in self._after(number) if later.purpose == "turn"]
-        return bool(turns) and all(later.run != head.run for later in turns)
+        return bool(turns) and all(later.run != entry.run for later in turns)
 
-    def _context_led_nowhere(self, number: int, head: Head) -> bool:
-        if head.failed:
-            return any(later.purpose == head.purpose for later in self._after(number))
+    def _is_context_superseded(self, number: int, entry: IndexEntry) -> bool:
+        if entry.failed:
+            return any(later.purpose == entry.purpose for later in self._after(number))
         following = next(iter(self._after(number)), None)
-        # Asked for again at once: whoever recorded it died before the context was saved.
-        return bool(head.key) and following is not None and _same_call(head, following)
+        # A call that is repeated at once: the process crashed before the context was saved.
+        return bool(entry.key) and following is not None and _is_same_call(entry, following)
 
-    def _after(self, number: int) -> Iterable[Head]:
-        return (self.head(later) for later in self.numbers[bisect_right(self.numbers, number) :])
+    def _after(self, number: int) -> Iterable[IndexEntry]:
+        return (self.entry(later) for later in self.numbers[bisect_right(self.numbers, number) :])
 
 
-def _same_call(one: Head, other: Head) -> bool:
+def _is_same_call(one: IndexEntry, other: IndexEntry) -> bool:
     return (one.purpose, one.digest, one.key) == (other.purpose, other.digest, other.key)
