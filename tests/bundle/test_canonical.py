@@ -415,10 +415,10 @@ def test_a_pointers_token_is_escaped_and_unescaped_without_loss(key: str) -> Non
 
 def test_walk_visits_every_leaf_and_copies_the_containers() -> None:
     value = {"a": [1, {"b": "x"}], "c": None}
-    copy = canonical.walk(value, lambda leaf: leaf)
+    copy = canonical.map_leaves(value, lambda leaf: leaf)
     assert copy == value
     assert copy["a"] is not value["a"]
-    assert canonical.walk(value, str) == {"a": ["1", {"b": "x"}], "c": "None"}
+    assert canonical.map_leaves(value, str) == {"a": ["1", {"b": "x"}], "c": "None"}
 
 
 @given(VALUES)

@@ -201,9 +201,9 @@ def test_parts_come_before_the_wholes_and_each_whole_says_what_it_names() -> Non
     for ref, data in parts.contents.items():
         named = references(data, ref)
         assert set(named) <= seen
-        assert set(named) == set(parts.names.get(ref, ()))
+        assert set(named) == set(parts.children.get(ref, ()))
         seen.add(ref)
-    assert parts.named() == seen
+    assert parts.all_refs() == seen
 
 
 # -- depth -------------------------------------------------------------------------------------------------------------

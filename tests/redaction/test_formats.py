@@ -282,7 +282,7 @@ def test_redacting_twice_is_redacting_once(value: Any, values: list[str]) -> Non
 
 @given(trees)
 def test_the_quick_look_at_the_encoding_misses_nothing(value: Any) -> None:
-    encoded = canonical.draft(value)
+    encoded = canonical.encode_unchecked(value)
     if encoded is not None:
         names = {pattern.name for pattern in present(encoded)}
         for text in strings(value):

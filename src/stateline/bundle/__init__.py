@@ -1,1 +1,1 @@
-"""What is kept: canonical bytes, names, the envelope, redaction. Pure."""
+"""Bytes of the format: canonical JSON, names, envelopes, objects and chunks. Pure."""

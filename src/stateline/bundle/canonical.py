@@ -1,4 +1,4 @@
-"""Canonical bytes of a JSON value, and strict reading of JSON text.
+"""Canonical bytes of a JSON value, and a strict reader of JSON text.
 
 The canonical form (``docs/format.md``, section "Canonical form"): UTF-8 JSON, keys sorted by code point, no white
 space, no trailing newline, integers exact from -2^63 to 2^64-1, floats in the shortest form that reads back, as
@@ -20,11 +20,11 @@ Json = Any
 Typed = TypeVar("Typed")
 
 DEPTH = 128
-"""How deep containers may nest in a value: every reader's stack is bounded, and jq stops at 256."""
+"""Deepest nesting of containers in a value: every reader's stack is bounded, and jq stops at 256."""
 FILE_DEPTH = DEPTH + 2
 """A file nests its value at most two levels deeper (envelope or node, and the table of objects)."""
 OUTSIDE_DEPTH = DEPTH - 2
-"""What comes from outside (an output, an answer) lies two levels down in a run's state, which must still be kept."""
+"""Deepest nesting of values from outside (an output, an answer): they lie two levels down in a run's state."""
 SNAPSHOT_LIMIT = 16 * 1024 * 1024
 """Largest snapshot [bytes]."""
 OBJECT_LIMIT = 1024 * 1024 * 1024
@@ -36,33 +36,33 @@ INT_MAX = 2**64 - 1
 
 _encoder = msgspec.json.Encoder(order="sorted")
 _decoder = msgspec.json.Decoder()
-# What is left of a text when only brackets, quotes and numbers are asked about; it is short where the text is long.
+# Deleted from a text to keep only brackets, quotes and numbers: little is left of a long text.
 _not_skeleton = bytes(sorted(set(range(256)) - set(b'[]{}",:-.0123456789')))
 _not_brackets = bytes(sorted(set(range(256)) - set(b'[]{}"')))
-# Of an integer in text: what stands before it, and its sign and digits.
+# Maps the characters in front of an integer to ":", and its digits and sign to "0".
 _to_digits = bytes.maketrans(b"123456789-[,", b"0000000000::")
 _twenty = b"0" * 20
 _round_brackets = bytes.maketrans(b"[]{}", b"()()")
 
 
 def sha256(data: bytes) -> str:
-    """The SHA-256 of ``data`` in lower-case hex, as ``sha256sum`` prints it."""
+    """Return the SHA-256 of ``data`` in lower-case hex, as ``sha256sum`` prints it."""
     return hashlib.sha256(data).hexdigest()
 
 
 def encode(value: Json, *, depth: int = DEPTH) -> bytes:
-    """The canonical bytes of ``value``.
+    """Return the canonical bytes of ``value``.
 
-    Raises :class:`InvalidValueError`, naming the place, for whatever does not survive a round trip: NaN and infinities,
-    integers out of range, lone surrogates, keys that are not strings, tuples, bytes and other types, and nesting
-    over ``depth``.
+    Raises :class:`InvalidValueError`, with the place, for values that do not survive a round trip: NaN and infinities,
+    integers out of range, lone surrogates, keys that are not strings, tuples, bytes and other types, and nesting over
+    ``depth``.
     """
     return encode_and_read(value, depth=depth)[0]
 
 
-def draft(value: Json) -> bytes | None:
-    """The bytes of ``value`` as :func:`encode` would give them, but for the checks, which are left for later; None for
-    what the encoder refuses itself. Types that JSON does not have are written somehow."""
+def encode_unchecked(value: Json) -> bytes | None:
+    """Return the bytes of ``value`` like :func:`encode`, without its checks; None if the encoder itself refuses. Types
+    that JSON does not have give arbitrary bytes."""
     try:
         return _encoder.encode(value)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
@@ -72,8 +72,8 @@ def draft(value: Json) -> bytes | None:
 def encode_as(
     decoder: msgspec.json.Decoder[Typed], document: dict[str, Json], *, depth: int
 ) -> tuple[bytes, Typed] | None:
-    """The canonical bytes of ``document``, and what the decoder makes of them, or None for whatever may not be right:
-    the caller compares, or calls :func:`encode`, which tells what. Values may be ``msgspec.Raw``."""
+    """Return the canonical bytes of ``document`` and their decoded value, or None if anything may be wrong: the caller
+    compares, or calls :func:`encode`, which reports the reason. Values may be ``msgspec.Raw``."""
     try:
         data = _encoder.encode(document)
         skeleton = _skeleton(data)
@@ -85,12 +85,12 @@ def encode_as(
 
 
 def encode_and_read(value: Json, *, depth: int = DEPTH) -> tuple[bytes, Json]:
-    """The canonical bytes of ``value``, and what a reader makes of them: it shares nothing with ``value``. Raises as
-    :func:`encode`, which reads its own bytes back in any case."""
+    """Return the canonical bytes of ``value`` and the value that a reader gets, which shares nothing with ``value``.
+    Raises as :func:`encode`."""
     try:
         data = _encoder.encode(value)
-        # msgspec writes NaN as null and takes types that JSON does not have. Reading back and comparing finds all of
-        # that at the speed of C; the slow walk is left for telling the place.
+        # msgspec writes NaN as null and accepts types that JSON does not have. Reading back and comparing finds all of
+        # that at the speed of C; the slow walk is only for the place.
         skeleton = _skeleton(data)
         if not _may_be_wide(skeleton) and not _nests_deeper(skeleton, depth):
             back = _decoder.decode(data)
@@ -109,12 +109,12 @@ def check(value: Json, *, depth: int = DEPTH) -> None:
     stack: list[tuple[Json, str, int]] = [(value, "", 0)]
     while stack:
         item, where, level = stack.pop()
-        # Exact types: what a subclass adds (an enum's name, a unit) would silently be lost.
+        # Exact types: the additions of a subclass (an enum's name, a unit) would be lost silently.
         if item is None or type(item) in (str, int, float, bool):
             _check_scalar(item, where)
         elif isinstance(item, list | dict):
             if level >= depth:
-                # The whole pointer would be as long as the bomb is deep.
+                # Cut: the whole pointer would be as long as the value is deep.
                 raise InvalidValueError(
                     f"nested deeper than {depth} levels", where=where[:80], hint="flatten the value"
                 )
@@ -153,32 +153,33 @@ def _check_scalar(item: Json, where: str) -> None:
 
 
 def escape(key: str) -> str:
-    """``key`` as one reference token of a JSON Pointer (RFC 6901)."""
+    """Return ``key`` as one reference token of a JSON Pointer (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")
 
 
 def unescape(token: str) -> str:
-    """The key that a reference token of a JSON Pointer stands for (RFC 6901)."""
+    """Return the key of a reference token of a JSON Pointer (RFC 6901)."""
     return token.replace("~1", "/").replace("~0", "~")
 
 
 def deeper_than(data: bytes, depth: int) -> bool:
-    """Whether JSON text nests deeper than ``depth``. Linear in the text for a fixed depth, never recursive.
+    """Return true if JSON text nests deeper than ``depth``. Linear in the text for a fixed depth, never recursive.
 
-    Text that is not JSON gets some answer; the decoder refuses it afterwards.
+    The answer for text that is not JSON is arbitrary; the decoder refuses it afterwards.
     """
     return _nests_deeper(_skeleton(data), depth)
 
 
 def too_deep() -> InvalidValueError:
-    """What is said of a value that nests deeper than it may."""
+    """Return the error for a value that nests too deep."""
     return InvalidValueError(f"nested deeper than {DEPTH} levels", hint="flatten the value")
 
 
 def _skeleton(data: bytes) -> bytes:
-    """JSON text without all that neither nests nor belongs to a number; strings keep such characters, but no quotes."""
+    """Return JSON text with nothing but brackets, quotes and the characters of numbers; strings keep those characters,
+    except quotes."""
     if b"\\" in data:
-        # From the left, as a reader takes them: what is left of a string then ends at its next quote.
+        # From the left, like a reader: the rest of a string then ends at its next quote.
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     return data.translate(None, _not_skeleton)
 
@@ -187,27 +188,26 @@ def _nests_deeper(skeleton: bytes, depth: int) -> bool:
     if skeleton.count(b"[") + skeleton.count(b"{") <= depth:
         return False
     rest = skeleton.translate(None, _not_brackets)
-    # Two quotes side by side change nothing for what is around them. If any are left, strings hold brackets: every
-    # other piece is outside.
+    # Two adjacent quotes do not matter. If other quotes are left, strings hold brackets: every other piece is outside.
     rest = rest.replace(b'""', b"")
     if b'"' in rest:
         rest = b"".join(rest.split(b'"')[::2])
-    # Each replacement peels exactly one level, from the inside.
+    # Each replacement removes exactly one level, from the inside.
     rest = rest.translate(_round_brackets)
     too_many = b"(" * (depth + 1)
     for _ in range(depth):
-        # The plain bomb is known at once; peeling it would scan it as often as it is allowed to be deep.
+        # The plain bomb is detected at once; removing its levels would scan it ``depth`` times.
         if too_many in rest:
             return True
-        peeled = rest.replace(b"()", b"")
-        if len(peeled) == len(rest):
+        reduced = rest.replace(b"()", b"")
+        if len(reduced) == len(rest):
             break
-        rest = peeled
+        rest = reduced
     return bool(rest)
 
 
 def decode(data: bytes, *, depth: int = FILE_DEPTH) -> Json:
-    """The value whose canonical form is exactly ``data``.
+    """Return the value whose canonical form is exactly ``data``.
 
     Raises :class:`IntegrityError` for anything else: not JSON, duplicate keys, white space, another spelling of a
     number, a key order that is not sorted, nesting over ``depth``.
@@ -226,23 +226,23 @@ def decode(data: bytes, *, depth: int = FILE_DEPTH) -> Json:
 
 
 def decode_as(decoder: msgspec.json.Decoder[Typed], data: bytes, *, depth: int = FILE_DEPTH) -> Typed | None:
-    """The value of the decoder's type whose canonical form is exactly ``data``, or None if there is none for whatever
-    reason: :func:`decode` tells it. A typed decoder spares the detour over a dict where nearly every file fits."""
+    """Return the value of the decoder's type whose canonical form is exactly ``data``, or None: :func:`decode` reports
+    the reason. Nearly every file fits its type, and a typed decoder avoids the detour over a dict."""
     skeleton = _skeleton(data)
     if _nests_deeper(skeleton, depth) or _may_be_wide(skeleton):
         return None
     try:
         value = decoder.decode(data)
-        # What the type does not know, and what stands there twice, is not written again.
+        # Unknown fields and repeated keys are not written again.
         return value if _encoder.encode(value) == data else None
     except (ValueError, RecursionError, msgspec.MsgspecError):
         return None
 
 
 def _may_be_wide(skeleton: bytes) -> bool:
-    """Whether an integer in JSON text may be out of range: never False if one is. True is rare (a double in canonical
-    form has at most 16 digits before its point), and then each integer is looked at."""
-    # Nineteen digits and a sign, or twenty digits, are where an integer can first leave the range.
+    """Return true if an integer in JSON text may be out of range, and always if one is. True is rare (a double in
+    canonical form has at most 16 digits before its point); then each integer is checked."""
+    # An integer out of range has at least nineteen digits and a sign, or twenty digits.
     text = skeleton.translate(_to_digits)
     return b":" + _twenty in text or text.startswith(_twenty)
 
@@ -256,10 +256,10 @@ def _integers_fit(value: Json) -> bool:
 
 
 def parse(data: bytes, *, limit: int = TEXT_LIMIT, what: str = "the text") -> Json:
-    """Read JSON text from outside (a task's output, ``--input``), however it is spelled.
+    """Read JSON text from outside (a task's output, ``--input``) in any spelling.
 
-    ``what`` names the text in messages. Raises :class:`InvalidValueError` for text over ``limit`` [bytes], not UTF-8, not
-    JSON, with duplicate keys, NaN or infinities, lone surrogates, integers out of range, or nested over
+    ``what`` names the text in messages. Raises :class:`InvalidValueError` for text over ``limit`` [bytes], not UTF-8,
+    not JSON, with duplicate keys, NaN or infinities, lone surrogates, integers out of range, or nested over
     ``OUTSIDE_DEPTH``.
     """
     if len(data) > limit:
@@ -270,16 +270,16 @@ def parse(data: bytes, *, limit: int = TEXT_LIMIT, what: str = "the text") -> Js
     try:
         value = _decoder.decode(data)
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-        # msgspec calls several mistakes "truncated"; the slow reader knows the place.
+        # msgspec calls several mistakes "truncated"; the slow reader reports the place.
         _parse_slowly(data, what, str(error))
-    # A repeated key vanishes in the decoded value, and with it a colon. An escaped colon could hide that.
+    # A repeated key vanishes in the decoded value, and a colon with it. An escaped colon could hide that.
     if _may_be_wide(skeleton) or b"\\u003" in data or data.count(b":") != _encoder.encode(value).count(b":"):
         _parse_slowly(data, what, "")
     return value
 
 
 def _parse_slowly(data: bytes, what: str, reason: str) -> None:
-    """Find the mistake that the fast reader saw or could not see; return when there is none."""
+    """Raise for the mistake that the fast reader saw or could not see; return if the text is valid."""
     import json
 
     def pairs(items: list[tuple[str, Json]]) -> dict[str, Json]:
@@ -306,10 +306,10 @@ def _parse_slowly(data: bytes, what: str, reason: str) -> None:
         raise InvalidValueError(f"{what} is not JSON: {reason}", hint="write one JSON document")
 
 
-def walk(value: Json, visit: Callable[[Json], Json]) -> Json:
-    """``value`` with ``visit`` applied to every leaf; containers are copied."""
+def map_leaves(value: Json, visit: Callable[[Json], Json]) -> Json:
+    """Return a copy of ``value`` with ``visit`` applied to every leaf."""
     if type(value) is dict:
-        return {key: walk(child, visit) for key, child in value.items()}
+        return {key: map_leaves(child, visit) for key, child in value.items()}
     if type(value) is list:
-        return [walk(child, visit) for child in value]
+        return [map_leaves(child, visit) for child in value]
     return visit(value)

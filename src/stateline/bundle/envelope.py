@@ -1,7 +1,7 @@
-"""What every snapshot, pointer, node and chunk file holds. Pure: bytes in, typed data out.
+"""Snapshot, pointer, node and chunk files. Pure: bytes in, typed data out.
 
-``docs/format.md`` is the rule; this is its only reader and writer. Order is ``seq`` and ``prev_sha``; ``created_at`` is
-for people.
+The rule is ``docs/format.md``; this module is its only reader and writer. ``seq`` and ``prev_sha`` define the order;
+``created_at`` is for people.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ JSON_TYPE = "application/json"
 NODE_TYPE = "application/vnd.stateline.node+json"
 LIST_TYPE = "application/vnd.stateline.list+json"
 OWN_TYPES = "application/vnd.stateline."
-"""Prefix of the media types that this format gives a meaning. A reader refuses one that it does not know."""
+"""Prefix of the media types that this format defines. A reader refuses one that it does not know."""
 
 _version = re.compile(r"([1-9][0-9]{0,8})(\.[0-9]{1,9})?")
 _media_type = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,126}/[a-z0-9][a-z0-9!#$&^_.+-]{0,126}")
 
 
 class Ref(msgspec.Struct, frozen=True, order=True):
-    """An object by digest: ``size`` in [bytes]. In a value it stands for the object's content."""
+    """Reference to an object by digest; ``size`` [bytes]. In a value it replaces the object's content."""
 
     sha256: str
     size: int
     media_type: str = JSON_TYPE
 
     def document(self) -> dict[str, Json]:
-        """As it stands in a table of objects."""
+        """Return the entry of a table of objects."""
         return {"sha256": self.sha256, "size": self.size, "media_type": self.media_type}
 
 
 class Link(msgspec.Struct, frozen=True):
-    """A snapshot of some scope, wherever it lies."""
+    """Reference to a snapshot of any scope."""
 
     scope: str
     seq: int
@@ -49,26 +49,26 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class Pointer(msgspec.Struct, frozen=True):
-    """What ``latest.json`` says: the head's file name and digest."""
+    """Content of ``latest.json``: the head's file name and digest."""
 
     path: str
     sha256: str
 
     def encode(self) -> bytes:
-        """The bytes of ``latest.json``."""
+        """Return the bytes of ``latest.json``."""
         return canonical.encode({"version": VERSION, "path": self.path, "sha256": self.sha256})
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """A piece of a long list: ``items`` with null at each pointer of ``objects`` (relative to ``items``), which follow
-    those of the chunk ``before``; None for the first."""
+    """A piece of a long list: ``items`` with null at each pointer of ``objects`` (relative to ``items``). The items of
+    the chunk ``before`` (None for the first) come first."""
 
     before: Ref | None
     items: list[Json]
     objects: dict[str, Ref]
 
     def encode(self) -> bytes:
-        """The chunk as an object's bytes. Raises ``InvalidValueError`` for items that format 1 cannot hold."""
+        """Return the chunk as an object's bytes. Raises ``InvalidValueError`` for items that format 1 cannot hold."""
         document = {
             "before": self.before and self.before.document(),
             "items": self.items,
@@ -77,16 +77,16 @@ class Chunk(msgspec.Struct, frozen=True):
         return canonical.encode(document, depth=canonical.FILE_DEPTH)
 
     @property
-    def names(self) -> tuple[Ref, ...]:
-        """The objects that the chunk names: those of its table, then the chunk before it."""
+    def children(self) -> tuple[Ref, ...]:
+        """The objects that the chunk refers to: those of its table, then the chunk before it."""
         return (*self.objects.values(), self.before) if self.before else tuple(self.objects.values())
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """One snapshot. ``state`` has null where ``objects`` (JSON Pointer relative to ``state`` -> Ref) has an entry.
 
-    ``kind`` says what sort of state this is (``run``, ``context``, ``machine``, or an embedder's own), ``event`` what
-    happened. ``extra`` keeps top-level fields of a newer minor version.
+    ``kind`` is the kind of state (``run``, ``context``, ``machine``, or an embedder's own), ``event`` describes the
+    change. ``extra`` keeps top-level fields of a newer minor version.
     """
 
     seq: int
@@ -105,7 +105,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     extra: dict[str, Json] = {}
 
     def document(self) -> dict[str, Json]:
-        """The bundle as JSON, as it stands in the file."""
+        """Return the bundle as the JSON object of its file."""
         document: dict[str, Json] = {
             "version": self.version,
             "seq": self.seq,
@@ -126,7 +126,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _File(msgspec.Struct, kw_only=True):
-    """A snapshot's file as nearly all are: of this version, with no field but these."""
+    """A snapshot file of this version without unknown fields, as nearly all are."""
 
     version: Literal["1"]
     seq: int
@@ -143,7 +143,7 @@ class _File(msgspec.Struct, kw_only=True):
     merged: Link | msgspec.UnsetType = msgspec.UNSET
 
     def envelope(self) -> Envelope:
-        """The same as what :func:`read_envelope` gives."""
+        """Return the same as :func:`read_envelope`."""
         return Envelope(
             seq=self.seq,
             created_at=self.created_at,
@@ -162,7 +162,7 @@ class _File(msgspec.Struct, kw_only=True):
 
 _file = msgspec.json.Decoder(_File)
 _STATE_DEPTH = canonical.DEPTH + 1
-"""A file that nests no deeper holds a state that nests no deeper than a value may."""
+"""Deepest nesting of a file whose state is certainly not too deep."""
 _ENTRY = {"media_type", "sha256", "size"}
 _FIELDS = frozenset(Envelope.__struct_fields__) - {"extra"}
 
@@ -180,8 +180,8 @@ def check_version(version: Json, what: str) -> None:
 
 
 def read_envelope(data: bytes, what: str = "the snapshot") -> Envelope:
-    """Read a snapshot's bytes. Raises :class:`IntegrityError` (``finding`` tells the damage) or
-    :class:`NewerVersionError`. Links to other files are not checked here; the store and ``verify`` do that."""
+    """Read a snapshot's bytes. Raises :class:`IntegrityError` (with the kind of damage in ``finding``) or
+    :class:`NewerVersionError`. Links to other files are not checked here, but by the store and ``verify``."""
     file = canonical.decode_as(_file, data, depth=_STATE_DEPTH)
     if file is not None:
         envelope = file.envelope()
@@ -191,30 +191,30 @@ def read_envelope(data: bytes, what: str = "the snapshot") -> Envelope:
 
 
 def write_envelope(envelope: Envelope, state: bytes | None = None) -> tuple[bytes, Envelope]:
-    """A snapshot's bytes, and the snapshot as their reader sees it, which shares nothing with ``envelope``.
+    """Return a snapshot's bytes, and the snapshot that a reader gets from them, which shares nothing with ``envelope``.
 
-    ``state`` is ``canonical.draft(envelope.state)`` if the caller has it, and has not looked how deep that nests.
+    ``state`` is ``canonical.encode_unchecked(envelope.state)`` if the caller has it and has not checked its depth.
     Raises :class:`InvalidValueError` for what format 1 cannot hold, and as :func:`read_envelope`.
     """
     document = envelope.document()
     if state is not None:
         document["state"] = msgspec.Raw(state)
-    # Who gives the state's bytes leaves the look at its depth to this one, at the whole: one level is around it.
+    # The depth of a state whose bytes were given is checked here, in the whole file: one level is around it.
     written = canonical.encode_as(_file, document, depth=_STATE_DEPTH)
     if written is not None:
         data, file = written
         seen = file.envelope()
-        # The comparison finds whatever JSON does not have: what was written is then not what is read.
+        # The comparison finds values that JSON does not have: they are read differently.
         if seen == envelope and not _problem(seen):
             return data, seen
-    if _too_deep(canonical.draft(envelope.state) if state is None else state):
+    if _too_deep(canonical.encode_unchecked(envelope.state) if state is None else state):
         raise canonical.too_deep()
     data = canonical.encode(envelope.document(), depth=canonical.FILE_DEPTH)
     return data, read_envelope(data)
 
 
 def _read_envelope(data: bytes, what: str) -> Envelope:
-    """Any snapshot, field by field: one of a newer minor version, or one with a mistake, which is told."""
+    """Read a snapshot field by field: of a newer minor version, or with a mistake, which the error names."""
     document = _object(data, what)
     check_version(document.get("version"), what)
     known = {name: value for name, value in document.items() if name in _FIELDS}
@@ -225,7 +225,11 @@ def _read_envelope(data: bytes, what: str) -> Envelope:
     except msgspec.ValidationError as error:
         raise IntegrityError(f"{what} is not a bundle: {error}", finding="malformed") from None
     problem = _untyped_problem(document) or _problem(envelope)
-    if not problem and canonical.deeper_than(data, _STATE_DEPTH) and _too_deep(canonical.draft(envelope.state)):
+    if (
+        not problem
+        and canonical.deeper_than(data, _STATE_DEPTH)
+        and _too_deep(canonical.encode_unchecked(envelope.state))
+    ):
         problem = f"`state` nests deeper than {canonical.DEPTH} levels"
     if problem:
         raise IntegrityError(f"{what} is not a bundle: {problem}", finding="malformed")
@@ -237,7 +241,7 @@ def _too_deep(state: bytes | None) -> bool:
 
 
 def _untyped_problem(document: Mapping[str, Any]) -> str:
-    """What a snapshot has wrong that its types do not show, or ""."""
+    """Return the problem of a snapshot that its types do not show, or ""."""
     if "objects" not in document:
         return "`objects` is missing"
     for name in ("origin", "merged"):
@@ -247,15 +251,15 @@ def _untyped_problem(document: Mapping[str, Any]) -> str:
 
 
 def _members_problem(objects: Mapping[str, Any]) -> str:
-    """What is wrong with the members of a well-typed table's entries, or ""."""
+    """Return the problem with the members of a well-typed table's entries, or ""."""
     for pointer, entry in objects.items():
         if entry.keys() != _ENTRY:
-            return f"the entry of `objects` for {pointer[:80]!r} has not the members media_type, sha256 and size"
+            return f"the entry of `objects` for {pointer[:80]!r} must have the members media_type, sha256 and size"
     return ""
 
 
 def _problem(envelope: Envelope) -> str:
-    """What a well-typed envelope still has wrong, or ""."""
+    """Return the problem of a well-typed envelope, or ""."""
     if not 0 <= envelope.seq < 2**63:
         return "`seq` is out of range"
     if not naming.is_created_at(envelope.created_at):
@@ -278,7 +282,7 @@ def _problem(envelope: Envelope) -> str:
 
 
 def ref_problem(ref: Ref) -> str:
-    """Why a Ref cannot stand in a table of objects, or ""."""
+    """Return the reason why a Ref cannot stand in a table of objects, or ""."""
     if not naming.is_sha256(ref.sha256):
         return "the digest is not a SHA-256 in lower-case hex"
     if not 0 <= ref.size <= canonical.OBJECT_LIMIT:
@@ -289,12 +293,12 @@ def ref_problem(ref: Ref) -> str:
 
 
 def table_problem(value: Json, objects: Mapping[str, Ref]) -> str:
-    """What is wrong between a value and its table of objects, or ""."""
+    """Return the mismatch between a value and its table of objects, or ""."""
     for pointer, ref in objects.items():
         problem = ref_problem(ref)
         if problem:
             return f"in the entry of `objects` for {pointer[:80]!r} {problem}"
-        # One place has one spelling: of two, neither could be said to be the object.
+        # One place has one spelling: with two, the object would be ambiguous.
         if "/".join(canonical.escape(canonical.unescape(token)) for token in pointer.split("/")) != pointer:
             return f"the pointer {pointer[:80]!r} is malformed"
         try:
@@ -306,7 +310,7 @@ def table_problem(value: Json, objects: Mapping[str, Ref]) -> str:
 
 
 def at(value: Json, pointer: str) -> Json:
-    """The value at a JSON Pointer (RFC 6901). Raises KeyError, IndexError, ValueError or TypeError if there is none."""
+    """Return the value at a JSON Pointer (RFC 6901). Raises KeyError, IndexError, ValueError or TypeError."""
     for token in pointer.split("/")[1:]:
         if type(value) is list:
             if not (token.isascii() and token.isdigit()) or (token[0] == "0" and token != "0"):
@@ -318,7 +322,7 @@ def at(value: Json, pointer: str) -> Json:
 
 
 def put_at(value: Json, pointer: str, item: Json) -> None:
-    """Set the place at a JSON Pointer, in place."""
+    """Set the item at a JSON Pointer, in place."""
     path, _, token = pointer.rpartition("/")
     container = at(value, path)
     if type(container) is list:
@@ -338,12 +342,12 @@ def read_pointer(data: bytes, what: str = "the pointer") -> Pointer:
     if not isinstance(path, str) or naming.snapshot_parts(path) is None or not naming.is_sha256(sha):
         raise IntegrityError(f"{what} does not name a snapshot", finding="malformed")
     if document["version"] == VERSION and len(document) != len(_POINTER):
-        raise IntegrityError(f"{what} holds more than version {VERSION} knows", finding="malformed")
+        raise IntegrityError(f"{what} has fields that version {VERSION} does not have", finding="malformed")
     return Pointer(path=path, sha256=str(sha))
 
 
 def read_node(data: bytes, what: str = "the node") -> tuple[Json, dict[str, Ref]]:
-    """(value, table of objects) of a node's bytes. Raises :class:`IntegrityError`."""
+    """Return (value, table of objects) of a node's bytes. Raises :class:`IntegrityError`."""
     document = _object(data, what)
     try:
         objects = msgspec.convert(document.get("objects"), dict[str, Ref])
@@ -358,7 +362,7 @@ def read_node(data: bytes, what: str = "the node") -> tuple[Json, dict[str, Ref]
 
 
 def read_chunk(data: bytes, what: str = "the chunk") -> Chunk:
-    """A chunk from its bytes. Raises :class:`IntegrityError`, also for one without items."""
+    """Return a chunk from its bytes. Raises :class:`IntegrityError`, also for a chunk without items."""
     document = _object(data, what)
     try:
         chunk = msgspec.convert(document, Chunk)
@@ -371,7 +375,7 @@ def read_chunk(data: bytes, what: str = "the chunk") -> Chunk:
 
 
 def _chunk_problem(chunk: Chunk, document: Mapping[str, Any]) -> str:
-    """What a well-typed chunk still has wrong, or ""."""
+    """Return the problem of a well-typed chunk, or ""."""
     if document.keys() != {"before", "items", "objects"}:
         return "unknown fields"
     if not chunk.items:

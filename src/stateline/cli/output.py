@@ -108,7 +108,7 @@ def _encoded(document: Any) -> bytes:
         return msgspec.json.encode(document)
     except UnicodeEncodeError:
         # A file's name that is not UTF-8 holds half a character, which JSON cannot express.
-        return msgspec.json.encode(canonical.walk(document, _as_utf8))
+        return msgspec.json.encode(canonical.map_leaves(document, _as_utf8))
 
 
 def _as_utf8(leaf: Any) -> Any:

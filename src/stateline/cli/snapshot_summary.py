@@ -208,9 +208,9 @@ def _part(value: Any, name: Any) -> Any:
 
 def _brief(value: Any) -> str:
     """The beginning of a value; of what lies in objects only how large it is."""
-    from stateline.bundle.canonical import walk
+    from stateline.bundle.canonical import map_leaves
 
-    shown = walk(value, lambda leaf: _unread(leaf) if isinstance(leaf, Ref) else leaf)
+    shown = map_leaves(value, lambda leaf: _unread(leaf) if isinstance(leaf, Ref) else leaf)
     return one_line(shown, 64)
 
 

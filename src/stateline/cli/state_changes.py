@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from stateline.bundle.canonical import walk
+from stateline.bundle.canonical import map_leaves
 from stateline.bundle.envelope import Ref
 from stateline.cli.output import coloured, counted, one_line, plain
 from stateline.cli.snapshot_summary import size
@@ -215,7 +215,7 @@ def _json(value: Any) -> str:
     """A value as JSON on one line; objects inside are told by size, artifacts also by type."""
     if isinstance(value, Ref):
         return _told(value)
-    text = msgspec.json.format(msgspec.json.encode(walk(value, _leaf)), indent=0).decode()
+    text = msgspec.json.format(msgspec.json.encode(map_leaves(value, _leaf)), indent=0).decode()
     return plain(text)
 
 

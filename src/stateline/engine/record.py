@@ -328,7 +328,7 @@ def read_context(store: Store, context: Snapshot) -> Context:
             finding="malformed",
             hint=MALFORMED_HINT,
         )
-    whole = canonical.walk(state, lambda leaf: leaf.document() if isinstance(leaf, Ref) else leaf)
+    whole = canonical.map_leaves(state, lambda leaf: leaf.document() if isinstance(leaf, Ref) else leaf)
     digest = canonical.sha256(canonical.encode(whole, depth=canonical.FILE_DEPTH))
     made_for = (state.get(name) for name in ("model_id", "base_url", "toolset_hash"))
     model, base_url, toolset = (name if isinstance(name, str) else "" for name in made_for)

@@ -92,7 +92,7 @@ def pointer(path: Path) -> str:
 
 def resolved(store: Store, value: Json) -> Json:
     """Return ``value`` with objects filled in, and null for artifacts, which are bytes and not JSON."""
-    return canonical.walk(store.resolve(value), lambda leaf: None if isinstance(leaf, Ref) else leaf)
+    return canonical.map_leaves(store.resolve(value), lambda leaf: None if isinstance(leaf, Ref) else leaf)
 
 
 def read_object(store: Store, ref: Ref) -> Json:
@@ -263,7 +263,7 @@ def _item_key(item: Json) -> bytes:
     """Return bytes that are equal for equal items only. Objects are compared by digest and not read."""
     data = _encoder.encode(item)
     # A Ref encodes with this member; a plain value with the same members must not be taken for one.
-    return b"~" + _encoder.encode(canonical.walk(item, _tagged)) if b'"media_type":' in data else data
+    return b"~" + _encoder.encode(canonical.map_leaves(item, _tagged)) if b'"media_type":' in data else data
 
 
 def _tagged(leaf: Json) -> Json:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 
 from stateline.bundle.envelope import Ref
-from stateline.bundle.objects import WHOLES, Split, references
+from stateline.bundle.objects import PARENT_TYPES, Split, references
 from stateline.errors import StatelineError
 
 
@@ -21,7 +21,7 @@ def objects_in_parent(
     """
     known: set[Ref] = set()
     missing = set(wanted)
-    named = parts.named()
+    named = parts.all_refs()
     reads = len(missing)
     met, changed = list(table), deque[Ref]()
     while met or (changed and missing and reads):
@@ -30,8 +30,8 @@ def objects_in_parent(
             if ref not in known:
                 known.add(ref)
                 missing.discard(ref)
-                met += parts.names.get(ref, ())
-                if ref not in named and ref.media_type in WHOLES:
+                met += parts.children.get(ref, ())
+                if ref not in named and ref.media_type in PARENT_TYPES:
                     changed.append(ref)
             continue
         reads -= 1

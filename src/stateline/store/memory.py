@@ -54,7 +54,7 @@ class MemoryBackend:
         return len(self._blobs.get(name, b"")) == size and name in self._blobs
 
     def list(self, prefix: str) -> Iterator[str]:
-        naming.checked_place(prefix)
+        naming.checked_directory(prefix)
         with self._guard:
             names = [name for name in self._blobs if name.rpartition("/")[0] == prefix]
         return (name.rpartition("/")[2] for name in names)

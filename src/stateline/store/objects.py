@@ -7,7 +7,7 @@ from collections.abc import Callable
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json, sha256
 from stateline.bundle.envelope import Ref
-from stateline.bundle.objects import WHOLES, Artifact, Split, artifact_ref, extend, references, resolve
+from stateline.bundle.objects import PARENT_TYPES, Artifact, Split, artifact_ref, extend, references, resolve
 from stateline.errors import IntegrityError, NotFoundError
 from stateline.redaction.redactor import Redactor
 from stateline.store.dedup import objects_in_parent
@@ -107,7 +107,7 @@ class ObjectStore:
         """
         known: set[Ref] = set()
         if head is not None:
-            wanted = parts.named() - self._kept
+            wanted = parts.all_refs() - self._kept
             known = objects_in_parent(head.envelope.objects.values(), parts, wanted, self.get)
         self._put_parts(parts, known)
 
@@ -116,8 +116,8 @@ class ObjectStore:
 
         Objects that are only named must exist before anything is acknowledged. Raises ``NotFoundError``.
         """
-        known = known | self._still_kept(parts.named() - known)
-        self._require(sorted(parts.named() - known - parts.contents.keys()))
+        known = known | self._still_kept(parts.all_refs() - known)
+        self._require(sorted(parts.all_refs() - known - parts.contents.keys()))
         for ref, data in parts.contents.items():
             if ref not in known:
                 self._put(ref, data)
@@ -145,7 +145,7 @@ class ObjectStore:
     def _note_durable(self, head: Snapshot) -> None:
         """Remember for :meth:`append` which lists are durable: all that a ``full`` snapshot rests on are."""
         if head.event.get("durability") != FAST:
-            self._durable_lists.update(ref for ref in head.envelope.objects.values() if ref.media_type in WHOLES)
+            self._durable_lists.update(ref for ref in head.envelope.objects.values() if ref.media_type in PARENT_TYPES)
 
     def _put(self, ref: Ref, data: bytes) -> None:
         try:

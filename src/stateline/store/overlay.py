@@ -70,7 +70,7 @@ class OverlayBackend:
         return place not in self._removed and self._base.has(name, size)
 
     def list(self, prefix: str) -> Iterator[str]:
-        naming.checked_place(prefix)
+        naming.checked_directory(prefix)
         own = {name.rpartition("/")[2] for name in self._blobs if name.rpartition("/")[0] == prefix}
         yield from own
         if prefix not in self._removed:

@@ -179,7 +179,7 @@ class Scope:
         require_caller_event(event, masked=masked)
         with self.locked(wait):
             pointer, head = self._require_parent(parent)
-            draft = canonical.draft(state)
+            draft = canonical.encode_unchecked(state)
             if not masked:
                 state, event, draft = self._mask(state, event, draft)
             try:
@@ -236,13 +236,17 @@ class Scope:
         self, state: Json, event: dict[str, Json], draft: bytes | None
     ) -> tuple[Json, dict[str, Json], bytes | None]:
         """Return state and event without secrets, and the draft of the state: a new one if something was masked."""
-        event_draft = canonical.draft(event)
+        event_draft = canonical.encode_unchecked(event)
         encoded = None if draft is None or event_draft is None else b'{"event":%b,"state":%b}' % (event_draft, draft)
         masked, count = self.store.redactor.redact({"state": state, "event": event}, encoded=encoded)
         event = dict(masked["event"])
         if count:
             event["redactions"] = count
-        return masked["state"], event, draft if masked["state"] is state else canonical.draft(masked["state"])
+        return (
+            masked["state"],
+            event,
+            draft if masked["state"] is state else canonical.encode_unchecked(masked["state"]),
+        )
 
     def _write(
         self, head: Snapshot | None, drafted: tuple[Json, bytes | None], kind: str, event: dict[str, Json]
@@ -251,7 +255,7 @@ class Scope:
 
         event["durability"] = self.store.backend.durability
         state, draft = drafted
-        parts = split(state, draft=draft)
+        parts = split(state, encoded=draft)
         self.store._put_new(head, parts)
         envelope = Envelope(
             seq=head.seq + 1 if head else 0,

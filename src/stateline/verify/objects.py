@@ -36,9 +36,9 @@ class ObjectCheck:
         """List the objects. Must precede reading snapshots, so that objects of later saves are never called residue."""
         names = self._list(naming.OBJECTS)
         # Other backends do not list directories, so look into all 256.
-        shelves = [f"{number:02x}" for number in range(256)] if self.places is None else sorted(names)
-        for shelf in filter(naming.is_shelf, shelves):
-            self._list(f"{naming.OBJECTS}/{shelf}")
+        directories = [f"{number:02x}" for number in range(256)] if self.places is None else sorted(names)
+        for directory in filter(naming.is_object_directory, directories):
+            self._list(f"{naming.OBJECTS}/{directory}")
 
     def _list(self, place: str) -> list[str]:
         self._add_unsafe(place + "/")
@@ -58,7 +58,7 @@ class ObjectCheck:
             self._listed.add(bytes.fromhex(name))
         elif name.startswith(naming.TEMPORARY):
             self.findings.append(Finding.temporary(None, path))
-        elif place != naming.OBJECTS or not naming.is_shelf(name):
+        elif place != naming.OBJECTS or not naming.is_object_directory(name):
             self._add("damage", "foreign_file", path, "no file of this name belongs here")
 
     def check(self, snapshot: Snapshot, lost: Collection[str] = ()) -> None:

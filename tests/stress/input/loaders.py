@@ -144,7 +144,7 @@ def snapshot(data: bytes) -> None:
         links = [document.get(name, {}) for name in ("origin", "merged")]
         plain = all(link.keys() <= set(Link.__struct_fields__) for link in links)
         require(seen == found and (written == data or not plain), "not written back")
-        text = canonical.draft(found.state)
+        text = canonical.encode_unchecked(found.state)
         require(envelope.write_envelope(found, text)[0] == written, "written otherwise from a draft")
         objects.with_refs(found.state, found.objects)
         repair_record.DeclaredLosses().add(found.event)
@@ -316,7 +316,13 @@ def name_word(data: bytes) -> None:
     """Ids, keys and places: what is taken leads nowhere but into the state dir, and what is not is refused in words
     that can be printed."""
     text = data.decode("utf-8", "surrogateescape")
-    for take in (naming.checked_id, naming.checked_key, naming.checked_scope, naming.checked_place, naming.blob_parts):
+    for take in (
+        naming.checked_id,
+        naming.checked_key,
+        naming.checked_scope,
+        naming.checked_directory,
+        naming.blob_parts,
+    ):
         try:
             taken = take(text)
         except UsageError as error:

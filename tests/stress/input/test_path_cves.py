@@ -223,7 +223,7 @@ def test_15_whatever_a_value_holds_the_names_in_the_store_are_digests(state: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["state"]
     for path in state.rglob("*"):
         known = (naming.STORE_FILE, naming.OBJECTS, naming.POINTER, naming.LOCK)
-        good = path.name in known or naming.is_sha256(path.name) or naming.is_shelf(path.name)
+        good = path.name in known or naming.is_sha256(path.name) or naming.is_object_directory(path.name)
         assert good or naming.snapshot_parts(path.name), path
     assert verify(Store.open(state)).ok
 

@@ -100,7 +100,7 @@ class LocalBackend:
         return False
 
     def list(self, prefix: str) -> Iterator[str]:
-        naming.checked_place(prefix)
+        naming.checked_directory(prefix)
         with (
             storage(f"list {self.path}/{prefix}"),
             suppress(FileNotFoundError),

@@ -38,7 +38,7 @@ class ScanBackend(LocalBackend):
 
     def list(self, prefix: str) -> Iterator[str]:
         self._close()
-        naming.checked_place(prefix)
+        naming.checked_directory(prefix)
         with storage(f"list {self.path}/{prefix}"):
             try:
                 with self.directories.open(prefix) as directory:
