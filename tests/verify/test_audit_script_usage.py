@@ -1,4 +1,4 @@
-"""What docs/format.md tells an auditor to run by hand: noting anchors, and giving them to the script."""
+"""Commands of docs/format.md that an auditor runs by hand: note anchors, and give them to the script."""
 
 from __future__ import annotations
 
@@ -33,32 +33,29 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def asked(script: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run(script: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["sh", str(script), *words], capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_the_script_says_how_many_anchors_it_found(script: Path, chain: list[Snapshot], place: Path) -> None:
-    done = asked(script, str(place), chain[0].scope, chain[0].sha256, chain[2].sha256)
+def test_the_script_counts_the_anchors_it_found(script: Path, chain: list[Snapshot], place: Path) -> None:
+    done = run(script, str(place), chain[0].scope, chain[0].sha256, chain[2].sha256)
     assert done.stdout == f"intact: 3 snapshots, head {chain[2].sha256}, anchors found: 2\n"
-    assert asked(script, str(place), chain[0].scope).stdout.endswith("anchors found: 0\n")
+    assert run(script, str(place), chain[0].scope).stdout.endswith("anchors found: 0\n")
 
 
-@pytest.mark.parametrize("bad", ["", "abcd", "A" * 64, "0" * 63, "0" * 65, "0" * 64 + "\n0"])
-def test_what_is_no_digest_is_a_usage_error_and_neither_damage_nor_a_newer_version(
-    script: Path, chain: list[Snapshot], place: Path, bad: str
+def test_missing_arguments_and_malformed_digests_are_usage_errors(
+    script: Path, chain: list[Snapshot], place: Path
 ) -> None:
-    for words in ((chain[0].scope, bad), (chain[0].scope, chain[0].sha256, bad), (bad,)):
-        done = asked(script, str(place), *words)
-        assert (done.returncode, done.stdout, done.stderr[:7]) == (64, "", "usage: ")
+    calls: list[tuple[str, ...]] = [(), (str(place),)]
+    for bad in ("", "abcd", "A" * 64, "0" * 63, "0" * 65, "0" * 64 + "\n0"):
+        calls += [(str(place), chain[0].scope, bad), (str(place), chain[0].scope, chain[0].sha256, bad)]
+        calls.append((str(place), bad))
+    for call in calls:
+        done = run(script, *call)
+        assert (done.returncode, done.stdout, done.stderr[:7]) == (64, "", "usage: "), call
 
 
-@pytest.mark.parametrize("count", [0, 1])
-def test_too_few_arguments_are_a_usage_error(script: Path, place: Path, count: int) -> None:
-    done = asked(script, *[str(place)] * count)
-    assert (done.returncode, done.stdout, done.stderr[:7]) == (64, "", "usage: ")
-
-
-def test_both_lines_of_the_page_note_each_head_after_its_scopes_hash(
+def test_both_commands_of_the_page_note_each_head_after_its_scopes_hash(
     store: Store, chain: list[Snapshot], place: Path
 ) -> None:
     other = store.scope("notes:y").save({})

@@ -1,12 +1,12 @@
-"""Who stands in a loose snapshot's place on the chain is told by what the walk has read, and never by guess."""
+"""Snapshots beside the chain that compete with one on it."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sample_stores import HASH, KEY, Publish
 
 from stateline.bundle import naming
 from stateline.bundle.envelope import Pointer
@@ -15,7 +15,6 @@ from stateline.store.store import Store
 from stateline.verify.checker import verify
 from stateline.verify.findings import Finding
 
-KEY = "notes:x"
 NEWER = "2030-01-01T00:00:00.000000Z"
 
 
@@ -24,7 +23,7 @@ def chain(store: Store) -> list[Snapshot]:
     return [store.scope(KEY).save({"n": n}) for n in range(4)]
 
 
-def found(store: Store) -> dict[str, Finding]:
+def findings(store: Store) -> dict[str, Finding]:
     return {finding.code: finding for finding in verify(store).findings}
 
 
@@ -32,43 +31,33 @@ def beside(parent: Snapshot | Pointer, seq: int, created_at: str = NEWER) -> dic
     return {"seq": seq, "prev": parent.path, "prev_sha": parent.sha256, "created_at": created_at}
 
 
-@pytest.mark.parametrize("year", ["1990", "2040"])
 def test_a_copy_of_the_rival_under_another_name_does_not_hide_the_fork(
-    store: Store, chain: list[Snapshot], place: Path, publish: Callable[..., Pointer], year: str
+    store: Store, chain: list[Snapshot], place: Path, publish: Publish
 ) -> None:
     publish(store, KEY, head=False, **beside(chain[0], 1))
-    scope = place / chain[0].scope
-    copy = naming.snapshot_name(f"{year}-01-01T00:00:00.000000Z", chain[1].sha256)
-    shutil.copy(scope / chain[1].path, scope / copy)
-    codes = found(store)
-    assert codes.keys() == {"forked", "misplaced"}
-    assert f"{chain[1].path} is on the chain" in codes["forked"].message
+    for year in ("1990", "2040"):
+        copy = place / HASH / naming.snapshot_name(f"{year}-01-01T00:00:00.000000Z", chain[1].sha256)
+        shutil.copy(place / HASH / chain[1].path, copy)
+        codes = findings(store)
+        assert codes.keys() == {"forked", "misplaced"}, year
+        assert f"{chain[1].path} is on the chain" in codes["forked"].message, year
+        copy.unlink()
 
 
-def test_a_run_whose_number_skips_has_no_rival(
-    store: Store, chain: list[Snapshot], publish: Callable[..., Pointer]
-) -> None:
+def test_a_branch_whose_seq_skips_has_no_rival(store: Store, chain: list[Snapshot], publish: Publish) -> None:
     first = publish(store, KEY, head=False, **beside(chain[0], 3))
     publish(store, KEY, head=False, **beside(first, 4, "2031-01-01T00:00:00.000000Z"))
-    codes = found(store)
+    codes = findings(store)
     assert codes.keys() == {"orphaned"}
     assert "two snapshots follow" not in codes["orphaned"].message
 
 
-def test_a_fork_is_told_with_what_to_do_next(
-    store: Store, chain: list[Snapshot], publish: Callable[..., Pointer]
+def test_a_fork_is_a_warning_if_newer_and_residue_if_overtaken(
+    store: Store, chain: list[Snapshot], publish: Publish
 ) -> None:
-    loose = publish(store, KEY, head=False, **beside(chain[0], 1))
-    message = found(store)["forked"].message
-    assert "it may hold what was acknowledged" in message
-    assert f"look with `stateline show {loose.sha256}`, and whether locks hold on this file system" in message
-    assert "the clocks of the writers differ or were set back" in message
-
-
-def test_what_was_overtaken_is_told_with_what_to_do_next(
-    store: Store, chain: list[Snapshot], publish: Callable[..., Pointer]
-) -> None:
-    loose = publish(store, KEY, head=False, **beside(chain[0], 1, chain[1].envelope.created_at))
-    message = found(store)["unacknowledged"].message
-    assert "or the pointer was set back" in message
-    assert f"look with `stateline show {loose.sha256}`" in message
+    newer = publish(store, KEY, head=False, **beside(chain[0], 1))
+    overtaken = publish(store, KEY, head=False, **beside(chain[1], 2, chain[2].envelope.created_at))
+    found = findings(store)
+    assert found.keys() == {"forked", "unacknowledged"}
+    assert f"`stateline show {newer.sha256}`" in found["forked"].message
+    assert f"`stateline show {overtaken.sha256}`" in found["unacknowledged"].message

@@ -1,4 +1,4 @@
-"""Verify beside writers: what they are writing is never called damage."""
+"""Verify beside writers: a save in progress is never called damage."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ while True:
 
 @contextmanager
 def running(code: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    # What this process can import, that one can too.
+    # The child can import what this process can.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     process = subprocess.Popen([sys.executable, "-c", code, *arguments], env=environment)
     try:
@@ -59,9 +59,9 @@ def running(code: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def test_four_processes_save_while_verify_looks_on(tmp_path: Path) -> None:
+def test_verify_finds_no_damage_while_four_processes_save(tmp_path: Path) -> None:
     place = tmp_path / "state dir"
-    looks = 0
+    checks = 0
     with (
         running(WRITER, str(place), "0", str(SAVES)) as first,
         running(WRITER, str(place), "1", str(SAVES)) as second,
@@ -73,9 +73,9 @@ def test_four_processes_save_while_verify_looks_on(tmp_path: Path) -> None:
             report = verify(Store.open(place))
             assert {finding.severity for finding in report.findings} <= {"residue", "warning"}, report.findings
             assert all(finding.severity != "damage" for finding in list_scopes(Store.open(place)).findings)
-            looks += 1
+            checks += 1
         assert [writer.returncode for writer in writers] == [0] * WRITERS
-    assert looks >= 5
+    assert checks >= 5
     store = Store.open(place)
     report = verify(store)
     assert report.findings == ()
@@ -86,7 +86,7 @@ def test_four_processes_save_while_verify_looks_on(tmp_path: Path) -> None:
     ]
 
 
-def test_a_scope_that_comes_and_goes_is_never_damage(tmp_path: Path) -> None:
+def test_a_scope_that_is_removed_and_made_again_is_never_damage(tmp_path: Path) -> None:
     place = tmp_path / "state dir"
     Store.open(place).scope("notes:steady").save({})
     with running(REMOVER, str(place)) as remover:
@@ -100,7 +100,7 @@ def test_a_scope_that_comes_and_goes_is_never_damage(tmp_path: Path) -> None:
     assert after.ok, after.findings
 
 
-def test_a_scope_removed_while_it_is_read_is_no_damage(
+def test_a_scope_removed_while_it_is_read_is_not_damage(
     store: Store, chain: list[Snapshot], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_snapshot = Store.read_snapshot
@@ -118,7 +118,7 @@ def test_a_scope_removed_while_it_is_read_is_no_damage(
     assert report.scopes == 0
 
 
-def test_a_save_that_ends_while_the_chain_is_walked_leaves_no_finding(
+def test_a_save_that_finishes_while_the_chain_is_walked_leaves_no_finding(
     store: Store, chain: list[Snapshot], publish: Callable[..., Pointer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Published before the names are listed, acknowledged after the pointer was read."""
@@ -140,7 +140,7 @@ def test_a_save_that_ends_while_the_chain_is_walked_leaves_no_finding(
 
 
 @pytest.mark.parametrize("moment", ["list", "read"])
-def test_saves_between_two_looks_of_verify_leave_no_finding(
+def test_saves_between_two_reads_of_verify_leave_no_finding(
     store: Store, chain: list[Snapshot], monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """Two, since a pointer that is one behind the names would pass for a crash."""

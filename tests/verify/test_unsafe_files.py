@@ -1,50 +1,50 @@
-"""What verify says of files that are none, and of files that others may use or own."""
+"""Findings of verify for paths that are not regular files, and for files that others may use or own."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sample_stores import codes, only
+from sample_stores import HASH, Check, codes, copies, only
 
 from stateline.bundle import naming
 from stateline.store.snapshot import Snapshot
 from stateline.store.store import Store
 from stateline.verify.checker import verify
-from stateline.verify.findings import SHOWN, Report
+from stateline.verify.findings import SHOWN
 
 
-@pytest.mark.parametrize("kind", ["symlink", "fifo", "directory"])
-@pytest.mark.parametrize("which", ["pointer", "head", "first", "object", "store file"])
-def test_what_is_not_a_regular_file_is_never_opened(
-    chain: list[Snapshot], place: Path, check: Callable[[], Report], kind: str, which: str, tmp_path: Path
-) -> None:
-    path = {
-        "pointer": place / chain[0].scope / "latest.json",
-        "head": place / chain[0].scope / chain[4].path,
-        "first": place / chain[0].scope / chain[0].path,
-        "object": place / naming.object_path(chain[4].envelope.objects["/raw"].sha256),
-        "store file": place / "stateline.json",
-    }[which]
-    aside = tmp_path / "aside"
-    path.rename(aside)
-    if kind == "symlink":
-        path.symlink_to(aside)
-    elif kind == "fifo":
-        os.mkfifo(path, 0o600)
-    else:
-        path.mkdir(0o700)
-    found = {(f.severity, f.code) for f in check().findings if f.path == str(path.relative_to(place))}
-    assert ("damage", "not_regular") in found
-    if which != "object":
-        assert ("unsafe", "symlink" if kind == "symlink" else "not_regular") in found
+def test_a_path_that_is_not_a_regular_file_is_never_opened(chain: list[Snapshot], place: Path) -> None:
+    paths = {
+        "pointer": f"{HASH}/latest.json",
+        "head": f"{HASH}/{chain[4].path}",
+        "first": f"{HASH}/{chain[0].path}",
+        "object": naming.object_path(chain[4].envelope.objects["/raw"].sha256),
+        "store file": "stateline.json",
+    }
+    fresh = copies(place)
+    for name, path in paths.items():
+        for kind in ("symlink", "fifo", "directory"):
+            copy = next(fresh)
+            target = copy / path
+            aside = target.with_name("ext-aside")
+            target.rename(aside)
+            if kind == "symlink":
+                target.symlink_to(aside)
+            elif kind == "fifo":
+                os.mkfifo(target, 0o600)
+            else:
+                target.mkdir(0o700)
+            found = {(f.severity, f.code) for f in verify(Store.open(copy)).findings if f.path == path}
+            assert ("damage", "not_regular") in found, (name, kind)
+            if name != "object":
+                assert ("unsafe", "symlink" if kind == "symlink" else "not_regular") in found, (name, kind)
 
 
 def test_a_scope_that_is_a_symlink_is_not_followed(
-    chain: list[Snapshot], place: Path, check: Callable[[], Report], tmp_path: Path
+    chain: list[Snapshot], place: Path, check: Check, tmp_path: Path
 ) -> None:
     (place / chain[0].scope).rename(tmp_path / "aside")
     (place / chain[0].scope).symlink_to(tmp_path / "aside")
@@ -53,29 +53,24 @@ def test_a_scope_that_is_a_symlink_is_not_followed(
     assert ("unsafe", "symlink") in found
 
 
-@pytest.mark.parametrize("name", ["", "scope", "pointer", "head", "lock", "stateline.json", "objects"])
-def test_what_others_may_use_is_reported_as_unsafe_and_left_as_it_is(
-    chain: list[Snapshot], place: Path, check: Callable[[], Report], name: str
+def test_files_that_others_may_use_are_unsafe_and_left_unchanged(
+    chain: list[Snapshot], place: Path, check: Check
 ) -> None:
-    scope = chain[0].scope
-    path = {
-        "scope": scope,
-        "pointer": f"{scope}/latest.json",
-        "head": f"{scope}/{chain[4].path}",
-        "lock": f"{scope}/scope.lock",
-    }.get(name, name)
-    before = (place / path).stat().st_mode
-    (place / path).chmod(before | stat.S_IRGRP)
-    report = check()
-    assert report.ok
-    finding = only(report)
-    assert (finding.severity, finding.code, finding.path) == ("unsafe", "open_mode", path)
-    assert "chmod" in finding.message
+    scope = [HASH, f"{HASH}/latest.json", f"{HASH}/{chain[4].path}", f"{HASH}/scope.lock"]
+    for path in ("", "stateline.json", "objects", *scope):
+        before = (place / path).stat().st_mode
+        (place / path).chmod(before | stat.S_IRGRP)
+        report = check()
+        finding = only(report)
+        assert report.ok, path
+        assert (finding.severity, finding.code, finding.path) == ("unsafe", "open_mode", path)
+        assert "chmod" in finding.message, path
+        (place / path).chmod(before)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_a_foreign_owned_copy_is_verified_and_reported_as_unsafe(
-    chain: list[Snapshot], place: Path, check: Callable[[], Report]
+    chain: list[Snapshot], place: Path, check: Check
 ) -> None:
     for path in [place, *place.rglob("*")]:
         os.lchown(path, 65534, 65534)
@@ -87,9 +82,7 @@ def test_a_foreign_owned_copy_is_verified_and_reported_as_unsafe(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_what_cannot_be_read_is_told_from_what_is_altered(
-    chain: list[Snapshot], place: Path, check: Callable[[], Report]
-) -> None:
+def test_an_unreadable_file_is_not_called_altered(chain: list[Snapshot], place: Path, check: Check) -> None:
     (place / chain[0].scope / chain[0].path).chmod(0)
     report = check()
     assert codes(report) == [("damage", "unreadable")]
