@@ -39,7 +39,7 @@ def turn_lines(row: dict[str, Any], width: int, *, whole: bool) -> list[str]:
     long values continue on the next lines."""
     show = _whole if whole else _cut
     room = max(width - _INDENT, _LEAST)
-    steps = [] if row["text"] is None else show("said:", row["text"], "", UNSET, room)
+    steps = [] if row["text"] is None else show("reply:", row["text"], "", UNSET, room)
     for call in row["tools"]:
         steps += show(call["name"], call["arguments"], *_ending(call), room)
     if row["output"] is not None:
@@ -54,7 +54,7 @@ def turn_lines(row: dict[str, Any], width: int, *, whole: bool) -> list[str]:
 def _ending(call: dict[str, Any]) -> tuple[str, Any]:
     """A word for the end of a call, and its result, or the message of its failure."""
     if call["status"] == "open":
-        return "has not ended", UNSET
+        return "is not finished", UNSET
     if not call["error"]:
         return "->", call["result"]
     word = "was refused" if call["status"] == "refused" else "failed"

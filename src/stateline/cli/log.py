@@ -68,7 +68,7 @@ def _output(options: LogOptions, start: _Start) -> Output:
 
 
 def _lines(start: _Start, options: LogOptions) -> Iterator[str]:
-    from stateline.cli.snapshot_summary import line
+    from stateline.cli.snapshot_summary import log_line
     from stateline.history.log import entries, repair_history
 
     repairs = repair_history(start.store, start.snapshot)
@@ -78,7 +78,7 @@ def _lines(start: _Start, options: LogOptions) -> Iterator[str]:
         if changes is None:
             if last is not None and last.seq - snapshot.seq > 1:
                 yield _lost(snapshot.seq + 1, last.seq - 1)
-            yield line(snapshot)
+            yield log_line(snapshot)
             last, count = snapshot, count + 1
         else:
             for text in _patch_lines(start.store, snapshot, changes, repairs):

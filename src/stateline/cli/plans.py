@@ -1,4 +1,4 @@
-"""How a plan of ``--dry-run`` is shown."""
+"""The plan of ``--dry-run`` as text."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
 
 _WORDS = {
     "start": "start a run",
-    "restart": "begin the run {run} anew",
-    "advance": "go on with the run {run}",
+    "restart": "start the run {run} again",
+    "advance": "continue the run {run}",
     "answer": "answer the run {run}",
-    "retry": "try the run {run} again",
+    "retry": "retry the run {run}",
     "wait": "leave the run {run} waiting",
-    "report": "only report how the run {run} stands",
+    "report": "only report the status of the run {run}",
     "derive": "derive {scope}",
     "refine": "refine {scope}",
     "restore": "leave {scope} as it is",
     "refuse": "be refused",
 }
-"""What a plan's action is called for people."""
+"""Words for the action of a plan."""
 
 
 def plan_output(plan: Plan) -> Output:

@@ -1,6 +1,6 @@
-"""A model's request as it is shown to people, with commands that answer it in the model's stead.
+"""A model's request as text, with commands that answer it.
 
-Each command names the request: pasted twice it is one answer.
+Each command names the request, so that pasting it twice gives one answer.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 from stateline.cli.output import one_line, plain
 
 _SHOWN_RESULTS = 5
-"""How many of the newest results of tools are shown beside a request; its document has all of them."""
+"""Most results of tools beside a request, the newest ones; the document has all of them."""
 _DEEPEST = 8
 _MOST_ITEMS = 5
 
 
 def request_lines(run: str, waiting: dict[str, Any], kept: bool) -> list[str]:
-    """What a model would be asked; and what to type in its stead if the run was ``kept``."""
+    """The request; if the run was ``kept``, with commands that answer it."""
     prompt = plain(waiting["prompt"]).split("\n")
     lines = [f"  asks a model: {prompt[0]}", *(f"                {line}" for line in prompt[1:])]
     lines += _results(waiting["messages"])
@@ -29,8 +29,8 @@ def request_lines(run: str, waiting: dict[str, Any], kept: bool) -> list[str]:
 
 
 def example_of(schema: Any, depth: int = 0) -> Any:
-    """A value to begin with for what ``schema`` asks: required members by type, the first of what is listed. It fits
-    plain schemas; patterns, references and the like are left to whoever fills it in."""
+    """An example value for ``schema``: required members by type, the first choice of an enum. It fits simple schemas;
+    patterns and references are left to the user."""
     if not isinstance(schema, dict) or depth > _DEEPEST:
         return "..."
     for word in ("const", "default"):
@@ -50,9 +50,9 @@ def example_of(schema: Any, depth: int = 0) -> Any:
 
 
 def _kind(schema: dict[str, Any]) -> str:
-    """The type that ``schema`` asks for, of several the first that holds something; "" where it says none."""
-    said = schema.get("type")
-    kinds = said if isinstance(said, list) else [said]
+    """The type in ``schema``, of several the first but null; "" without one."""
+    given = schema.get("type")
+    kinds = given if isinstance(given, list) else [given]
     kind = next((kind for kind in kinds if kind not in (None, "null")), kinds[0] if kinds else None)
     return str(kind or ("object" if "properties" in schema else ""))
 
@@ -61,11 +61,11 @@ def _results(messages: list[dict[str, Any]]) -> list[str]:
     if not messages or messages[-1]["role"] != "tool":
         return []
     results = [message for message in messages if message["role"] == "tool"][-_SHOWN_RESULTS:]
-    return [f"  {one_line(result['name'])} gave: {one_line(result['content'])}" for result in results]
+    return [f"  {one_line(result['name'])} returned: {one_line(result['content'])}" for result in results]
 
 
 def _tool_line(tool: dict[str, Any]) -> str:
-    """Name, parameters with their types (with ``?`` what may be left out), and description."""
+    """Name, parameters with types (``?`` marks optional ones), and description."""
     schema = tool["parameters"]
     required = schema.get("required") or []
     properties = schema.get("properties") or {}
@@ -92,5 +92,5 @@ def _commands(run: str, waiting: dict[str, Any]) -> list[str]:
 
 
 def _quoted(value: Any) -> str:
-    """JSON as one word of a shell's line."""
+    """JSON as one shell word."""
     return plain(shlex.quote(json.dumps(value)))

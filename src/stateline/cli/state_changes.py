@@ -1,4 +1,4 @@
-"""The steps from one state to another for people: what they care for first, one line a step where it fits."""
+"""Changes from one state to another as lines: the important members first, one line for each change if it fits."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ WIDTH = 120
 _BLOCK = 24
 """Most lines of one text."""
 _READ = 64 * 1024
-"""Objects over this size [bytes] are told by size and digest, and not read."""
+"""Larger objects [bytes] are not read; their size and digest are shown."""
 
 _SIGNS = {"add": "+", "remove": "-", "replace": "~", "move": "~"}
 _COLOURS = {"+": "green", "-": "red", "~": "yellow"}
 _name = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 _FIRST: tuple[str | int, ...] = ("status", "input", "state", "outputs", "prompts", "settings")
-"""What people look for; everything else follows in the order of the state."""
+"""Members that come first; the others follow in the order of the state."""
 _SHOWN = 5
 _SHOWN_AT_TOP = 20
-"""How many steps of one kind are shown for one container, and for the state itself; the others are counted."""
+"""Most changes of one kind in one container, and at the top; the others are counted."""
 
 
 def _is_bookkeeping(kind: str, path: Path) -> bool:
-    """Whether a place follows from the rest, in snapshots of that kind: told last and in few words."""
+    """True for a member that follows from the others: it is shown last and in few words."""
     if kind == "run":
-        spoken = path[1:2] in (("state",), ("error",), ("cause",), ("conversation",))
-        return path[:1] in (("visits",), ("edges",), ("iteration",)) or (path[:1] == ("tree",) and not spoken)
+        visible = path[1:2] in (("state",), ("error",), ("cause",), ("conversation",))
+        return path[:1] in (("visits",), ("edges",), ("iteration",)) or (path[:1] == ("tree",) and not visible)
     return kind == "context" and path[:1] in (("refinements",), ("source_hash",), ("toolset_hash",))
 
 
-def _is_told(kind: str, path: Path) -> bool:
-    """Whether a place holds what the snapshot's event says as well: the words of the newest refinement."""
+def _is_in_summary(kind: str, path: Path) -> bool:
+    """True for a member that the snapshot's summary shows: the newest refinement."""
     return kind == "context" and path[:2] == ("refinements", "last")
 
 
-def _asked(snapshot: Snapshot, told: list[Change]) -> list[str]:
-    """The words that asked for a context as it is, unless they are told as the instruction that they became."""
+def _instruction(snapshot: Snapshot, shown: list[Change]) -> list[str]:
+    """The newest refinement of a context, unless one of the changes shows it."""
     text = snapshot.event.get("text") if snapshot.envelope.kind == "context" else None
-    if not isinstance(text, str) or not text or any(change.op == "add" and change.new == text for change in told):
+    if not isinstance(text, str) or not text or any(change.op == "add" and change.new == text for change in shown):
         return []
-    return [f"the last asked: “{one_line(text, WIDTH)}”"]
+    return [f"the last instruction: “{one_line(text, WIDTH)}”"]
 
 
 def _spread(store: Store, kind: str, change: Change) -> list[Change]:
-    """All prompts that a context is given, or loses, at once, as a step each: they are what is read in it."""
+    """A change of all prompts of a context as one change for each prompt."""
     if kind != "context" or change.path != ("prompts",) or change.op not in ("add", "remove"):
         return [change]
     value = _opened(store, change.new if change.op == "add" else change.old)
@@ -69,29 +69,30 @@ def _spread(store: Store, kind: str, change: Change) -> list[Change]:
         member = _opened(store, value[name])
         below = enumerate(member) if isinstance(member, list) else [(None, member)]
         parts += [(("prompts", name) if index is None else ("prompts", name, index), part) for index, part in below]
-    told = [(path, part) for path, part in parts if part not in (None, "")]
+    shown = [(path, part) for path, part in parts if part not in (None, "")]
     if change.op == "add":
-        return [Change(op="add", path=path, new=part) for path, part in told]
-    return [Change(op="remove", path=path, old=part) for path, part in told]
+        return [Change(op="add", path=path, new=part) for path, part in shown]
+    return [Change(op="remove", path=path, old=part) for path, part in shown]
 
 
 def lines(store: Store, changes: list[Change], snapshot: Snapshot) -> Iterator[str]:
-    """``changes``, which lead to ``snapshot``, as lines without an end; one that says so if there are none. Reads of
-    large values what is shown.
+    """``changes`` up to ``snapshot`` as lines. Of large values, only the shown part is read.
 
     Raises ``IntegrityError`` for an object that cannot be read.
     """
     if not changes:
-        yield "no difference: both hold the same state"
+        yield "no difference: both have the same state"
     kind = snapshot.envelope.kind
-    kept = [change for change in changes if _is_bookkeeping(kind, change.path) and not _is_told(kind, change.path)]
-    told = [change for change in changes if not _is_bookkeeping(kind, change.path)]
-    told = [part for change in told if not _says_nothing(change) for part in _spread(store, kind, change)]
-    # Sorting is stable: within a part the order, on which the indices rest, stays.
-    for _, group in groupby(sorted(told, key=_rank), _kind):
+    kept = [
+        change for change in changes if _is_bookkeeping(kind, change.path) and not _is_in_summary(kind, change.path)
+    ]
+    shown = [change for change in changes if not _is_bookkeeping(kind, change.path)]
+    shown = [part for change in shown if not _is_empty(change) for part in _spread(store, kind, change)]
+    # Sorting is stable, so indices stay valid within a member.
+    for _, group in groupby(sorted(shown, key=_rank), _kind):
         yield from _group(store, [*group])
     if kept:
-        words = "; ".join([*(_few_words(change) for change in kept), *_asked(snapshot, told)])
+        words = "; ".join([*(_few_words(change) for change in kept), *_instruction(snapshot, shown)])
         yield coloured(_cut(plain(f"  bookkeeping: {words}"), WIDTH + 40), "dim")
 
 
@@ -101,12 +102,12 @@ def _rank(change: Change) -> int:
 
 
 def _kind(change: Change) -> tuple[str, Path]:
-    """What steps have in common that may be told together: all that one container was given, or lost."""
+    """The key of changes that are shown together: those added to, or removed from, one container."""
     return change.op, change.path[:-1] if change.op in ("add", "remove") else change.path
 
 
 def _group(store: Store, changes: list[Change]) -> Iterator[str]:
-    # One more line would tell as much as the line that counts.
+    # A single hidden change is shown: the line that counts it would be as long.
     room = _SHOWN if len(changes[0].path) > 1 else _SHOWN_AT_TOP
     shown = changes if len(changes) <= room + 1 else changes[:room]
     for change in shown:
@@ -117,8 +118,8 @@ def _group(store: Store, changes: list[Change]) -> Iterator[str]:
         yield coloured(plain(text), _COLOURS[sign])
 
 
-def _says_nothing(change: Change) -> bool:
-    """Whether something empty was put at the top, as a first snapshot does with what it has no use for yet."""
+def _is_empty(change: Change) -> bool:
+    """True for an empty member of a first snapshot."""
     return change.op == "add" and len(change.path) == 1 and change.new in (None, "", [], {})
 
 
@@ -135,10 +136,13 @@ def _change(store: Store, change: Change) -> Iterator[str]:
     if change.op == "move":
         yield f"{path}  was {plain(place(change.source))}"
     elif change.op == "replace":
-        old, new = _spoken(change.path, _opened(store, change.old)), _spoken(change.path, _opened(store, change.new))
+        old, new = (
+            _simplified(change.path, _opened(store, change.old)),
+            _simplified(change.path, _opened(store, change.new)),
+        )
         yield from _replaced(path, old, new)
     else:
-        value = _spoken(change.path, _opened(store, change.new if change.op == "add" else change.old))
+        value = _simplified(change.path, _opened(store, change.new if change.op == "add" else change.old))
         if isinstance(value, str) and ("\n" in value.rstrip("\n") or len(value) > WIDTH):
             yield f"{path}  ({counted(len(value.split(chr(10))), 'line')}, {size(len(value.encode()))})"
             yield from _block(unified("", value) if sign == "+" else unified(value, ""))
@@ -172,7 +176,7 @@ def _block(rows: Any) -> Iterator[str]:
 
 
 def place(path: Path) -> str:
-    """A path as people write it: ``state.todos[3]``; ``[end]`` is after the last item of a long list."""
+    """A path as in ``state.todos[3]``; ``[end]`` is after the last item of a long list."""
     words = ""
     for token in path:
         if isinstance(token, int):
@@ -185,14 +189,14 @@ def place(path: Path) -> str:
 
 
 def _opened(store: Store, value: Any) -> Any:
-    """What an object holds, if it is small enough to be shown; anything else as it is. One object is read at most."""
+    """The value of an object that is small enough; anything else unchanged. Reads at most one object."""
     if not isinstance(value, Ref) or is_artifact(value) or is_long_list(value) or value.size > _READ:
         return value
     return read_object(store, value)
 
 
-def _spoken(path: Path, value: Any) -> Any:
-    """A failure as its kind and message, tools as their names; any other value as it is."""
+def _simplified(path: Path, value: Any) -> Any:
+    """A failure as kind and message, tools as names; any other value unchanged."""
     if path == ("tool_caps",) and isinstance(value, dict) and isinstance(value.get("tools"), list):
         names = [str(tool.get("name")) for tool in value["tools"] if isinstance(tool, dict)]
         return f"{counted(len(value['tools']), 'tool')}: {', '.join(names)}"
@@ -207,23 +211,23 @@ def _brief(value: Any) -> str:
 
 
 def _sized(value: Any, text: str, shown: str) -> str:
-    """What is shown of the text of a value, its size in front where that is not all of it."""
+    """The shown text of a value, with its size in front if it is cut."""
     return shown if len(text) <= WIDTH or isinstance(value, Ref) else f"({size(len(text.encode()))}) {shown}"
 
 
 def _json(value: Any) -> str:
-    """A value as JSON on one line; objects inside are told by size, artifacts also by type."""
+    """A value as JSON on one line; objects as their size, artifacts also with their type."""
     if isinstance(value, Ref):
-        return _told(value)
+        return _described(value)
     text = msgspec.json.format(msgspec.json.encode(map_leaves(value, _leaf)), indent=0).decode()
     return plain(text)
 
 
 def _leaf(value: Any) -> Any:
-    return _told(value) if isinstance(value, Ref) else value
+    return _described(value) if isinstance(value, Ref) else value
 
 
-def _told(ref: Ref) -> str:
+def _described(ref: Ref) -> str:
     if is_long_list(ref):
         return f"<long list, {ref.sha256[:8]}>"
     what = f"artifact {ref.media_type}," if is_artifact(ref) else "object of"

@@ -1,13 +1,13 @@
-"""Two texts side by side, by lines. Pure."""
+"""Differences between two texts, by lines. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 _LINES = 5000
-"""Texts of more lines are not matched up: that takes time by the square of them."""
+"""Texts with more lines are not compared: that takes quadratic time."""
 _BEFORE = 30
-"""How many equal characters are kept in front of the first difference of two long lines."""
+"""Equal characters before the first difference of two long lines."""
 
 
 def unified(old: str, new: str) -> Iterator[tuple[str, str]]:
@@ -26,7 +26,7 @@ def unified(old: str, new: str) -> Iterator[tuple[str, str]]:
 
 
 def focused(old: str, new: str, width: int) -> tuple[str, str]:
-    """Both texts cut to ``width`` characters, so that the first difference can be seen."""
+    """Both texts, cut to ``width`` characters around the first difference."""
     pairs = enumerate(zip(old, new, strict=False))
     same = next((at for at, pair in pairs if pair[0] != pair[1]), min(len(old), len(new)))
     start = max(same - _BEFORE, 0) if max(len(old), len(new)) > width else 0
