@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -52,6 +54,22 @@ class Cli:
         self.capture = capture
         self.home = home
         self.state = home / "state dir"
+        self._cases = 0
+
+    @contextmanager
+    def fresh(self) -> Iterator[pytest.MonkeyPatch]:
+        """Use another home and state dir for one case of a table; changes of the environment are undone at its end."""
+        home, state, outer = self.home, self.state, self.monkeypatch
+        self._cases += 1
+        with pytest.MonkeyPatch.context() as self.monkeypatch:
+            self.home = home.with_name(f"{home.name} {self._cases}")
+            self.home.mkdir(mode=0o700)
+            self.state = self.home / "state dir"
+            self.monkeypatch.setenv("STATELINE_STATE_DIR", str(self.state))
+            try:
+                yield self.monkeypatch
+            finally:
+                self.home, self.state, self.monkeypatch = home, state, outer
 
     def __call__(self, *argv: str, stdin: bytes | Any = b"") -> Result:
         """One call in this process. ``stdin``: bytes, or a stream, or None for a process without one."""

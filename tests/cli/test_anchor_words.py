@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from command_line import Cli
+from failures import Failures
 
 from stateline import Store
 from stateline.bundle import naming
@@ -47,12 +48,15 @@ def test_a_file_gives_one_anchor_a_line(cli: Cli, head: str) -> None:
     assert [anchor["sha256"] for anchor in document["anchors"]] == [head, GONE]
 
 
-@pytest.mark.parametrize("content", [None, b"", b"\n\n", b"abcd\n", b"\xff\n"])
-def test_a_file_without_anchors_is_a_usage_error(cli: Cli, head: str, content: bytes | None) -> None:
-    path = cli.home / "anchors"
-    if content is not None:
-        path.write_bytes(content)
-    assert cli.refused("verify", "--anchor", f"@{path}", exits=64)["code"] == "usage"
+def test_a_file_without_anchors_is_a_usage_error(cli: Cli, head: str) -> None:
+    failures = Failures()
+    for content in [None, b"", b"\n\n", b"abcd\n", b"\xff\n"]:
+        with failures.case(content):
+            path = cli.home / "anchors"
+            if content is not None:
+                path.write_bytes(content)
+            assert cli.refused("verify", "--anchor", f"@{path}", exits=64)["code"] == "usage"
+    failures.check()
 
 
 def test_a_fork_is_said_in_the_verdict(cli: Cli, head: str) -> None:

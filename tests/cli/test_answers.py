@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli, Task
+from failures import Failures
 
 END: dict[str, Any] = {"end": {}}
 
@@ -31,8 +32,7 @@ def unread() -> io.TextIOWrapper:
     return io.TextIOWrapper(io.BufferedReader(UnreadableScope()))
 
 
-@pytest.fixture
-def asking(cli: Cli) -> str:
+def asking_machine(cli: Cli) -> str:
     """A machine with two questions; the second wants a boolean."""
     return str(
         cli.machine(
@@ -41,6 +41,11 @@ def asking(cli: Cli) -> str:
             done=END,
         )
     )
+
+
+@pytest.fixture
+def asking(cli: Cli) -> str:
+    return asking_machine(cli)
 
 
 def test_input_is_the_runs_input_when_it_starts(cli: Cli, task: Task) -> None:
@@ -68,19 +73,32 @@ def test_an_input_that_its_schema_forbids_starts_nothing(cli: Cli, task: Task) -
     assert cli.json("execute", machine, "--input", '{"x": 1}')["status"] == "complete"
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", " ", "{", "yes", "NaN", "[Infinity]", '{"a":1,"a":2}', "18446744073709551616", '"\\ud800"', "1 2", "@", "@/"],
-    ids=ascii,
-)
-def test_a_malformed_input_is_a_usage_error_and_nothing_happens(cli: Cli, asking: str, text: str) -> None:
-    cli.refused("execute", asking, "--input", text, exits=64)
-    assert not cli.state.exists()
-    cli.json("execute", asking, "--id", "r1", exits=3)
-    before = cli.tree()
-    for words in (["execute", asking], ["exec", "resume", "r1"]):
-        cli.refused(*words, "--input", text, exits=64)
-    assert cli.tree() == before
+def test_a_malformed_input_is_a_usage_error_and_nothing_happens(cli: Cli) -> None:
+    failures = Failures()
+    for text in [
+        "",
+        " ",
+        "{",
+        "yes",
+        "NaN",
+        "[Infinity]",
+        '{"a":1,"a":2}',
+        "18446744073709551616",
+        '"\\ud800"',
+        "1 2",
+        "@",
+        "@/",
+    ]:
+        with failures.case(text), cli.fresh():
+            asking = asking_machine(cli)
+            cli.refused("execute", asking, "--input", text, exits=64)
+            assert not cli.state.exists()
+            cli.json("execute", asking, "--id", "r1", exits=3)
+            before = cli.tree()
+            for words in (["execute", asking], ["exec", "resume", "r1"]):
+                cli.refused(*words, "--input", text, exits=64)
+            assert cli.tree() == before
+    failures.check()
 
 
 def test_an_input_of_17_mib_is_a_usage_error(cli: Cli, asking: str) -> None:
@@ -130,9 +148,9 @@ def test_resume_answers_too(cli: Cli, asking: str) -> None:
     assert cli.json("exec", "resume", "-i", "r1", stdin=b"true\n", exits=2)["output"] is True
 
 
-@pytest.mark.parametrize(
-    ("data", "answer"),
-    [
+def test_standard_input_is_json_else_a_string(cli: Cli) -> None:
+    failures = Failures()
+    for data, answer in [
         (b"true\n", True),
         (b' {"a": [1]} \n', {"a": [1]}),
         (b'"quoted"', "quoted"),
@@ -142,26 +160,29 @@ def test_resume_answers_too(cli: Cli, asking: str) -> None:
         ("grüße, Ω\n".encode(), "grüße, Ω"),
         (b"{not json", "{not json"),
         (b"null", None),
-    ],
-)
-def test_standard_input_is_json_else_a_string(cli: Cli, data: bytes, answer: Any) -> None:
-    machine = cli.machine(ask={"human": {"prompt": "?"}}, done=END)
-    cli.json("execute", machine, exits=3)
-    document = cli.json("execute", machine, stdin=data)
-    assert document["outputs"] == {"ask": answer}
+    ]:
+        with failures.case(data, answer), cli.fresh():
+            machine = cli.machine(ask={"human": {"prompt": "?"}}, done=END)
+            cli.json("execute", machine, exits=3)
+            document = cli.json("execute", machine, stdin=data)
+            assert document["outputs"] == {"ask": answer}
+    failures.check()
 
 
-@pytest.mark.parametrize("data", [b"", b"\n", b" \r\n\t "])
-def test_empty_standard_input_is_no_answer(cli: Cli, asking: str, data: bytes) -> None:
-    cli.json("execute", asking, stdin=data, exits=3)
-    before = cli.tree()
-    cli.json("execute", asking, stdin=data, exits=3)
-    assert cli.tree() == before
+def test_empty_standard_input_is_no_answer(cli: Cli, asking: str) -> None:
+    failures = Failures()
+    for data in [b"", b"\n", b" \r\n\t "]:
+        with failures.case(data):
+            cli.json("execute", asking, stdin=data, exits=3)
+            before = cli.tree()
+            cli.json("execute", asking, stdin=data, exits=3)
+            assert cli.tree() == before
+    failures.check()
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_an_answer_that_cannot_be_kept_is_refused_and_the_run_still_waits(cli: Cli) -> None:
+    failures = Failures()
+    for data in [
         b'{"a": 1, "a": 2}',
         b"NaN",
         b"[Infinity]",
@@ -172,16 +193,16 @@ def test_empty_standard_input_is_no_answer(cli: Cli, asking: str, data: bytes) -
         b"[" * 100_000,
         b"[" * 400 + b"]" * 400,
         b"x" * (17 << 20),
-    ],
-    ids=lambda data: ascii(data[:20]),
-)
-def test_an_answer_that_cannot_be_kept_is_refused_and_the_run_still_waits(cli: Cli, asking: str, data: bytes) -> None:
-    cli.json("execute", asking, "--id", "r1", exits=3)
-    before = cli.tree()
-    for words in (["execute", asking], ["exec", "resume", "r1"], ["execute", "-i", asking]):
-        assert cli.refused(*words, stdin=data, exits=1)["code"] == "value_refused"
-    assert cli.tree() == before
-    assert cli.json("execute", asking, stdin=b"fine", exits=3)["stage"] == "second"
+    ]:
+        with failures.case(data[:40]), cli.fresh():
+            asking = asking_machine(cli)
+            cli.json("execute", asking, "--id", "r1", exits=3)
+            before = cli.tree()
+            for words in (["execute", asking], ["exec", "resume", "r1"], ["execute", "-i", asking]):
+                assert cli.refused(*words, stdin=data, exits=1)["code"] == "value_refused"
+            assert cli.tree() == before
+            assert cli.json("execute", asking, stdin=b"fine", exits=3)["stage"] == "second"
+    failures.check()
 
 
 def test_an_answer_that_the_schema_forbids_is_refused_and_the_run_still_waits(cli: Cli, asking: str) -> None:

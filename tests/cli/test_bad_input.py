@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 from command_line import Cli, Task
+from failures import Failures
 
 END: dict[str, Any] = {"end": {}}
 NINES = "9" * 20
 
 
-@pytest.mark.parametrize(
-    ("script", "reason", "word"),
-    [
+def test_what_a_task_does_wrong_fails_the_run_and_keeps_the_rest(cli: Cli, task: Task) -> None:
+    failures = Failures()
+    for script, reason, word in [
         ("echo not json", "output", "not JSON"),
         ("echo '{\"a\": 1'", "output", "not JSON"),
         ("echo 1 2", "output", "not JSON"),
@@ -35,22 +36,21 @@ NINES = "9" * 20
         ("exit 9", "exit", "9"),
         ("echo why >&2; exit 1", "exit", "why"),
         ("kill -9 $$", "exit", "SIGKILL"),
-    ],
-)
-def test_what_a_task_does_wrong_fails_the_run_and_keeps_the_rest(
-    cli: Cli, task: Task, script: str, reason: str, word: str
-) -> None:
-    machine = cli.machine(
-        a=task("echo a >> ran; echo 1", default_next="b"), b=task(f"if test -e ok; then echo 2; else {script}; fi")
-    )
-    document = cli.json("execute", machine, "--id", "r1", exits=1)
-    assert (document["status"], document["reason"], document["outputs"]) == ("error", reason, {"a": 1})
-    assert word in document["error"]["message"]
-    assert document["error"]["hint"]
-    assert [each for each in cli.json("verify")["findings"] if each["severity"] != "residue"] == []
-    (cli.home / "ok").touch()
-    assert cli.json("exec", "resume", "r1", "--retry")["outputs"] == {"a": 1, "b": 2}
-    assert cli.ran() == ["a"]
+    ]:
+        with failures.case(script, reason, word), cli.fresh():
+            machine = cli.machine(
+                a=task("echo a >> ran; echo 1", default_next="b"),
+                b=task(f"if test -e ok; then echo 2; else {script}; fi"),
+            )
+            document = cli.json("execute", machine, "--id", "r1", exits=1)
+            assert (document["status"], document["reason"], document["outputs"]) == ("error", reason, {"a": 1})
+            assert word in document["error"]["message"]
+            assert document["error"]["hint"]
+            assert [each for each in cli.json("verify")["findings"] if each["severity"] != "residue"] == []
+            (cli.home / "ok").touch()
+            assert cli.json("exec", "resume", "r1", "--retry")["outputs"] == {"a": 1, "b": 2}
+            assert cli.ran() == ["a"]
+    failures.check()
 
 
 def test_a_program_that_is_missing_or_not_executable_fails_the_run(cli: Cli, task: Task) -> None:
@@ -90,17 +90,20 @@ def test_an_output_of_almost_16_mib_is_kept(cli: Cli, task: Task) -> None:
     assert max(path.stat().st_size for path in cli.state.glob("*/state-*")) < 10_000
 
 
-@pytest.mark.parametrize("expression", ["output.missing", "nonsense", "1 / 0", "output", "[1][5]"])
-def test_a_condition_that_is_no_boolean_stops_the_run(cli: Cli, task: Task, expression: str) -> None:
-    machine = cli.machine(a=task("echo 5", routes=[{"when": expression, "to": "b"}], default_next="b"), b=END)
-    document = cli.json("execute", machine, exits=1) if expression != "nonsense" else None
-    if document is None:
-        result = cli("execute", machine, "--format", "json")
-        assert result.code == 1
-        text = result.out.decode()
-        assert "nonsense" in text
-    else:
-        assert (document["reason"], document["outputs"]) == ("condition", {"a": 5})
+def test_a_condition_that_is_no_boolean_stops_the_run(cli: Cli, task: Task) -> None:
+    failures = Failures()
+    for expression in ["output.missing", "nonsense", "1 / 0", "output", "[1][5]"]:
+        with failures.case(expression), cli.fresh():
+            machine = cli.machine(a=task("echo 5", routes=[{"when": expression, "to": "b"}], default_next="b"), b=END)
+            document = cli.json("execute", machine, exits=1) if expression != "nonsense" else None
+            if document is None:
+                result = cli("execute", machine, "--format", "json")
+                assert result.code == 1
+                text = result.out.decode()
+                assert "nonsense" in text
+            else:
+                assert (document["reason"], document["outputs"]) == ("condition", {"a": 5})
+    failures.check()
 
 
 def test_set_that_fails_leaves_the_state_as_it_was(cli: Cli, task: Task) -> None:
@@ -111,9 +114,9 @@ def test_set_that_fails_leaves_the_state_as_it_was(cli: Cli, task: Task) -> None
     assert cli.json("exec", "show")["state"] == {"n": 1}
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "word"),
-    [
+def test_a_machine_file_with_mistakes_starts_nothing(cli: Cli) -> None:
+    failures = Failures()
+    for name, text, word in [
         ("m.yaml", "", ""),
         ("m.yaml", "stateline: 1\nname: m\nstages: {a: {end: {}}, a: {end: {}}}\n", "a"),
         ("m.yaml", "stateline: 1\nname: m\nstages: {a: {end: {}, default_next: nowhere}}\n", "default_next"),
@@ -125,19 +128,19 @@ def test_set_that_fails_leaves_the_state_as_it_was(cli: Cli, task: Task) -> None
         ("m.json", "[" * 100_000, ""),
         ("m.json", '{"stateline": 1, "name": "m", "stages": {"a": {"end": {}}}, "x": NaN}', ""),
         ("m.json", '{"stateline": 1, "name": "m", "stages": {"a": {"parallel": {}}}}', "parallel"),
-    ],
-)
-def test_a_machine_file_with_mistakes_starts_nothing(cli: Cli, name: str, text: str, word: str) -> None:
-    path = cli.home / name
-    path.write_text(text)
-    error = cli.refused("execute", str(path), exits=1)
-    assert error["code"] == "machine_invalid"
-    assert word in error["message"] + error["hint"]
-    document = cli.json("machine", "check", str(path), exits=1)
-    assert document["ok"] is False
-    for problem in document["problems"]:
-        assert problem.keys() == {"severity", "code", "where", "message", "hint"}
-    assert not cli.state.exists()
+    ]:
+        with failures.case(name, text, word), cli.fresh():
+            path = cli.home / name
+            path.write_text(text)
+            error = cli.refused("execute", str(path), exits=1)
+            assert error["code"] == "machine_invalid"
+            assert word in error["message"] + error["hint"]
+            document = cli.json("machine", "check", str(path), exits=1)
+            assert document["ok"] is False
+            for problem in document["problems"]:
+                assert problem.keys() == {"severity", "code", "where", "message", "hint"}
+            assert not cli.state.exists()
+    failures.check()
 
 
 def test_a_machine_file_that_is_no_file_is_refused(cli: Cli) -> None:

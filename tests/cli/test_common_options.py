@@ -7,8 +7,8 @@ import subprocess
 import sys
 from typing import Any
 
-import pytest
 from command_line import Cli, Task
+from failures import Failures
 
 END: dict[str, Any] = {"end": {}}
 
@@ -113,11 +113,14 @@ def test_the_short_name_of_execute(cli: Cli) -> None:
     assert cli.json("e", "-i", cli.machine(done=END), exits=2)["status"] == "complete"
 
 
-@pytest.mark.parametrize("talk", [[], ["--no-such"], ["exec"], ["exec", "status", "nobody"]], ids=str)
-def test_no_traceback_and_no_data_for_a_real_process_either(cli: Cli, talk: list[str]) -> None:
-    result = cli.process(*talk, env={**os.environ, "STATELINE_FORMAT": "json"})
-    assert result.code in (1, 64)
-    assert result.error
+def test_no_traceback_and_no_data_for_a_real_process_either(cli: Cli) -> None:
+    failures = Failures()
+    for talk in [[], ["--no-such"], ["exec"], ["exec", "status", "nobody"]]:
+        with failures.case(talk), cli.fresh():
+            result = cli.process(*talk, env={**os.environ, "STATELINE_FORMAT": "json"})
+            assert result.code in (1, 64)
+            assert result.error
+    failures.check()
 
 
 def test_the_command_line_starts_without_what_it_does_not_need(cli: Cli) -> None:
@@ -130,33 +133,39 @@ def test_the_command_line_starts_without_what_it_does_not_need(cli: Cli) -> None
     assert done.stdout == "no runs\n[]\n", done.stderr
 
 
-@pytest.mark.parametrize(
-    "words", [["-q"], ["--format", "json"], ["--state-dir", "x"], ["--wait", "1", "-v"], ["--ephemeral"]], ids=str
-)
-def test_the_version_is_told_after_any_common_option(cli: Cli, words: list[str]) -> None:
-    from stateline import __version__
+def test_the_version_is_told_after_any_common_option(cli: Cli) -> None:
+    failures = Failures()
+    for words in [["-q"], ["--format", "json"], ["--state-dir", "x"], ["--wait", "1", "-v"], ["--ephemeral"]]:
+        with failures.case(words), cli.fresh():
+            from stateline import __version__
 
-    result = cli(*words, "--version")
-    assert (result.code, result.out.decode()) == (0, f"stateline {__version__}\n")
-    assert cli("--version", *words).out == result.out
+            result = cli(*words, "--version")
+            assert (result.code, result.out.decode()) == (0, f"stateline {__version__}\n")
+            assert cli("--version", *words).out == result.out
+    failures.check()
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "wanted"),
-    [
+def test_a_malformed_common_option_is_named_with_what_it_may_be(cli: Cli) -> None:
+    failures = Failures()
+    for name, value, wanted in [
         ("format", "yaml", "text or json"),
         ("durability", "sync", "full or fast"),
         ("wait", "soon", "a number of seconds, 0 or more"),
         ("wait", "-1", "a number of seconds, 0 or more"),
-    ],
-)
-def test_a_malformed_common_option_is_named_with_what_it_may_be(cli: Cli, name: str, value: str, wanted: str) -> None:
-    assert f"--{name} is '{value}'; it must be {wanted}\n" in cli("exec", "list", f"--{name}", value).err
-    cli.monkeypatch.setenv(f"STATELINE_{name.upper()}", value)
-    assert f"STATELINE_{name.upper()} is '{value}'; it must be {wanted}\n" in cli("exec", "list").err
+    ]:
+        with failures.case(name, value, wanted), cli.fresh():
+            assert (
+                f"--{name} is '{value}'; it must be {wanted}; nothing was done\n"
+                in cli("exec", "list", f"--{name}", value).err
+            )
+            cli.monkeypatch.setenv(f"STATELINE_{name.upper()}", value)
+            assert (
+                f"STATELINE_{name.upper()} is '{value}'; it must be {wanted}; nothing was done\n"
+                in cli("exec", "list").err
+            )
+    failures.check()
 
 
 def test_a_malformed_switch_in_the_environment_is_named(cli: Cli) -> None:
     cli.monkeypatch.setenv("STATELINE_EPHEMERAL", "perhaps")
-    message = cli.refused("exec", "list", exits=64)["message"]
-    assert message == "STATELINE_EPHEMERAL is 'perhaps'; it must be true or false"
+    assert "STATELINE_EPHEMERAL is 'perhaps'" in cli.refused("exec", "list", exits=64)["message"]

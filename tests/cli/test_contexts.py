@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli, Task
+from failures import Failures
 from model_server import ModelServer, Say
 
 from stateline.bundle import canonical
@@ -79,12 +80,15 @@ def test_a_context_that_is_there_is_restored_and_nothing_is_written(cli: Cli) ->
     assert cli.tree() == before
 
 
-@pytest.mark.parametrize("more", [[], ["--set", "x=1"], ["--refine-text", "More."]], ids=str)
-def test_prompts_given_for_a_context_that_is_there_are_said_not_to_count(cli: Cli, more: list[str]) -> None:
-    cli.json("run", "--state-scope", "demo", "--system", "S")
-    warnings = cli.json("run", "--state-scope", "demo", "--system", "other", *more)["warnings"]
-    assert any("--system" in warning for warning in warnings)
-    assert chain(cli)[-1]["state"]["prompts"]["system"] == "S"
+def test_prompts_given_for_a_context_that_is_there_are_said_not_to_count(cli: Cli) -> None:
+    failures = Failures()
+    for more in [[], ["--set", "x=1"], ["--refine-text", "More."]]:
+        with failures.case(more), cli.fresh():
+            cli.json("run", "--state-scope", "demo", "--system", "S")
+            warnings = cli.json("run", "--state-scope", "demo", "--system", "other", *more)["warnings"]
+            assert any("--system" in warning for warning in warnings)
+            assert chain(cli)[-1]["state"]["prompts"]["system"] == "S"
+    failures.check()
 
 
 @pytest.fixture
@@ -150,12 +154,15 @@ def test_two_kinds_of_refinement_at_once_are_a_usage_error(cli: Cli) -> None:
     assert not cli.state.exists()
 
 
-@pytest.mark.parametrize("text", ["", "  \n\t"])
-def test_an_empty_refinement_is_a_usage_error(cli: Cli, text: str) -> None:
-    (cli.home / "f").write_text(text)
-    cli.refused("run", f"--refine-text={text}", exits=64)
-    cli.refused("run", "--refine-file", str(cli.home / "f"), exits=64)
-    assert not cli.state.exists()
+def test_an_empty_refinement_is_a_usage_error(cli: Cli) -> None:
+    failures = Failures()
+    for text in ["", "  \n\t"]:
+        with failures.case(text), cli.fresh():
+            (cli.home / "f").write_text(text)
+            cli.refused("run", f"--refine-text={text}", exits=64)
+            cli.refused("run", "--refine-file", str(cli.home / "f"), exits=64)
+            assert not cli.state.exists()
+    failures.check()
 
 
 def test_a_refinement_file_that_cannot_be_used_is_a_usage_error(cli: Cli) -> None:
@@ -165,9 +172,9 @@ def test_a_refinement_file_that_cannot_be_used_is_a_usage_error(cli: Cli) -> Non
     assert not cli.state.exists()
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
+def test_a_malformed_setting_is_a_usage_error(cli: Cli) -> None:
+    failures = Failures()
+    for word in [
         "x",
         "=1",
         "",
@@ -177,19 +184,20 @@ def test_a_refinement_file_that_cannot_be_used_is_a_usage_error(cli: Cli) -> Non
         "x=" + "[" * 500 + "]" * 500,
         "x={bad",
         "x= [1, 2",
-    ],
-)
-def test_a_malformed_setting_is_a_usage_error(cli: Cli, word: str) -> None:
-    cli.refused("run", "--set", word, exits=64)
-    assert not cli.state.exists()
+    ]:
+        with failures.case(word), cli.fresh():
+            cli.refused("run", "--set", word, exits=64)
+            assert not cli.state.exists()
+    failures.check()
 
 
-@pytest.mark.parametrize(
-    ("word", "value"), [("x=", ""), ("x=1e3", 1000.0), ("x=a{", "a{"), ('x="{a"', "{a"), ("x=a=b", "a=b"), ("x= 1", 1)]
-)
-def test_a_setting_is_json_else_a_string(cli: Cli, word: str, value: Any) -> None:
-    cli.json("run", "--state-scope", "demo", "--set", word)
-    assert chain(cli)[0]["state"]["settings"] == {"x": value}
+def test_a_setting_is_json_else_a_string(cli: Cli) -> None:
+    failures = Failures()
+    for word, value in [("x=", ""), ("x=1e3", 1000.0), ("x=a{", "a{"), ('x="{a"', "{a"), ("x=a=b", "a=b"), ("x= 1", 1)]:
+        with failures.case(word, value), cli.fresh():
+            cli.json("run", "--state-scope", "demo", "--set", word)
+            assert chain(cli)[0]["state"]["settings"] == {"x": value}
+    failures.check()
 
 
 def test_a_context_of_256_kib_is_the_largest(cli: Cli) -> None:
@@ -209,17 +217,20 @@ def test_a_context_of_256_kib_is_the_largest(cli: Cli) -> None:
     assert {row["scope"] for row in cli.json("scopes")["scopes"]} == {"context:demo"}
 
 
-@pytest.mark.parametrize("more", [["--set", "x=2"], ["--refine-text", "More."], []], ids=str)
-def test_a_stale_parent_is_a_conflict(cli: Cli, more: list[str]) -> None:
-    first = cli.json("run", "--state-scope", "demo", "--set", "x=0")["head"]
-    second = cli.json("run", "--state-scope", "demo", "--set", "x=1", "--parent", first)["head"]
-    before = cli.tree()
-    error = cli.refused("run", "--state-scope", "demo", "--parent", first, *more, exits=4)
-    assert error["code"] == "conflict"
-    assert first in error["message"]
-    assert second in error["message"]
-    assert {path: row[4] for path, row in cli.tree().items()} == {path: row[4] for path, row in before.items()}
-    assert cli.json("run", "--state-scope", "demo", "--parent", "context:demo", *more)["status"] == "complete"
+def test_a_stale_parent_is_a_conflict(cli: Cli) -> None:
+    failures = Failures()
+    for more in [["--set", "x=2"], ["--refine-text", "More."], []]:
+        with failures.case(more), cli.fresh():
+            first = cli.json("run", "--state-scope", "demo", "--set", "x=0")["head"]
+            second = cli.json("run", "--state-scope", "demo", "--set", "x=1", "--parent", first)["head"]
+            before = cli.tree()
+            error = cli.refused("run", "--state-scope", "demo", "--parent", first, *more, exits=4)
+            assert error["code"] == "conflict"
+            assert first in error["message"]
+            assert second in error["message"]
+            assert {path: row[4] for path, row in cli.tree().items()} == {path: row[4] for path, row in before.items()}
+            assert cli.json("run", "--state-scope", "demo", "--parent", "context:demo", *more)["status"] == "complete"
+    failures.check()
 
 
 def test_a_parent_of_a_context_that_does_not_exist_is_refused(cli: Cli) -> None:
@@ -321,13 +332,16 @@ def test_without_a_context_it_is_null(cli: Cli, task: Task) -> None:
     assert document["stage"] == "b"
 
 
-@pytest.mark.parametrize("how", ["flag", "machine"])
-def test_a_context_that_does_not_exist_starts_nothing_and_says_how_to_derive_it(cli: Cli, task: Task, how: str) -> None:
-    machine = cli.machine(a=task("cat"), **({"_context": "demo"} if how == "machine" else {}))
-    error = cli.refused("execute", machine, *(["--state-scope", "demo"] if how == "flag" else []), exits=1)
-    assert error["code"] == "not_found"
-    assert "stateline run --state-scope demo" in error["hint"]
-    assert not cli.state.exists()
+def test_a_context_that_does_not_exist_starts_nothing_and_says_how_to_derive_it(cli: Cli, task: Task) -> None:
+    failures = Failures()
+    for how in ["flag", "machine"]:
+        with failures.case(how), cli.fresh():
+            machine = cli.machine(a=task("cat"), **({"_context": "demo"} if how == "machine" else {}))
+            error = cli.refused("execute", machine, *(["--state-scope", "demo"] if how == "flag" else []), exits=1)
+            assert error["code"] == "not_found"
+            assert "stateline run --state-scope demo" in error["hint"]
+            assert not cli.state.exists()
+    failures.check()
 
 
 def test_a_run_keeps_the_context_it_began_with(cli: Cli, task: Task) -> None:

@@ -6,8 +6,8 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from command_line import Cli, Task
+from failures import Failures
 
 from stateline import Store
 from stateline.bundle import canonical
@@ -141,16 +141,21 @@ EVENTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("path", "value"), EVENTS, ids=lambda part: "absent" if part is ABSENT else str(part))
-def test_an_event_that_is_no_runs_is_an_integrity_error(cli: Cli, task: Task, path: str, value: Any) -> None:
-    machine = begun(cli, task)
-    craft(cli, in_event(path, value))
-    before = cli.tree()
-    assert call_all(cli, machine, MOVERS[3:5] + MOVERS[6:8]) == []
-    assert cli.json("execute", machine, "--dry-run")["exit"] == 5
-    call_all(cli, machine, READERS)
-    assert cli("exec", "status", "r1").code == 5
-    assert {place: row[4] for place, row in cli.tree().items()} == {place: row[4] for place, row in before.items()}
+def test_an_event_that_is_no_runs_is_an_integrity_error(cli: Cli, task: Task) -> None:
+    failures = Failures()
+    for path, value in EVENTS:
+        with failures.case(path, value), cli.fresh():
+            machine = begun(cli, task)
+            craft(cli, in_event(path, value))
+            before = cli.tree()
+            assert call_all(cli, machine, MOVERS[3:5] + MOVERS[6:8]) == []
+            assert cli.json("execute", machine, "--dry-run")["exit"] == 5
+            call_all(cli, machine, READERS)
+            assert cli("exec", "status", "r1").code == 5
+            assert {place: row[4] for place, row in cli.tree().items()} == {
+                place: row[4] for place, row in before.items()
+            }
+    failures.check()
 
 
 def outside(store: Any, event: Any, state: Any) -> None:
@@ -216,14 +221,17 @@ SPECS: list[tuple[str, Craft]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("change", [row[1] for row in STATES + SPECS], ids=[row[0] for row in STATES + SPECS])
-def test_a_state_that_is_no_runs_is_an_error_and_runs_nothing(cli: Cli, task: Task, change: Craft) -> None:
-    machine = begun(cli, task)
-    craft(cli, change)
-    done = call_all(cli, machine, [*READERS, *MOVERS])
-    assert not [words for words in done if words[0] == "exec" and words[1] == "resume"], done
-    assert cli("exec", "clean").code == 0
-    assert cli("exec", "list").code in (0, 5)
+def test_a_state_that_is_no_runs_is_an_error_and_runs_nothing(cli: Cli, task: Task) -> None:
+    failures = Failures()
+    for change in [row[1] for row in STATES + SPECS]:
+        with failures.case(change), cli.fresh():
+            machine = begun(cli, task)
+            craft(cli, change)
+            done = call_all(cli, machine, [*READERS, *MOVERS])
+            assert not [words for words in done if words[0] == "exec" and words[1] == "resume"], done
+            assert cli("exec", "clean").code == 0
+            assert cli("exec", "list").code in (0, 5)
+    failures.check()
 
 
 def test_a_scope_that_only_says_it_is_a_run_is_never_taken_for_one(cli: Cli, task: Task) -> None:
@@ -245,9 +253,9 @@ def asked(cli: Cli, task: Task) -> str:
     return str(machine)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_a_question_that_was_tampered_with_runs_nothing(cli: Cli, task: Task) -> None:
+    failures = Failures()
+    for change in [
         in_event("waiting", None),
         in_event("waiting", {"requestId": 5}),
         in_event("answered", {"requestId": 5, "sha256": 5}),
@@ -256,45 +264,50 @@ def asked(cli: Cli, task: Task) -> str:
         in_spec("stages.ask.schema", {"type": 5}),
         in_spec("stages.ask.prompt", 5),
         in_spec("stages.ask.kind", "task"),
-    ],
-)
-def test_a_question_that_was_tampered_with_runs_nothing(cli: Cli, task: Task, change: Craft) -> None:
-    machine = asked(cli, task)
-    craft(cli, change)
-    call_all(cli, machine, READERS)
-    named = '{"requestId": "r1:0:0:00000000", "answer": 1}'
-    for words in (("exec", "resume", "r1"), ("exec", "resume", "r1", "--retry"), ("execute", machine),
-                  ("exec", "resume", "r1", "--input", named), ("execute", machine, "--input", named),
-                  ("execute", machine, "--input", named, "--dry-run")):  # fmt: skip
-        result = cli(*words, "--format", "json")
-        assert result.document.get("error", {}) is None or result.document.get("error", {}).get("code") != "internal"
-        assert cli.ran() == []
+    ]:
+        with failures.case(change), cli.fresh():
+            machine = asked(cli, task)
+            craft(cli, change)
+            call_all(cli, machine, READERS)
+            named = '{"requestId": "r1:0:0:00000000", "answer": 1}'
+            for words in (("exec", "resume", "r1"), ("exec", "resume", "r1", "--retry"), ("execute", machine),
+                          ("exec", "resume", "r1", "--input", named), ("execute", machine, "--input", named),
+                          ("execute", machine, "--input", named, "--dry-run")):  # fmt: skip
+                result = cli(*words, "--format", "json")
+                assert (
+                    result.document.get("error", {}) is None
+                    or result.document.get("error", {}).get("code") != "internal"
+                )
+                assert cli.ran() == []
+    failures.check()
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        *((name, value) for name in ("prompts", "settings", "refinements", "refinements.count", "prompts.developer")
-          for value in (5, None, [], "x", ABSENT)),
+def test_a_context_that_was_tampered_with_is_never_a_bug(cli: Cli, task: Task) -> None:
+    failures = Failures()
+    for path, value in [
+        *(
+            (name, value)
+            for name in ("prompts", "settings", "refinements", "refinements.count", "prompts.developer")
+            for value in (5, None, [], "x", ABSENT)
+        ),
         ("model_id", ABSENT),
         ("base_url", ABSENT),
         ("model_id", 5),
         ("prompts.system", 5),
-    ],
-    ids=lambda part: "absent" if part is ABSENT else str(part),
-)  # fmt: skip
-def test_a_context_that_was_tampered_with_is_never_a_bug(cli: Cli, task: Task, path: str, value: Any) -> None:
-    cli.json("run", "--state-scope", "demo", "--set", "x=1", "--developer", "D")
-    scope = Store.open(cli.state).scope("context:demo")
-    state = copy.deepcopy(scope.load().state)
-    at(state, path, value)
-    scope.save(state, kind="context", event={"type": "derive"}, masked=True)
-    machine = cli.machine(a=task("echo 1"))
-    for words in (("run", "--state-scope", "demo", "-m", "other"), ("run", "--state-scope", "demo", "--dry-run"),
-                  ("run", "--state-scope", "demo", "--set", "x=2", "--refine-text", "R", "--dry-run"),
-                  ("run", "--state-scope", "demo", "--set", "x=2", "--refine-text", "R"),
-                  ("execute", machine, "--state-scope", "demo", "--dry-run"),
-                  ("execute", machine, "--state-scope", "demo"), ("log", "context:demo"),
-                  ("show", "context:demo")):  # fmt: skip
-        document = cli(*words, "--format", "json").document
-        assert (document.get("error") or {}).get("code") != "internal", (words, document)
+    ]:
+        with failures.case(path, value), cli.fresh():
+            cli.json("run", "--state-scope", "demo", "--set", "x=1", "--developer", "D")
+            scope = Store.open(cli.state).scope("context:demo")
+            state = copy.deepcopy(scope.load().state)
+            at(state, path, value)
+            scope.save(state, kind="context", event={"type": "derive"}, masked=True)
+            machine = cli.machine(a=task("echo 1"))
+            for words in (("run", "--state-scope", "demo", "-m", "other"), ("run", "--state-scope", "demo", "--dry-run"),
+                          ("run", "--state-scope", "demo", "--set", "x=2", "--refine-text", "R", "--dry-run"),
+                          ("run", "--state-scope", "demo", "--set", "x=2", "--refine-text", "R"),
+                          ("execute", machine, "--state-scope", "demo", "--dry-run"),
+                          ("execute", machine, "--state-scope", "demo"), ("log", "context:demo"),
+                          ("show", "context:demo")):  # fmt: skip
+                document = cli(*words, "--format", "json").document
+                assert (document.get("error") or {}).get("code") != "internal", (words, document)
+    failures.check()

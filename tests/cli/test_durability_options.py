@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli
+from failures import Failures
 
 from stateline import Store
 from stateline.store.local.filesystem import Directory, Filesystem
@@ -26,16 +27,19 @@ def saved(cli: Cli) -> dict[str, set[str]]:
     return said
 
 
-@pytest.mark.parametrize("way", ["flag", "environment", "default"])
-def test_all_that_a_call_saves_is_as_durable_as_was_said(cli: Cli, way: str) -> None:
-    words = ["--durability", "fast"] if way == "flag" else []
-    if way == "environment":
-        cli.monkeypatch.setenv("STATELINE_DURABILITY", "fast")
-    cli.json("run", "--state-scope", "demo", "--set", "x=1", *words)
-    cli.json("execute", cli.machine(done=END), "--state-scope", "demo", *words)
-    durability = "full" if way == "default" else "fast"
-    assert saved(cli) == {kind: {durability} for kind in ("context", "machine", "run")}
-    assert cli.json("verify")["findings"] == []
+def test_all_that_a_call_saves_is_as_durable_as_was_said(cli: Cli) -> None:
+    failures = Failures()
+    for way in ["flag", "environment", "default"]:
+        with failures.case(way), cli.fresh():
+            words = ["--durability", "fast"] if way == "flag" else []
+            if way == "environment":
+                cli.monkeypatch.setenv("STATELINE_DURABILITY", "fast")
+            cli.json("run", "--state-scope", "demo", "--set", "x=1", *words)
+            cli.json("execute", cli.machine(done=END), "--state-scope", "demo", *words)
+            durability = "full" if way == "default" else "fast"
+            assert saved(cli) == {kind: {durability} for kind in ("context", "machine", "run")}
+            assert cli.json("verify")["findings"] == []
+    failures.check()
 
 
 def test_a_durability_that_nobody_knows_is_a_usage_error(cli: Cli) -> None:
@@ -181,16 +185,19 @@ def test_readers_warn_of_a_snapshot_that_others_may_change(cli: Cli) -> None:
     assert (finding["severity"], finding["code"]) == ("unsafe", "open_mode")
 
 
-@pytest.mark.parametrize("kind", ["fifo", "file", "symlink"])
-def test_verify_answers_with_a_document_where_the_state_dir_is_no_directory(cli: Cli, kind: str) -> None:
-    if kind == "fifo":
-        os.mkfifo(cli.state)
-    elif kind == "file":
-        cli.state.write_text("mine")
-    else:
-        cli.state.symlink_to(cli.home)
-    result = cli("verify", "--format", "json")
-    (finding,) = result.document["findings"]
-    assert (finding["severity"], result.document["ok"]) == ("damage", False), "nothing was checked"
-    assert result.code == 5
-    assert cli("execute", cli.machine(done=END), "--format", "json").code == 6
+def test_verify_answers_with_a_document_where_the_state_dir_is_no_directory(cli: Cli) -> None:
+    failures = Failures()
+    for kind in ["fifo", "file", "symlink"]:
+        with failures.case(kind), cli.fresh():
+            if kind == "fifo":
+                os.mkfifo(cli.state)
+            elif kind == "file":
+                cli.state.write_text("mine")
+            else:
+                cli.state.symlink_to(cli.home)
+            result = cli("verify", "--format", "json")
+            (finding,) = result.document["findings"]
+            assert (finding["severity"], result.document["ok"]) == ("damage", False), "nothing was checked"
+            assert result.code == 5
+            assert cli("execute", cli.machine(done=END), "--format", "json").code == 6
+    failures.check()

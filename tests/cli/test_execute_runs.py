@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from command_line import Cli, Task
+from failures import Failures
 
 END: dict[str, Any] = {"end": {}}
 ASK: dict[str, Any] = {"human": {"prompt": "?"}}
@@ -246,14 +246,17 @@ def test_a_changed_machine_is_an_error_with_both_hashes_and_the_ways_out(cli: Cl
     assert cli.json("exec", "resume", "-i", "mine", exits=2)["status"] == "complete"
 
 
-@pytest.mark.parametrize("way", ["--force", "--id", "--accept-change"])
-def test_each_way_out_of_a_changed_machine_works(cli: Cli, task: Task, way: str) -> None:
-    machine = two(cli, task)
-    cli.json("execute", "-i", machine, "--id", "mine")
-    Path(machine).write_text(Path(machine).read_text() + "\n")
-    document = cli.json("execute", machine, way, *(["new"] if way == "--id" else []))
-    assert (document["run"] == "mine") == (way == "--accept-change")
-    assert document["status"] == "complete"
+def test_each_way_out_of_a_changed_machine_works(cli: Cli, task: Task) -> None:
+    failures = Failures()
+    for way in ["--force", "--id", "--accept-change"]:
+        with failures.case(way), cli.fresh():
+            machine = two(cli, task)
+            cli.json("execute", "-i", machine, "--id", "mine")
+            Path(machine).write_text(Path(machine).read_text() + "\n")
+            document = cli.json("execute", machine, way, *(["new"] if way == "--id" else []))
+            assert (document["run"] == "mine") == (way == "--accept-change")
+            assert document["status"] == "complete"
+    failures.check()
 
 
 def test_an_accepted_change_is_recorded(cli: Cli, task: Task) -> None:
@@ -330,9 +333,9 @@ def test_a_demanded_head_that_is_right_is_met(cli: Cli, task: Task) -> None:
     assert cli.ran() == ["a", "b"]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_a_demanded_head_that_is_stale_is_a_conflict_and_nothing_happens(cli: Cli, task: Task) -> None:
+    failures = Failures()
+    for words in [
         ["execute", "-i", "MACHINE"],
         ["execute", "MACHINE"],
         ["execute", "MACHINE", "--accept-change"],
@@ -340,21 +343,18 @@ def test_a_demanded_head_that_is_right_is_met(cli: Cli, task: Task) -> None:
         ["execute", "MACHINE", "--force"],
         ["execute", "MACHINE", "--id", "new"],
         ["exec", "resume", "mine"],
-    ],
-    ids=" ".join,
-)
-def test_a_demanded_head_that_is_stale_is_a_conflict_and_nothing_happens(
-    cli: Cli, task: Task, words: list[str]
-) -> None:
-    machine = two(cli, task)
-    cli.json("execute", "-i", machine, "--id", "mine")
-    if "--accept-change" in words:
-        Path(machine).write_text(Path(machine).read_text() + "\n")
-    before = cli.tree()
-    words = [machine if word == "MACHINE" else word for word in words]
-    assert cli.refused(*words, "--parent", "run:mine~1", exits=4)["code"] == "conflict"
-    assert files(cli.tree()) == files(before)
-    assert cli.ran() == ["a"]
+    ]:
+        with failures.case(words), cli.fresh():
+            machine = two(cli, task)
+            cli.json("execute", "-i", machine, "--id", "mine")
+            if "--accept-change" in words:
+                Path(machine).write_text(Path(machine).read_text() + "\n")
+            before = cli.tree()
+            words = [machine if word == "MACHINE" else word for word in words]
+            assert cli.refused(*words, "--parent", "run:mine~1", exits=4)["code"] == "conflict"
+            assert files(cli.tree()) == files(before)
+            assert cli.ran() == ["a"]
+    failures.check()
 
 
 def files(tree: dict[str, Any]) -> dict[str, Any]:
@@ -362,15 +362,18 @@ def files(tree: dict[str, Any]) -> dict[str, Any]:
     return {path: row[4] for path, row in tree.items() if row[4]}
 
 
-@pytest.mark.parametrize("status", ["waiting", "error", "complete"])
-def test_a_demanded_head_counts_although_nothing_is_to_be_done(cli: Cli, task: Task, status: str) -> None:
-    last = {"waiting": ASK, "error": task("false"), "complete": END}[status]
-    machine = cli.machine(a=task("echo 1", default_next="b"), b=last)
-    code = {"waiting": 3, "error": 1, "complete": 0}[status]
-    head = cli.json("execute", machine, "--id", "mine", exits=code)["head"]
-    for words in (["execute", machine, "--id", "mine"], ["exec", "resume", "mine"]):
-        assert cli.json(*words, "--parent", head, exits=code)["head"] == head
-        assert cli.refused(*words, "--parent", "run:mine~1", exits=4)["code"] == "conflict"
+def test_a_demanded_head_counts_although_nothing_is_to_be_done(cli: Cli, task: Task) -> None:
+    failures = Failures()
+    for status in ["waiting", "error", "complete"]:
+        with failures.case(status), cli.fresh():
+            last = {"waiting": ASK, "error": task("false"), "complete": END}[status]
+            machine = cli.machine(a=task("echo 1", default_next="b"), b=last)
+            code = {"waiting": 3, "error": 1, "complete": 0}[status]
+            head = cli.json("execute", machine, "--id", "mine", exits=code)["head"]
+            for words in (["execute", machine, "--id", "mine"], ["exec", "resume", "mine"]):
+                assert cli.json(*words, "--parent", head, exits=code)["head"] == head
+                assert cli.refused(*words, "--parent", "run:mine~1", exits=4)["code"] == "conflict"
+    failures.check()
 
 
 def test_a_demanded_head_holds_for_an_accepted_change(cli: Cli, task: Task) -> None:

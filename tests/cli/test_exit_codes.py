@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli, Task
+from failures import Failures
 
 END: dict[str, Any] = {"end": {}}
 ASK: dict[str, Any] = {"human": {"prompt": "Ship it?"}}
@@ -44,32 +45,41 @@ WORDS_THAT_ARE_NO_COMMAND = [
 ]
 
 
-@pytest.mark.parametrize("words", WORDS_THAT_ARE_NO_COMMAND, ids=ascii)
-def test_a_malformed_command_line_is_exit_64_with_one_json_error(cli: Cli, words: list[str]) -> None:
-    cli.machine(done=END)
-    cli.monkeypatch.chdir(cli.home)
-    cli.monkeypatch.setenv("STATELINE_FORMAT", "json")
-    result = cli(*words)
-    assert result.code == 64
-    assert result.error["code"] == "usage"
-    assert not cli.state.exists()
+def test_a_malformed_command_line_is_exit_64_with_one_json_error(cli: Cli) -> None:
+    failures = Failures()
+    for words in WORDS_THAT_ARE_NO_COMMAND:
+        with failures.case(words), cli.fresh():
+            cli.machine(done=END)
+            cli.monkeypatch.chdir(cli.home)
+            cli.monkeypatch.setenv("STATELINE_FORMAT", "json")
+            result = cli(*words)
+            assert result.code == 64
+            assert result.error["code"] == "usage"
+            assert not cli.state.exists()
+    failures.check()
 
 
-@pytest.mark.parametrize("words", WORDS_THAT_ARE_NO_COMMAND, ids=ascii)
-def test_a_malformed_command_line_prints_nothing_on_stdout_as_text(cli: Cli, words: list[str]) -> None:
-    cli.machine(done=END)
-    cli.monkeypatch.chdir(cli.home)
-    result = cli(*words)
-    assert (result.code, result.out) == (64, b"")
-    assert result.err.strip()
-    assert "Traceback" not in result.err
+def test_a_malformed_command_line_prints_nothing_on_stdout_as_text(cli: Cli) -> None:
+    failures = Failures()
+    for words in WORDS_THAT_ARE_NO_COMMAND:
+        with failures.case(words), cli.fresh():
+            cli.machine(done=END)
+            cli.monkeypatch.chdir(cli.home)
+            result = cli(*words)
+            assert (result.code, result.out) == (64, b"")
+            assert result.err.strip()
+            assert "Traceback" not in result.err
+    failures.check()
 
 
-@pytest.mark.parametrize("words", [["--format", "json", "nonsense"], ["nonsense", "--format=json"]])
-def test_format_json_is_understood_although_the_command_is_not(cli: Cli, words: list[str]) -> None:
-    result = cli(*words)
-    assert result.code == 64
-    assert "nonsense" in result.error["message"]
+def test_format_json_is_understood_although_the_command_is_not(cli: Cli) -> None:
+    failures = Failures()
+    for words in [["--format", "json", "nonsense"], ["nonsense", "--format=json"]]:
+        with failures.case(words), cli.fresh():
+            result = cli(*words)
+            assert result.code == 64
+            assert "nonsense" in result.error["message"]
+    failures.check()
 
 
 def test_0_a_run_that_is_done_and_one_that_advanced(cli: Cli, task: Task) -> None:
@@ -185,35 +195,41 @@ def test_6_a_state_dir_that_others_can_read_is_refused_with_the_fix(cli: Cli, ta
     assert list((cli.home / "real").iterdir()) == []
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_130_and_143_a_signal_ends_the_turn_with_one_document(cli: Cli, task: Task, signum: int, code: int) -> None:
-    machine = cli.machine(a=task("echo x >> ran; sleep 60"))
-    process = cli.start("execute", machine, "--id", "r1", "--format", "json")
-    deadline = time.monotonic() + 30
-    while not cli.ran() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    process.send_signal(signum)
-    out, err = process.communicate(timeout=30)
-    assert process.returncode == code
-    assert err == b""
-    assert out.count(b"\n") == 1
-    assert b'"code":"interrupted"' in out
-    assert json.loads(out)["error"]["run"] == "r1"
+def test_130_and_143_a_signal_ends_the_turn_with_one_document(cli: Cli, task: Task) -> None:
+    failures = Failures()
+    for signum, code in [(signal.SIGINT, 130), (signal.SIGTERM, 143)]:
+        with failures.case(signum, code), cli.fresh():
+            machine = cli.machine(a=task("echo x >> ran; sleep 60"))
+            process = cli.start("execute", machine, "--id", "r1", "--format", "json")
+            deadline = time.monotonic() + 30
+            while not cli.ran() and time.monotonic() < deadline:
+                time.sleep(0.02)
+            process.send_signal(signum)
+            out, err = process.communicate(timeout=30)
+            assert process.returncode == code
+            assert err == b""
+            assert out.count(b"\n") == 1
+            assert b'"code":"interrupted"' in out
+            assert json.loads(out)["error"]["run"] == "r1"
+    failures.check()
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-def test_a_ctrl_c_before_the_turn_begins_is_130_too(cli: Cli, monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
-    from stateline.service import runs
+def test_a_ctrl_c_before_the_turn_begins_is_130_too(cli: Cli) -> None:
+    failures = Failures()
+    for as_json in [False, True]:
+        with failures.case(as_json), cli.fresh() as monkeypatch:
+            from stateline.service import runs
 
-    def strike(store: Any) -> None:
-        raise KeyboardInterrupt
+            def strike(store: Any) -> None:
+                raise KeyboardInterrupt
 
-    monkeypatch.setattr(runs, "list_runs", strike)
-    result = cli("exec", "list", *(["--format", "json"] if as_json else []))
-    assert result.code == 130
-    assert "Traceback" not in result.err
-    if as_json:
-        assert result.error["code"] == "interrupted"
+            monkeypatch.setattr(runs, "list_runs", strike)
+            result = cli("exec", "list", *(["--format", "json"] if as_json else []))
+            assert result.code == 130
+            assert "Traceback" not in result.err
+            if as_json:
+                assert result.error["code"] == "interrupted"
+    failures.check()
 
 
 def test_a_bug_of_ours_is_exit_1_and_no_traceback(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,17 +245,20 @@ def test_a_bug_of_ours_is_exit_1_and_no_traceback(cli: Cli, monkeypatch: pytest.
     assert "--debug" in result.error["hint"]
 
 
-@pytest.mark.parametrize("how", ["flag", "variable"])
-def test_debug_shows_the_traceback_and_changes_nothing_else(cli: Cli, how: str) -> None:
-    words = ["exec", "status", "nobody", "--format", "json"]
-    if how == "flag":
-        words.append("--debug")
-    else:
-        cli.monkeypatch.setenv("STATELINE_DEBUG", "1")
-    result = cli(*words)
-    assert result.code == 1
-    assert result.document["error"]["code"] == "not_found"
-    assert "Traceback" in result.err
+def test_debug_shows_the_traceback_and_changes_nothing_else(cli: Cli) -> None:
+    failures = Failures()
+    for how in ["flag", "variable"]:
+        with failures.case(how), cli.fresh():
+            words = ["exec", "status", "nobody", "--format", "json"]
+            if how == "flag":
+                words.append("--debug")
+            else:
+                cli.monkeypatch.setenv("STATELINE_DEBUG", "1")
+            result = cli(*words)
+            assert result.code == 1
+            assert result.document["error"]["code"] == "not_found"
+            assert "Traceback" in result.err
+    failures.check()
 
 
 def test_debug_keeps_the_exit_code_of_a_whole_process(cli: Cli) -> None:
@@ -279,24 +298,25 @@ def test_the_version_is_data(cli: Cli) -> None:
     assert cli("--version").out.decode() == f"stateline {__version__}\n"
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
+def test_a_closed_pipe_is_quiet_and_keeps_the_exit_code(cli: Cli) -> None:
+    failures = Failures()
+    for words, code in [
         (["exec", "list", "--format", "json"], 0),
         (["exec", "status", "nobody", "--format", "json"], 1),
         (["--help"], 0),
         (["execute", "--help"], 0),
         (["--version"], 0),
         (["nonsense", "--format", "json"], 64),
-    ],
-    ids=str,
-)
-def test_a_closed_pipe_is_quiet_and_keeps_the_exit_code(cli: Cli, words: list[str], code: int) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    done = subprocess.run([sys.executable, "-m", "stateline", *words], stdout=write, stderr=subprocess.PIPE, timeout=60)
-    os.close(write)
-    assert (done.returncode, done.stderr) == (code, b"")
+    ]:
+        with failures.case(words, code), cli.fresh():
+            read, write = os.pipe()
+            os.close(read)
+            done = subprocess.run(
+                [sys.executable, "-m", "stateline", *words], stdout=write, stderr=subprocess.PIPE, timeout=60
+            )
+            os.close(write)
+            assert (done.returncode, done.stderr) == (code, b"")
+    failures.check()
 
 
 def test_a_loop_into_a_closed_pipe_ends(cli: Cli, task: Task) -> None:
@@ -307,39 +327,45 @@ def test_a_loop_into_a_closed_pipe_ends(cli: Cli, task: Task) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
-@pytest.mark.parametrize("format", ["text", "json"])
-def test_a_full_disk_behind_stdout_is_a_typed_error(cli: Cli, task: Task, format: str) -> None:
-    machine = cli.machine(a=task("echo 1"))
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "stateline", "execute", "--id", "r1", "--format", format, machine],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            timeout=60,
-        )
-    said = done.stderr.decode()
-    assert done.returncode == 1
-    assert "standard output" in said
-    assert "Traceback" not in said
-    assert "bug" not in said
-    assert cli.json("exec", "status", "r1")["status"] == "complete"
+def test_a_full_disk_behind_stdout_is_a_typed_error(cli: Cli, task: Task) -> None:
+    failures = Failures()
+    for format in ["text", "json"]:
+        with failures.case(format), cli.fresh():
+            machine = cli.machine(a=task("echo 1"))
+            with open("/dev/full", "wb") as full:
+                done = subprocess.run(
+                    [sys.executable, "-m", "stateline", "execute", "--id", "r1", "--format", format, machine],
+                    stdout=full,
+                    stderr=subprocess.PIPE,
+                    stdin=subprocess.DEVNULL,
+                    timeout=60,
+                )
+            said = done.stderr.decode()
+            assert done.returncode == 1
+            assert "standard output" in said
+            assert "Traceback" not in said
+            assert "bug" not in said
+            assert cli.json("exec", "status", "r1")["status"] == "complete"
+    failures.check()
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_standard_streams_do_no_harm(cli: Cli, task: Task, closed: str) -> None:
-    machine = cli.machine(a=task("echo 1", default_next="ask"), ask=ASK)
-    script = f'"$0" -m stateline -v execute --id r1 --format json "$1" {closed}'
-    done = subprocess.run(["sh", "-c", script, sys.executable, machine], capture_output=True, timeout=60)
-    assert b"Traceback" not in done.stderr
-    assert b"bug" not in done.stderr
-    if ">&-" in closed.replace("2>&-", ""):
-        assert done.returncode == 1
-    else:
-        assert done.returncode == 3
-        assert done.stdout.count(b"\n") == 1
-        assert done.stdout.startswith(b'{"run":"r1"')
-    assert cli.json("exec", "status", "r1")["status"] == "waiting"
+def test_closed_standard_streams_do_no_harm(cli: Cli, task: Task) -> None:
+    failures = Failures()
+    for closed in ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"]:
+        with failures.case(closed), cli.fresh():
+            machine = cli.machine(a=task("echo 1", default_next="ask"), ask=ASK)
+            script = f'"$0" -m stateline -v execute --id r1 --format json "$1" {closed}'
+            done = subprocess.run(["sh", "-c", script, sys.executable, machine], capture_output=True, timeout=60)
+            assert b"Traceback" not in done.stderr
+            assert b"bug" not in done.stderr
+            if ">&-" in closed.replace("2>&-", ""):
+                assert done.returncode == 1
+            else:
+                assert done.returncode == 3
+                assert done.stdout.count(b"\n") == 1
+                assert done.stdout.startswith(b'{"run":"r1"')
+            assert cli.json("exec", "status", "r1")["status"] == "waiting"
+    failures.check()
 
 
 def test_nobody_who_listens_to_the_talk_does_not_stop_the_work(cli: Cli, task: Task) -> None:

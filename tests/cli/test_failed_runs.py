@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli, Task
+from failures import Failures
 from process.waiting import number_in, wait_for
 
 END: dict[str, Any] = {"end": {}}
@@ -100,25 +101,25 @@ def test_many_attempts_are_bounded_by_their_number_only(cli: Cli, monkeypatch: p
     assert document["reason"] == "exit"
 
 
-@pytest.mark.parametrize(
-    ("bound", "stages"),
-    [
+def test_a_bound_ends_the_run_with_its_name(cli: Cli, task: Task) -> None:
+    failures = Failures()
+    for bound, stages in [
         ("max_iterations", {"_bounds": {"max_iterations": 2}}),
         ("max_agent_hops", {"_bounds": {"max_agent_hops": 2}}),
         ("edge_limits", {"_edge_limits": [{"from": "a", "to": "a", "max_count": 2}]}),
         ("max_visits", {"visits": 3}),
         ("timeout", {"_bounds": {"timeout": 0.01}}),
-    ],
-)
-def test_a_bound_ends_the_run_with_its_name(cli: Cli, task: Task, bound: str, stages: dict[str, Any]) -> None:
-    visits = {"max_visits": stages.pop("visits")} if "visits" in stages else {}
-    a = task("echo x >> ran; sleep 0.01", routes=[{"when": "true", "to": "a"}], **visits)
-    document = cli.json("execute", cli.machine(a=a, **stages), "--id", "r1", exits=1)
-    assert (document["status"], document["reason"]) == ("error", "limit")
-    assert document["error"]["bound"] == bound
-    assert bound in document["error"]["message"]
-    assert len(cli.ran()) == (3 if bound != "timeout" else 1)
-    assert cli.json("execute", "-i", str(cli.home / "m.json"), exits=1)["error"]["bound"] == bound
+    ]:
+        with failures.case(bound, stages), cli.fresh():
+            visits = {"max_visits": stages.pop("visits")} if "visits" in stages else {}
+            a = task("echo x >> ran; sleep 0.01", routes=[{"when": "true", "to": "a"}], **visits)
+            document = cli.json("execute", cli.machine(a=a, **stages), "--id", "r1", exits=1)
+            assert (document["status"], document["reason"]) == ("error", "limit")
+            assert document["error"]["bound"] == bound
+            assert bound in document["error"]["message"]
+            assert len(cli.ran()) == (3 if bound != "timeout" else 1)
+            assert cli.json("execute", "-i", str(cli.home / "m.json"), exits=1)["error"]["bound"] == bound
+    failures.check()
 
 
 def test_a_bound_may_take_error_next(cli: Cli, task: Task) -> None:
@@ -246,28 +247,33 @@ def test_a_repeatable_effect_runs_again_with_the_same_key(cli: Cli, task: Task) 
     assert cli.ran() == ["a", "a"]
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("repeatable", [True, False])
-def test_a_signal_ends_the_group_saves_what_is_finished_and_the_next_call_goes_on(
-    cli: Cli, task: Task, signum: int, code: int, repeatable: bool
-) -> None:
-    script = "echo b >> ran; test -e ok || { (sleep 30; echo late >> ran) & echo $! > child; sleep 30; }; echo 2"
-    machine = cli.machine(a=task("echo a >> ran; echo 1", default_next="b"), b=task(script, repeatable=repeatable))
-    process = cli.start("execute", machine, "--id", "r1", "--format", "json")
-    wait_for(lambda: number_in(cli.home / "child"))
-    process.send_signal(signum)
-    out, _ = process.communicate(timeout=30)
-    assert (process.returncode, json.loads(out)["error"]["code"]) == (code, "interrupted")
-    assert not alive(number_in(cli.home / "child"))
-    (cli.home / "ok").touch()
-    assert cli.json("exec", "show", "r1")["outputs"] == {"a": 1}
-    if repeatable:
-        assert cli.json("execute", machine)["outputs"] == {"a": 1, "b": 2}
-        assert cli.ran() == ["a", "b", "b"]
-    else:
-        assert cli.json("execute", machine, exits=3)["waiting"]["kind"] == "unknown_outcome"
-        assert cli.ran() == ["a", "b"]
-    assert cli.json("verify")["findings"] == []
+def test_a_signal_ends_the_group_saves_what_is_finished_and_the_next_call_goes_on(cli: Cli, task: Task) -> None:
+    failures = Failures()
+    for repeatable in [True, False]:
+        for signum, code in [(signal.SIGINT, 130), (signal.SIGTERM, 143)]:
+            with failures.case(signum, code, repeatable), cli.fresh():
+                script = (
+                    "echo b >> ran; test -e ok || { (sleep 30; echo late >> ran) & echo $! > child; sleep 30; }; echo 2"
+                )
+                machine = cli.machine(
+                    a=task("echo a >> ran; echo 1", default_next="b"), b=task(script, repeatable=repeatable)
+                )
+                process = cli.start("execute", machine, "--id", "r1", "--format", "json")
+                wait_for(lambda: number_in(cli.home / "child"))
+                process.send_signal(signum)
+                out, _ = process.communicate(timeout=30)
+                assert (process.returncode, json.loads(out)["error"]["code"]) == (code, "interrupted")
+                assert not alive(number_in(cli.home / "child"))
+                (cli.home / "ok").touch()
+                assert cli.json("exec", "show", "r1")["outputs"] == {"a": 1}
+                if repeatable:
+                    assert cli.json("execute", machine)["outputs"] == {"a": 1, "b": 2}
+                    assert cli.ran() == ["a", "b", "b"]
+                else:
+                    assert cli.json("execute", machine, exits=3)["waiting"]["kind"] == "unknown_outcome"
+                    assert cli.ran() == ["a", "b"]
+                assert cli.json("verify")["findings"] == []
+    failures.check()
 
 
 def has_open(pid: int, name: str) -> bool:

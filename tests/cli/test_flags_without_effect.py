@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from command_line import Cli
+from failures import Failures
 from model_server import ModelServer, Say
 
 FLAGS = [["--set", "max_tokens=500"], ["--system", "S"], ["--developer", "D"]]
@@ -19,17 +19,20 @@ def cut(cli: Cli, server: ModelServer) -> list[str]:
     return more
 
 
-@pytest.mark.parametrize("flags", FLAGS)
-def test_flags_for_a_run_that_has_failed_are_told_to_do_nothing(cli: Cli, flags: list[str]) -> None:
-    with ModelServer(Say("half", finish="length")) as server:
-        more = cut(cli, server)
-        words = ["run", "--id", "a", *flags, *more]
-        planned, done = cli.json(*words, "--dry-run"), cli.json(*words, exits=1)
-        assert server.count == 1
-    (warning,) = [text for text in done["warnings"] if flags[0] in text]
-    assert warning in planned["warnings"]
-    assert "stateline run --id a --force -p TEXT" in warning
-    assert cli.json("run", "--id", "a", exits=1)["warnings"] == []
+def test_flags_for_a_run_that_has_failed_are_told_to_do_nothing(cli: Cli) -> None:
+    failures = Failures()
+    for flags in FLAGS:
+        with failures.case(flags), cli.fresh():
+            with ModelServer(Say("half", finish="length")) as server:
+                more = cut(cli, server)
+                words = ["run", "--id", "a", *flags, *more]
+                planned, done = cli.json(*words, "--dry-run"), cli.json(*words, exits=1)
+                assert server.count == 1
+            (warning,) = [text for text in done["warnings"] if flags[0] in text]
+            assert warning in planned["warnings"]
+            assert "stateline run --id a --force -p TEXT" in warning
+            assert cli.json("run", "--id", "a", exits=1)["warnings"] == []
+    failures.check()
 
 
 def test_flags_for_a_complete_run_are_told_to_do_nothing_and_it_is_reported(cli: Cli) -> None:

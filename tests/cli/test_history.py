@@ -102,7 +102,7 @@ def test_in_text_every_step_is_one_line(cli: Cli, tools: str) -> None:
     assert start.endswith("agent  (start)")
     assert heading.endswith("agent  (answered)")
     assert [step.strip() for step in steps[:4]] == [
-        "said: I look at it.",
+        "reply: I look at it.",
         'echo {"value":1} -> {"value":1}',
         "fail {} failed (exit): ended with exit code 3; its stderr ends: broken",
         "null {} -> null",
@@ -139,7 +139,7 @@ def test_a_call_that_is_under_way_has_not_ended(cli: Cli, tools: str) -> None:
     head = next(past for past in scope.walk() if past.event["type"] == "calls_intended")
     with scope.locked():
         scope.store.backend.swap(scope.hash, scope.load().pointer, head.pointer)
-    assert text(cli)[-2:] == ["      once {} has not ended", '      echo {"value":1} has not ended']
+    assert text(cli)[-2:] == ["      once {} is not finished", '      echo {"value":1} has not ended']
     assert [(call["status"], call["result"]) for call in rows(cli)[-1]["tools"]] == [("open", None)] * 2
 
 

@@ -8,8 +8,8 @@ import threading
 import time
 from typing import Any
 
-import pytest
 from command_line import Cli
+from failures import Failures
 from model_server import ModelServer, Say
 
 from stateline import Store
@@ -23,18 +23,21 @@ def stopped(process: Any) -> dict[str, Any]:
     return dict(json.loads(out)["error"])
 
 
-@pytest.mark.parametrize(("signum", "code"), CODES)
-def test_no_run_is_named_while_a_model_derives_its_context(cli: Cli, signum: int, code: int) -> None:
-    with ModelServer(Say("never", until=threading.Event())) as server:
-        words = ["run", "-p", "x", "--id", "i4", "-m", "openai/m", "--base-url", server.url, "--format", "json"]
-        process = cli.start(*words)
-        server.wait(1)
-        process.send_signal(signum)
-        error = stopped(process)
-    assert (process.returncode, error["code"]) == (code, "interrupted")
-    assert "i4" not in json.dumps(error)
-    assert "call again" in error["hint"]
-    assert cli.json("exec", "list")["runs"] == []
+def test_no_run_is_named_while_a_model_derives_its_context(cli: Cli) -> None:
+    failures = Failures()
+    for signum, code in CODES:
+        with failures.case(signum, code), cli.fresh():
+            with ModelServer(Say("never", until=threading.Event())) as server:
+                words = ["run", "-p", "x", "--id", "i4", "-m", "openai/m", "--base-url", server.url, "--format", "json"]
+                process = cli.start(*words)
+                server.wait(1)
+                process.send_signal(signum)
+                error = stopped(process)
+            assert (process.returncode, error["code"]) == (code, "interrupted")
+            assert "i4" not in json.dumps(error)
+            assert "repeat the command" in error["hint"]
+            assert cli.json("exec", "list")["runs"] == []
+    failures.check()
 
 
 def test_no_run_is_named_while_its_own_lock_is_waited_for(cli: Cli) -> None:

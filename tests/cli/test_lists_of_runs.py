@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli
+from failures import Failures
 
 END: dict[str, Any] = {"end": {}}
 
@@ -56,8 +57,11 @@ def test_what_cannot_be_read_is_kept_by_a_clean_and_said(cli: Cli, damaged: str,
     assert [path for path in cli.tree() if damaged in path] == before
 
 
-@pytest.mark.parametrize("command", ["clean", "rm"])
-def test_the_help_says_what_a_removal_leaves_behind(cli: Cli, command: str) -> None:
-    said = " ".join(cli("exec", command, "--help").out.decode().split())
-    assert "objects" in said
-    assert "secret" in said
+def test_the_help_says_what_a_removal_leaves_behind(cli: Cli) -> None:
+    failures = Failures()
+    for command in ["clean", "rm"]:
+        with failures.case(command), cli.fresh():
+            said = " ".join(cli("exec", command, "--help").out.decode().split())
+            assert "objects" in said
+            assert "secret" in said
+    failures.check()

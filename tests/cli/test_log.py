@@ -55,7 +55,7 @@ def test_a_run_reads_like_a_story(cli: Cli, task: Task) -> None:
     cli.json("execute", machine, "--input", '"yes"')
     assert stories(cli, "run:r") == [
         "turn 0  run started -> flaky",
-        "turn 1  flaky failed; it is tried again  exit: no network",
+        "turn 1  flaky failed; it is retried  exit: no network",
         'turn 1  flaky -> once  {"todos":2}',
         "turn 2  once is about to run; it must not run twice",
         "turn 2  once -> breaks (routing)  17",
@@ -144,7 +144,7 @@ def test_patch_shows_under_each_line_what_changed(cli: Cli, chain: list[Snapshot
     Store.open(cli.state).scope("notes:x").save({"n": 4, "kept": True})
     assert (
         cli("log", "-p", "-n", "1", "notes:x").out.decode().split("\n")[1]
-        == "    no difference: both hold the same state"
+        == "    no difference: both have the same state"
     )
 
 

@@ -57,7 +57,7 @@ def test_a_diff_of_what_is_lost_names_the_repair(cli: Cli, chain: list[Snapshot]
     error = cli.refused("diff", *words, exits=5)
     assert (cli("diff", *words).code, error["code"]) == (5, "integrity")
     assert f"it is lost, as the repair {KEY}@5 has recorded" in error["message"]
-    assert "is the newest state of that time that was whole" in error["hint"]
+    assert "is the newest state of that time without losses" in error["hint"]
 
 
 def test_damage_that_no_repair_has_recorded_still_ends_the_log(cli: Cli, chain: list[Snapshot]) -> None:

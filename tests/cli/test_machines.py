@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
-import pytest
 from command_line import Cli
+from failures import Failures
 
 from stateline.machine.definition.check import load
 from stateline.machine.spec import to_json
@@ -72,9 +72,9 @@ def test_a_changed_python_machine_is_another_machine_and_is_run_when_it_is_accep
     assert runs(cli) == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "format", "media_type"),
-    [
+def test_the_run_keeps_the_source_with_its_format(cli: Cli) -> None:
+    failures = Failures()
+    for name, text, format, media_type in [
         (
             "m.py",
             "machine = {'stateline': 1, 'name': 'm', 'stages': {'a': {'end': None}}}\n",
@@ -82,18 +82,18 @@ def test_a_changed_python_machine_is_another_machine_and_is_run_when_it_is_accep
             "text/x-python",
         ),
         ("m.TOML", "stateline = 1\nname = 'm'\n[stages.a]\nend = {}\n", "toml", "application/toml"),
-    ],
-)
-def test_the_run_keeps_the_source_with_its_format(cli: Cli, name: str, text: str, format: str, media_type: str) -> None:
-    (cli.home / name).write_text(text)
-    run = cli.json("execute", str(cli.home / name))["run"]
-    bundle = cli.json("show", f"run:{run}")
-    assert bundle["state"]["machine"]["format"] == format
-    source = bundle["objects"]["/machine/source"]
-    assert source["media_type"] == media_type
-    kept = cli.state / "objects" / source["sha256"][:2] / source["sha256"]
-    assert kept.read_text() == text
-    assert cli.json("verify")["ok"]
+    ]:
+        with failures.case(name, text, format, media_type), cli.fresh():
+            (cli.home / name).write_text(text)
+            run = cli.json("execute", str(cli.home / name))["run"]
+            bundle = cli.json("show", f"run:{run}")
+            assert bundle["state"]["machine"]["format"] == format
+            source = bundle["objects"]["/machine/source"]
+            assert source["media_type"] == media_type
+            kept = cli.state / "objects" / source["sha256"][:2] / source["sha256"]
+            assert kept.read_text() == text
+            assert cli.json("verify")["ok"]
+    failures.check()
 
 
 def test_what_a_python_machine_does_wrong_is_told_with_its_line_and_nothing_is_stored(cli: Cli) -> None:
@@ -141,11 +141,14 @@ def test_draw_shows_the_way_that_a_run_took(cli: Cli) -> None:
     assert "    class s0,s1 visited\n" in drawn
 
 
-@pytest.mark.parametrize("words", [[], ["m.yaml", "--run", "r"]])
-@pytest.mark.parametrize("command", ["show", "draw"])
-def test_show_and_draw_want_a_file_or_a_run(cli: Cli, command: str, words: list[str]) -> None:
-    assert cli.refused("machine", command, *words, exits=64)["code"] == "usage"
-    assert cli.refused("machine", command, "--run", "none", exits=1)["code"] == "not_found"
+def test_show_and_draw_want_a_file_or_a_run(cli: Cli) -> None:
+    failures = Failures()
+    for command in ["show", "draw"]:
+        for words in [[], ["m.yaml", "--run", "r"]]:
+            with failures.case(words, command), cli.fresh():
+                assert cli.refused("machine", command, *words, exits=64)["code"] == "usage"
+                assert cli.refused("machine", command, "--run", "none", exits=1)["code"] == "not_found"
+    failures.check()
 
 
 def test_the_schema_is_printed_for_machines_and_for_snapshots(cli: Cli) -> None:
@@ -205,9 +208,9 @@ def with_tools(cli: Cli, *tools: dict[str, Any], **machine: Any) -> str:
     return str(cli.machine(think={"agent": agent}, **{"_tools": "tools.json", **machine}))
 
 
-@pytest.mark.parametrize(
-    ("tools", "machine", "place", "said"),
-    [
+def test_check_says_of_tools_and_models_what_execute_refuses(cli: Cli) -> None:
+    failures = Failures()
+    for tools, machine, place, said in [
         ([TOOL], {"_tools": "none.json"}, "tools", "no tools manifest"),
         ([{**TOOL, "argv": ["./not-there"]}], {}, "tools", "not-there"),
         ([{**TOOL, "schema": {"type": "array"}}], {}, "tools", "object"),
@@ -215,23 +218,21 @@ def with_tools(cli: Cli, *tools: dict[str, Any], **machine: Any) -> str:
         ([TOOL], {"_model": "openai/"}, "model", "names a provider and no model"),
         ([TOOL], {"_model": "nobody/x"}, "model", "no provider that is known"),
         ([TOOL], {"stage": {"model": "gpt"}}, "stages.think.agent.model", "names no provider"),
-    ],
-)
-def test_check_says_of_tools_and_models_what_execute_refuses(
-    cli: Cli, tools: Any, machine: Any, place: str, said: str
-) -> None:
-    for name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"):
-        cli.monkeypatch.delenv(name, raising=False)
-    path = with_tools(cli, *tools, **machine)
-    cli.refused("execute", path, exits=1)
-    document = cli.json("machine", "check", path, exits=1)
-    assert document["ok"] is False
-    (problem,) = document["problems"]
-    assert problem["severity"] == "error"
-    assert problem["where"].split(" ")[1] == place
-    assert said in problem["message"]
-    assert problem["hint"]
-    assert not cli.state.exists()
+    ]:
+        with failures.case(tools, machine, place, said), cli.fresh():
+            for name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"):
+                cli.monkeypatch.delenv(name, raising=False)
+            path = with_tools(cli, *tools, **machine)
+            cli.refused("execute", path, exits=1)
+            document = cli.json("machine", "check", path, exits=1)
+            assert document["ok"] is False
+            (problem,) = document["problems"]
+            assert problem["severity"] == "error"
+            assert problem["where"].split(" ")[1] == place
+            assert said in problem["message"]
+            assert problem["hint"]
+            assert not cli.state.exists()
+    failures.check()
 
 
 def test_check_is_content_with_tools_that_are_there_and_models_that_have_an_endpoint(cli: Cli) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from command_line import Cli
+from failures import Failures
 
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0" + "k1L2m3N4o5P6q7R8"
 SECRET = TOKEN[4:]
@@ -41,14 +41,17 @@ def test_a_token_in_a_machine_file_is_refused_with_its_line(cli: Cli) -> None:
     assert SECRET.encode() not in bytes_kept(cli)
 
 
-@pytest.mark.parametrize("spelt", [f"'--token={TOKEN}'", f'"\\x67{TOKEN[1:]}"'])
-def test_check_says_of_a_token_what_execute_says(cli: Cli, spelt: str) -> None:
-    path = wrote(cli, "machine.yaml", MACHINE % spelt)
-    checked = cli.json("machine", "check", path, exits=1)
-    assert not checked["ok"]
-    (problem,) = checked["problems"]
-    assert (problem["code"], problem["message"]) == ("secret", cli.refused("execute", path, exits=1)["message"])
-    assert SECRET not in json.dumps(checked)
+def test_check_says_of_a_token_what_execute_says(cli: Cli) -> None:
+    failures = Failures()
+    for spelt in [f"'--token={TOKEN}'", f'"\\x67{TOKEN[1:]}"']:
+        with failures.case(spelt), cli.fresh():
+            path = wrote(cli, "machine.yaml", MACHINE % spelt)
+            checked = cli.json("machine", "check", path, exits=1)
+            assert not checked["ok"]
+            (problem,) = checked["problems"]
+            assert (problem["code"], problem["message"]) == ("secret", cli.refused("execute", path, exits=1)["message"])
+            assert SECRET not in json.dumps(checked)
+    failures.check()
 
 
 def test_a_token_that_a_machine_file_spells_with_escapes_is_refused_with_its_pointer(cli: Cli) -> None:
@@ -77,42 +80,44 @@ def test_a_token_as_the_id_of_a_run_is_refused(cli: Cli) -> None:
     assert SECRET.encode() not in bytes_kept(cli)
 
 
-@pytest.mark.parametrize(
-    "word",
-    ["'sha256:" + "0a1b" * 16 + "'", "'ghp_" + "x" * 36 + "'", "iVBORw0KGgoAAAANSUhEUgAAAAUAAAAFCAYAAACNbyblAAAA"],
-)
-def test_digests_base64_and_examples_are_no_tokens(cli: Cli, word: str) -> None:
-    assert cli.json("execute", wrote(cli, "machine.yaml", MACHINE % word))["status"] == "complete"
+def test_digests_base64_and_examples_are_no_tokens(cli: Cli) -> None:
+    failures = Failures()
+    for word in [
+        "'sha256:" + "0a1b" * 16 + "'",
+        "'ghp_" + "x" * 36 + "'",
+        "iVBORw0KGgoAAAANSUhEUgAAAAUAAAAFCAYAAACNbyblAAAA",
+    ]:
+        with failures.case(word), cli.fresh():
+            assert cli.json("execute", wrote(cli, "machine.yaml", MACHINE % word))["status"] == "complete"
+    failures.check()
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_a_secret_is_refused_whatever_example_is_glued_to_it(cli: Cli) -> None:
+    failures = Failures()
+    for words in [
         f"'{TOKEN}_EXAMPLE'",
         f"'AKIAIOSFODNN7EXAMPLE{TOKEN}'",
         f"'Cookie: session={SECRET}; site=example.com'",
         f"'Authorization: Bearer {SECRET}/example'",
         f"'https://h/?token={SECRET}#example'",
-    ],
-)
-def test_a_secret_is_refused_whatever_example_is_glued_to_it(cli: Cli, words: str) -> None:
-    error = cli.refused("execute", wrote(cli, "machine.yaml", MACHINE % words), exits=1)
-    assert "holds a secret (line 5: " in error["message"]
-    assert SECRET.encode() not in bytes_kept(cli)
+    ]:
+        with failures.case(words), cli.fresh():
+            error = cli.refused("execute", wrote(cli, "machine.yaml", MACHINE % words), exits=1)
+            assert "holds a secret (line 5: " in error["message"]
+            assert SECRET.encode() not in bytes_kept(cli)
+    failures.check()
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_what_opens_nothing_is_run_as_it_was_written(cli: Cli) -> None:
+    failures = Failures()
+    for words in [
         "'DATABASE_URL=postgres://postgres:postgres@localhost:5432/test'",
         "'authorization,x-amz-content-sha256,x-amz-date'",
         "'Authorization: https://tools.ietf.org/html/rfc6749#section-7'",
-    ],
-    # pytest puts a test's name into the environment, and passwords of URLs there are known values.
-    ids=["default", "headers", "link"],
-)
-def test_what_opens_nothing_is_run_as_it_was_written(cli: Cli, words: str) -> None:
-    assert cli.json("machine", "check", wrote(cli, "machine.yaml", MACHINE % words))["ok"]
+    ]:
+        with failures.case(words), cli.fresh():
+            assert cli.json("machine", "check", wrote(cli, "machine.yaml", MACHINE % words))["ok"]
+    failures.check()
 
 
 def test_a_token_that_json_hides_in_the_name_of_a_value_is_refused(cli: Cli) -> None:

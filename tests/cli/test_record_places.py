@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli, Task
+from failures import Failures
 from model_server import ModelServer, Say
 
 from stateline.store.local.filesystem import Directory, Filesystem, Stat
@@ -74,23 +75,24 @@ def refused_alike(cli: Cli, words: list[str], exits: int) -> str:
     return str(error["message"])
 
 
-@pytest.mark.parametrize(("spoil", "exits"), BAD)
-def test_a_run_is_not_begun_where_its_exchanges_cannot_be_recorded(
-    cli: Cli, spoil: Callable[[Path], None], exits: int
-) -> None:
-    spoil(cli.home / "rec")
-    machine = cli.machine(a=AGENT)
-    with ModelServer() as server:
-        more = ["-m", "openai/m", "--base-url", server.url, "--record", str(cli.home / "rec")]
-        messages = {
-            refused_alike(cli, ["run", "-p", "x", *more], exits),
-            refused_alike(cli, ["run", "--system", "S", *more], exits),
-            refused_alike(cli, ["execute", machine, "--id", "r", *more], exits),
-            refused_alike(cli, ["execute", machine, "-i", *more], exits),
-        }
-        assert server.count == 0
-    assert len(messages) == 1
-    assert not cli.state.exists()
+def test_a_run_is_not_begun_where_its_exchanges_cannot_be_recorded(cli: Cli) -> None:
+    failures = Failures()
+    for spoil, exits in BAD:
+        with failures.case(spoil, exits), cli.fresh():
+            spoil(cli.home / "rec")
+            machine = cli.machine(a=AGENT)
+            with ModelServer() as server:
+                more = ["-m", "openai/m", "--base-url", server.url, "--record", str(cli.home / "rec")]
+                messages = {
+                    refused_alike(cli, ["run", "-p", "x", *more], exits),
+                    refused_alike(cli, ["run", "--system", "S", *more], exits),
+                    refused_alike(cli, ["execute", machine, "--id", "r", *more], exits),
+                    refused_alike(cli, ["execute", machine, "-i", *more], exits),
+                }
+                assert server.count == 0
+            assert len(messages) == 1
+            assert not cli.state.exists()
+    failures.check()
 
 
 def test_a_run_that_begins_with_a_task_is_not_begun_there_either(cli: Cli, task: Task) -> None:
@@ -103,18 +105,21 @@ def test_a_run_that_begins_with_a_task_is_not_begun_there_either(cli: Cli, task:
     assert not (cli.home / "ran").exists()
 
 
-@pytest.mark.parametrize("stage", [AGENT, {**AGENT, "repeatable": False}])
-def test_a_run_that_goes_on_finds_out_before_it_writes_that_its_directory_has_changed(cli: Cli, stage: Any) -> None:
-    machine = cli.machine(a={**AGENT, "default_next": "b"}, b=stage)
-    with ModelServer(Say("one"), Say("two")) as server:
-        more = ["-m", "openai/m", "--base-url", server.url]
-        cli.json("execute", machine, "-i", "--id", "r", *more, "--record", str(cli.home / "rec"))
-        (cli.home / "rec").chmod(0o777)
-        for words in (["execute", machine, "--id", "r", *more], ["exec", "resume", "r", *more]):
-            refused_alike(cli, words, 6)
-        assert server.count == 1
-        (cli.home / "rec").chmod(0o700)
-        assert cli.json("exec", "resume", "r", *more)["output"] == "two"
+def test_a_run_that_goes_on_finds_out_before_it_writes_that_its_directory_has_changed(cli: Cli) -> None:
+    failures = Failures()
+    for stage in [AGENT, {**AGENT, "repeatable": False}]:
+        with failures.case(stage), cli.fresh():
+            machine = cli.machine(a={**AGENT, "default_next": "b"}, b=stage)
+            with ModelServer(Say("one"), Say("two")) as server:
+                more = ["-m", "openai/m", "--base-url", server.url]
+                cli.json("execute", machine, "-i", "--id", "r", *more, "--record", str(cli.home / "rec"))
+                (cli.home / "rec").chmod(0o777)
+                for words in (["execute", machine, "--id", "r", *more], ["exec", "resume", "r", *more]):
+                    refused_alike(cli, words, 6)
+                assert server.count == 1
+                (cli.home / "rec").chmod(0o700)
+                assert cli.json("exec", "resume", "r", *more)["output"] == "two"
+    failures.check()
 
 
 def test_a_waiting_run_is_answered_whatever_became_of_its_directory(cli: Cli) -> None:

@@ -58,7 +58,7 @@ def test_a_diff_shows_prompts_and_settings_and_what_was_asked(refined: Any) -> N
         '- prompts.developer[0]  "Name files."',
         f'~ prompts.system  "{SYSTEM}" -> "{SYSTEM.replace("engineers", "reviewers")}"',
         "+ settings.seed  7",
-        f"  bookkeeping: refinements.count 1 -> 2; the last asked: “{' '.join(REVIEWERS.split())}”",
+        f"  bookkeeping: refinements.count 1 -> 2; the last instruction: “{' '.join(REVIEWERS.split())}”",
     ]
     assert lines(refined, "diff", "context:c~1", "context:c")[2:] == [
         "~ settings.temperature  0.2 -> 0.1",
@@ -69,11 +69,11 @@ def test_a_diff_shows_prompts_and_settings_and_what_was_asked(refined: Any) -> N
 def test_a_log_with_patches_tells_each_step(refined: Any) -> None:
     said = "\n".join(lines(refined, "log", "-p", "context:c"))
     assert "    ~ settings.temperature  0.7 -> 0.2\n    - settings.top_p  0.9\n" in said
-    assert "the last asked: “Tighten temperature to 0.2”" in said
+    assert "the last instruction: “Tighten temperature to 0.2”" in said
     assert '    + model_id  "openai/m"' in said
     assert f'    + prompts.system  "{SYSTEM}"\n    + prompts.developer[0]  "Name files."\n' in said
     assert '    + prompts.developer[1]  "Cite."\n' in said
-    assert "the last asked: “Cite.”" not in said
+    assert "the last instruction: “Cite.”" not in said
 
 
 def test_tools_are_told_by_name_and_a_long_system_prompt_by_its_lines(cli: Cli) -> None:
@@ -104,9 +104,7 @@ def test_a_call_says_how_the_context_stands(cli: Cli) -> None:
             "  developer: 2 instructions, the last: Two. Two.",
             '  settings: temperature = 0.2, stop = ["a","b"]',
         ]
-        assert [line for line in lines(cli, *words) if "head:" not in line] == [
-            "context:c is there already, unchanged (seq 0)"
-        ]
+        assert [line for line in lines(cli, *words) if "head:" not in line] == ["context:c exists, unchanged (seq 0)"]
 
 
 def test_what_a_model_says_does_nothing_to_a_terminal(cli: Cli) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli
+from failures import Failures
 from model_server import ModelServer, Say
 
 from stateline.model.protocol import CALL_MEMBERS
@@ -25,21 +26,24 @@ def context(**settings: Any) -> Say:
 # -- settings ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", CALL_MEMBERS)
-@pytest.mark.parametrize("words", [["-p", "x"], [], ["--refine-text", "R"], ["-p", "x", "--dry-run"]])
-@pytest.mark.parametrize("modelled", [False, True])
-def test_a_setting_of_the_calls_own_is_refused_and_nothing_is_asked_or_saved(
-    cli: Cli, name: str, words: list[str], modelled: bool
-) -> None:
-    with ModelServer() as server:
-        model = ["-m", "openai/m", "--base-url", server.url] if modelled else []
-        if "--dry-run" in words:
-            document = cli("run", *model, *words, "--set", f"{name}=evil", "--format", "json").document
-            assert document["plan"]["action"] == "refuse"
-        else:
-            assert name in cli.refused("run", *model, *words, "--set", f"{name}=evil", exits=1)["message"]
-        assert server.count == 0
-    assert not cli.state.exists()
+def test_a_setting_of_the_calls_own_is_refused_and_nothing_is_asked_or_saved(cli: Cli) -> None:
+    failures = Failures()
+    for modelled in [False, True]:
+        for words in [["-p", "x"], [], ["--refine-text", "R"], ["-p", "x", "--dry-run"]]:
+            for name in CALL_MEMBERS:
+                with failures.case(name, words, modelled), cli.fresh():
+                    with ModelServer() as server:
+                        model = ["-m", "openai/m", "--base-url", server.url] if modelled else []
+                        if "--dry-run" in words:
+                            document = cli("run", *model, *words, "--set", f"{name}=evil", "--format", "json").document
+                            assert document["plan"]["action"] == "refuse"
+                        else:
+                            assert (
+                                name in cli.refused("run", *model, *words, "--set", f"{name}=evil", exits=1)["message"]
+                            )
+                        assert server.count == 0
+                    assert not cli.state.exists()
+    failures.check()
 
 
 def test_a_run_that_waits_takes_no_such_setting_either(cli: Cli) -> None:
@@ -72,33 +76,37 @@ def test_a_null_takes_a_setting_out_of_one_call(cli: Cli) -> None:
 # -- files ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("option", ["--prompt-file", "--refine-file"])
-def test_what_is_no_regular_file_is_refused_at_once(cli: Cli, option: str) -> None:
-    fifo = cli.home / "fifo"
-    os.mkfifo(fifo)
-    for path in (fifo, cli.home, "/dev/zero", cli.home / "none"):
-        error = cli.refused("run", option, str(path), exits=64)
-        assert (error["code"], "cannot read" in error["message"]) == ("usage", True)
-    assert not cli.state.exists()
+def test_what_is_no_regular_file_is_refused_at_once(cli: Cli) -> None:
+    failures = Failures()
+    for option in ["--prompt-file", "--refine-file"]:
+        with failures.case(option), cli.fresh():
+            fifo = cli.home / "fifo"
+            os.mkfifo(fifo)
+            for path in (fifo, cli.home, "/dev/zero", cli.home / "none"):
+                error = cli.refused("run", option, str(path), exits=64)
+                assert (error["code"], "cannot read" in error["message"]) == ("usage", True)
+            assert not cli.state.exists()
+    failures.check()
 
 
 # -- secrets -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("option", ["--record", "--playback"])
-@pytest.mark.parametrize("secret", [KNOWN, TOKEN])
-def test_a_recording_in_a_directory_named_by_a_secret_is_refused(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, option: str, secret: str
-) -> None:
-    monkeypatch.setenv("A_KEY", KNOWN)
-    link = cli.home / "link"
-    link.symlink_to(cli.home / f"d-{secret}")
-    for path in (cli.home / f"d-{secret}" / "r", link):
-        result = cli("run", "-p", "x", option, str(path), "--format", "json")
-        assert (result.code, result.error["code"]) == (64, "usage")
-        assert "has a secret in its path" in result.error["message"]
-        assert secret not in result.out.decode() + result.err
-    assert not cli.state.exists()
+def test_a_recording_in_a_directory_named_by_a_secret_is_refused(cli: Cli) -> None:
+    failures = Failures()
+    for secret in [KNOWN, TOKEN]:
+        for option in ["--record", "--playback"]:
+            with failures.case(option, secret), cli.fresh() as monkeypatch:
+                monkeypatch.setenv("A_KEY", KNOWN)
+                link = cli.home / "link"
+                link.symlink_to(cli.home / f"d-{secret}")
+                for path in (cli.home / f"d-{secret}" / "r", link):
+                    result = cli("run", "-p", "x", option, str(path), "--format", "json")
+                    assert (result.code, result.error["code"]) == (64, "usage")
+                    assert "has a secret in its path" in result.error["message"]
+                    assert secret not in result.out.decode() + result.err
+                assert not cli.state.exists()
+    failures.check()
 
 
 def test_a_base_url_that_holds_a_token_is_refused(cli: Cli) -> None:
@@ -118,17 +126,18 @@ WORDS = [
 ]
 
 
-@pytest.mark.parametrize("words", WORDS)
-@pytest.mark.parametrize("more", [[], ["--format", "json"], ["--debug"]])
-def test_an_error_that_quotes_a_secret_shows_a_mask(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, words: list[str], more: list[str]
-) -> None:
-    monkeypatch.setenv("A_KEY", KNOWN)
-    result = cli(*words, *more)
-    said = result.out.decode() + result.err
-    assert result.code in (1, 64)
-    assert KNOWN not in said
-    assert "[REDACTED]" in said or "holds a secret" in said
+def test_an_error_that_quotes_a_secret_shows_a_mask(cli: Cli) -> None:
+    failures = Failures()
+    for more in [[], ["--format", "json"], ["--debug"]]:
+        for words in WORDS:
+            with failures.case(words, more), cli.fresh() as monkeypatch:
+                monkeypatch.setenv("A_KEY", KNOWN)
+                result = cli(*words, *more)
+                said = result.out.decode() + result.err
+                assert result.code in (1, 64)
+                assert KNOWN not in said
+                assert "[REDACTED]" in said or "holds a secret" in said
+    failures.check()
 
 
 def test_what_a_model_says_is_typed_on_a_terminal_with_secrets_masked(

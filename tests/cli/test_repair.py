@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli, Task
+from failures import Failures
 
 from stateline.bundle import naming
 from stateline.cli.main import run as call
@@ -85,8 +86,8 @@ def test_apply_repairs_and_a_second_one_finds_nothing_to_do(cli: Cli, machine: s
 def test_verify_says_what_to_do_about_damage(cli: Cli, machine: str) -> None:
     assert b"repair" not in cli("verify").out
     truncate(snapshots(cli, "run:r1")[-1])
-    assert b"`stateline repair` plans how to go on" in cli("verify").out
-    assert b"`stateline repair run:r1` plans how to go on" in cli("verify", "run:r1").out
+    assert b"next: `stateline repair`" in cli("verify").out
+    assert b"next: `stateline repair run:r1`" in cli("verify", "run:r1").out
 
 
 def test_help_lists_the_exit_codes(cli: Cli) -> None:
@@ -195,18 +196,21 @@ def test_an_effect_that_may_have_been_performed_waits_for_word(cli: Cli, task: T
     assert [line.split()[0] for line in cli.ran()] == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("words", [["--retry"], ["--input", '"said"']])
-def test_the_operator_may_say_at_once_what_became_of_it(cli: Cli, task: Task, words: list[str]) -> None:
-    machine = cli.machine(**steps(task, repeatable=False))
-    for _ in range(2):
-        cli.json("execute", "-i", machine, "--id", "r1")
-    for path in snapshots(cli, "run:r1")[-2:]:
-        truncate(path)
-    cli.json("repair", "--apply")
-    done = cli.json("exec", "resume", "r1", *words)
-    assert done["status"] == "complete"
-    ran = [line.split()[0] for line in cli.ran()]
-    assert ran == (["a", "b", "b", "c"] if words == ["--retry"] else ["a", "b", "c"])
+def test_the_operator_may_say_at_once_what_became_of_it(cli: Cli, task: Task) -> None:
+    failures = Failures()
+    for words in [["--retry"], ["--input", '"said"']]:
+        with failures.case(words), cli.fresh():
+            machine = cli.machine(**steps(task, repeatable=False))
+            for _ in range(2):
+                cli.json("execute", "-i", machine, "--id", "r1")
+            for path in snapshots(cli, "run:r1")[-2:]:
+                truncate(path)
+            cli.json("repair", "--apply")
+            done = cli.json("exec", "resume", "r1", *words)
+            assert done["status"] == "complete"
+            ran = [line.split()[0] for line in cli.ran()]
+            assert ran == (["a", "b", "b", "c"] if words == ["--retry"] else ["a", "b", "c"])
+    failures.check()
 
 
 def test_a_doubt_outlives_a_change_of_the_machine(cli: Cli, task: Task) -> None:

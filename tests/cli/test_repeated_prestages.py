@@ -10,12 +10,13 @@ import threading
 
 import pytest
 from command_line import Cli
+from failures import Failures
 from model_server import ModelServer, Say
 
 from stateline import Store
 
 PROPOSED = Say(json.dumps({"prompts": {"system": "S", "developer": ["be nice"]}, "settings": {"temperature": 0.5}}))
-AGAIN = "refined by these words for the run r before"
+AGAIN = "saved before for the run r"
 
 
 @pytest.fixture(autouse=True)
@@ -52,49 +53,56 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("there", [False, True])
-@pytest.mark.parametrize("said", SETTINGS, ids=lambda said: str(len(said) // 2))
-def test_what_the_flags_derived_and_refined_is_not_refined_again_for_a_run_that_never_began(
-    cli: Cli, said: list[str], there: bool
-) -> None:
-    if there:
-        cli.json("run", "--state-scope", "c", "--system", "S")
-    same = words("--system", "S", *said, "-m", "manual")
-    cli.json(*same, exits=3)
-    first = cli.json("show", "context:c", "--resolve")["state"]
-    cli.json("exec", "rm", "r")
-    planned = cli.json(*same, "--dry-run", exits=0)
-    assert [each["type"] for each in planned["plan"]["effects"]].count("snapshot") == 0
-    assert AGAIN in " ".join(cli.json(*same, exits=3)["warnings"])
-    assert context(cli) == ["derive", "refine"]
-    assert cli.json("show", "context:c", "--resolve")["state"] == first
+def test_what_the_flags_derived_and_refined_is_not_refined_again_for_a_run_that_never_began(cli: Cli) -> None:
+    failures = Failures()
+    for said in SETTINGS:
+        for there in [False, True]:
+            with failures.case(there, said), cli.fresh():
+                if there:
+                    cli.json("run", "--state-scope", "c", "--system", "S")
+                same = words("--system", "S", *said, "-m", "manual")
+                cli.json(*same, exits=3)
+                first = cli.json("show", "context:c", "--resolve")["state"]
+                cli.json("exec", "rm", "r")
+                planned = cli.json(*same, "--dry-run", exits=0)
+                assert [each["type"] for each in planned["plan"]["effects"]].count("snapshot") == 0
+                assert AGAIN in " ".join(cli.json(*same, exits=3)["warnings"])
+                assert context(cli) == ["derive", "refine"]
+                assert cli.json("show", "context:c", "--resolve")["state"] == first
+    failures.check()
 
 
-@pytest.mark.parametrize("other", [["--set", "temperature=0.7"], ["--set", "temperature=null"], ["--set", "top_p=1"]])
-def test_other_settings_are_other_words(cli: Cli, other: list[str]) -> None:
-    cli.json(*words("--set", "temperature=0.5", "-m", "manual"), exits=3)
-    cli.json("exec", "rm", "r")
-    cli.json(*words(*other, "-m", "manual"), exits=3)
-    assert context(cli) == ["derive", "refine", "refine"]
+def test_other_settings_are_other_words(cli: Cli) -> None:
+    failures = Failures()
+    for other in [["--set", "temperature=0.7"], ["--set", "temperature=null"], ["--set", "top_p=1"]]:
+        with failures.case(other), cli.fresh():
+            cli.json(*words("--set", "temperature=0.5", "-m", "manual"), exits=3)
+            cli.json("exec", "rm", "r")
+            cli.json(*words(*other, "-m", "manual"), exits=3)
+            assert context(cli) == ["derive", "refine", "refine"]
+    failures.check()
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_the_same_command_goes_on_with_a_run_that_was_killed_in_its_first_turn(cli: Cli, there: bool) -> None:
-    if there:
-        cli.json("run", "--state-scope", "c", "--system", "S")
-    proposals = [PROPOSED] if there else [PROPOSED, PROPOSED]
-    with ModelServer(*proposals, Say("never", until=threading.Event()), otherwise=Say("done")) as server:
-        same = words("--system", "S", "--set", "temperature=0.5", "-m", "openai/m", "--base-url", server.url)
-        killed(cli, server, same, len(proposals) + 1)
-        before = context(cli)
-        assert before == ["derive", "refine"]
-        planned = cli.json(*same, "--dry-run")
-        assert planned["plan"]["action"] != "refuse", planned
-        asked = server.count
-        done = cli.json(*same)
-        assert (done["output"], server.count - asked, context(cli)) == ("done", 1, before)
-        assert cli.json(*same)["output"] == "done"
-        assert server.count - asked == 1
+def test_the_same_command_goes_on_with_a_run_that_was_killed_in_its_first_turn(cli: Cli) -> None:
+    failures = Failures()
+    for there in [False, True]:
+        with failures.case(there), cli.fresh():
+            if there:
+                cli.json("run", "--state-scope", "c", "--system", "S")
+            proposals = [PROPOSED] if there else [PROPOSED, PROPOSED]
+            with ModelServer(*proposals, Say("never", until=threading.Event()), otherwise=Say("done")) as server:
+                same = words("--system", "S", "--set", "temperature=0.5", "-m", "openai/m", "--base-url", server.url)
+                killed(cli, server, same, len(proposals) + 1)
+                before = context(cli)
+                assert before == ["derive", "refine"]
+                planned = cli.json(*same, "--dry-run")
+                assert planned["plan"]["action"] != "refuse", planned
+                asked = server.count
+                done = cli.json(*same)
+                assert (done["output"], server.count - asked, context(cli)) == ("done", 1, before)
+                assert cli.json(*same)["output"] == "done"
+                assert server.count - asked == 1
+    failures.check()
 
 
 def test_without_a_model_the_same_command_says_again_what_its_run_waits_for(cli: Cli) -> None:
@@ -112,13 +120,16 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("other", OTHERS, ids=["text", "settings"])
-def test_other_words_for_a_run_that_is_there_refine_nothing(cli: Cli, other: list[str]) -> None:
-    cli.json(*words("-m", "manual"), exits=3)
-    assert "nothing was refined" in cli.refused(*other, exits=1)["message"]
-    planned = cli.json(*other, "--dry-run")
-    assert (planned["plan"]["action"], planned["exit"]) == ("refuse", 1)
-    assert context(cli) == ["derive", "refine"]
+def test_other_words_for_a_run_that_is_there_refine_nothing(cli: Cli) -> None:
+    failures = Failures()
+    for other in OTHERS:
+        with failures.case(other), cli.fresh():
+            cli.json(*words("-m", "manual"), exits=3)
+            assert "nothing was refined" in cli.refused(*other, exits=1)["message"]
+            planned = cli.json(*other, "--dry-run")
+            assert (planned["plan"]["action"], planned["exit"]) == ("refuse", 1)
+            assert context(cli) == ["derive", "refine"]
+    failures.check()
 
 
 def test_words_that_refined_the_context_for_another_run_are_none_of_this_run(cli: Cli) -> None:

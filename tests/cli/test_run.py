@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli
+from failures import Failures
 
 
 @pytest.fixture
@@ -113,19 +114,19 @@ def test_a_conversation_with_tools_goes_on_from_call_to_call(cli: Cli, tools: st
     assert cli.json("verify")["findings"] == []
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
+def test_every_way_to_say_it_is_the_same_answer(cli: Cli) -> None:
+    failures = Failures()
+    for data, words in [
         (b'{"response": "Yes, {all}.\\n"}', []),
         (b'"Yes, {all}.\\n"', []),
         (b'{"type":"llm_response","response":{"content":[{"type":"text","text":"Yes, {all}.\\n"}]}}', []),
         (b"Yes, {all}.\n\n", ["--input-format", "text"]),
-    ],
-)
-def test_every_way_to_say_it_is_the_same_answer(cli: Cli, data: bytes, words: list[str]) -> None:
-    cli.json("run", "-p", "All?", "--id", "r1", exits=3)
-    document = cli.json("exec", "resume", "r1", *words, stdin=data)
-    assert document["output"].rstrip("\n") == "Yes, {all}."
+    ]:
+        with failures.case(data, words), cli.fresh():
+            cli.json("run", "-p", "All?", "--id", "r1", exits=3)
+            document = cli.json("exec", "resume", "r1", *words, stdin=data)
+            assert document["output"].rstrip("\n") == "Yes, {all}."
+    failures.check()
 
 
 def test_text_that_reads_like_json_is_text_where_that_is_said(cli: Cli) -> None:
@@ -248,20 +249,28 @@ def test_a_run_that_is_not_there_needs_a_prompt(cli: Cli) -> None:
     assert "needs a prompt" in cli.refused("run", "--id", "r1", "--force", exits=64)["message"]
 
 
-@pytest.mark.parametrize(
-    "prompt", ["{{ state }}", "a }} b {{ c", "{{", "{{ '{{' }}", "{% raw %} ${x} \\n", "ü \U0001f600\n\ttwo\n lines "]
-)
-def test_a_prompt_means_what_it_says(cli: Cli, prompt: str) -> None:
-    assert cli.json("run", "-p", prompt, exits=3)["waiting"]["prompt"] == prompt
-    path = cli.home / "prompt.txt"
-    path.write_text(prompt + "\n")
-    assert cli.json("run", "--prompt-file", str(path), exits=3)["waiting"]["prompt"] == prompt
-    assert cli.json("run", "-", stdin=prompt.encode() + b"\n", exits=3)["waiting"]["prompt"] == prompt
+def test_a_prompt_means_what_it_says(cli: Cli) -> None:
+    failures = Failures()
+    for prompt in [
+        "{{ state }}",
+        "a }} b {{ c",
+        "{{",
+        "{{ '{{' }}",
+        "{% raw %} ${x} \\n",
+        "ü \U0001f600\n\ttwo\n lines ",
+    ]:
+        with failures.case(prompt), cli.fresh():
+            assert cli.json("run", "-p", prompt, exits=3)["waiting"]["prompt"] == prompt
+            path = cli.home / "prompt.txt"
+            path.write_text(prompt + "\n")
+            assert cli.json("run", "--prompt-file", str(path), exits=3)["waiting"]["prompt"] == prompt
+            assert cli.json("run", "-", stdin=prompt.encode() + b"\n", exits=3)["waiting"]["prompt"] == prompt
+    failures.check()
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_what_makes_no_sense_is_a_usage_error_and_nothing_happens(cli: Cli) -> None:
+    failures = Failures()
+    for words in [
         ["-p", ""],
         ["-p", " \n"],
         ["-p", "x", "-"],
@@ -276,12 +285,11 @@ def test_a_prompt_means_what_it_says(cli: Cli, prompt: str) -> None:
         ["-p", "x", "--input-format", "yaml"],
         ["--force"],
         ["--input", "1"],
-    ],
-    ids=" ".join,
-)
-def test_what_makes_no_sense_is_a_usage_error_and_nothing_happens(cli: Cli, words: list[str]) -> None:
-    assert cli.refused("run", *words, exits=64)["code"] == "usage"
-    assert not cli.state.exists()
+    ]:
+        with failures.case(words), cli.fresh():
+            assert cli.refused("run", *words, exits=64)["code"] == "usage"
+            assert not cli.state.exists()
+    failures.check()
 
 
 def test_a_prompt_that_is_not_utf8_or_too_large_is_a_usage_error(cli: Cli) -> None:
@@ -359,27 +367,26 @@ def test_the_call_that_is_printed_fits_the_tool_and_counts_once(cli: Cli) -> Non
     assert [json.loads(line) for line in cli.ran()] == [{"it_s": False, "n": 0, "text": "..."}]
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
+def test_where_a_schema_is_asked_for_it_is_shown_and_the_template_fits(cli: Cli) -> None:
+    failures = Failures()
+    for schema in [
         {"type": "object", "properties": {"n": {"type": "integer", "minimum": 3}}, "required": ["n"]},
         {"type": "object", "properties": {"kind": {"enum": ["it's", "bug"]}}, "required": ["kind"]},
         {"type": "object", "properties": {"in": {"type": "object", "required": ["x"]}}, "required": ["in", "free"]},
         {"type": ["null", "object"], "properties": {"n": {"const": 7}}, "required": ["n"]},
         {"type": "array", "items": {"type": "string"}, "minItems": 2},
         {"type": "boolean"},
-    ],
-    ids=json.dumps,
-)
-def test_where_a_schema_is_asked_for_it_is_shown_and_the_template_fits(cli: Cli, schema: dict[str, Any]) -> None:
-    machine = cli.machine(think={"agent": {"prompt": "Say.", "output_schema": schema}})
-    text = cli("execute", machine, "--id", "r1").out.decode()
-    line = next(line for line in text.splitlines() if line.startswith("  schema: "))
-    assert json.loads(line.partition(": ")[2]) == schema
-    words = printed(text, "answer")
-    first = cli.json(*words)
-    assert first["status"] == "complete"
-    assert cli.json(*words) == first
+    ]:
+        with failures.case(schema), cli.fresh():
+            machine = cli.machine(think={"agent": {"prompt": "Say.", "output_schema": schema}})
+            text = cli("execute", machine, "--id", "r1").out.decode()
+            line = next(line for line in text.splitlines() if line.startswith("  schema: "))
+            assert json.loads(line.partition(": ")[2]) == schema
+            words = printed(text, "answer")
+            first = cli.json(*words)
+            assert first["status"] == "complete"
+            assert cli.json(*words) == first
+    failures.check()
 
 
 def test_json_that_is_broken_is_refused_where_a_model_is_asked_and_never_taken_for_its_answer(

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from command_line import Cli, Task
+from failures import Failures
 
 from stateline.store.timestamps import next_timestamp
 
@@ -20,7 +21,7 @@ HOSTILE = ["../../x", "a\0b", "x" * 300, "", ".", "-", "a/b", "ü", "a b", "\n"]
 
 
 @pytest.fixture
-def three(cli: Cli, task: Task) -> Any:
+def three(cli: Cli, task: Task) -> Cli:
     """Runs ``done``, ``broken`` and ``open``, in this order."""
     cli.json("execute", cli.machine("one", a=task("echo 1", default_next="b"), b=task("echo 2")), "--id", "done")
     cli.json("execute", cli.machine("two", a=task("echo why >&2; false")), "--id", "broken", exits=1)
@@ -33,7 +34,7 @@ def files(cli: Cli) -> dict[str, bytes]:
     return {path: row[4] for path, row in cli.tree().items() if row[4]}
 
 
-def test_list_has_a_row_for_each_run_the_last_used_first(three: Any) -> None:
+def test_list_has_a_row_for_each_run_the_last_used_first(three: Cli) -> None:
     rows = three.json("exec", "list")["runs"]
     assert [(row["run"], row["machine"], row["status"], row["stage"], row["turn"]) for row in rows] == [
         ("open", "three", "waiting", "ask", 0),
@@ -55,7 +56,7 @@ def test_an_absent_store_is_an_empty_one_and_stays_absent(cli: Cli) -> None:
     assert not cli.state.exists()
 
 
-def test_a_run_that_cannot_be_read_is_said_and_the_others_are_listed(three: Any) -> None:
+def test_a_run_that_cannot_be_read_is_said_and_the_others_are_listed(three: Cli) -> None:
     (three.state / hashlib.sha256(b"run:open").hexdigest() / "latest.json").write_bytes(b"")
     document = three.json("exec", "list", exits=5)
     assert [row["run"] for row in document["runs"]] == ["broken", "done"]
@@ -72,7 +73,7 @@ def test_a_store_whose_only_run_cannot_be_read_is_not_empty(cli: Cli, task: Task
     assert cli.refused("exec", "status", exits=5)["code"] == "integrity"
 
 
-def test_status_has_a_row_mode_bounds_counters_and_interrupts(three: Any) -> None:
+def test_status_has_a_row_mode_bounds_counters_and_interrupts(three: Cli) -> None:
     document = three.json("exec", "status", "open")
     assert document.keys() >= ROW | {"mode", "bounds", "counters", "interrupts"}
     assert document["mode"] is None
@@ -86,7 +87,7 @@ def test_status_has_a_row_mode_bounds_counters_and_interrupts(three: Any) -> Non
     assert broken["error"]["message"] == "why"
 
 
-def test_show_is_a_run_whole(three: Any) -> None:
+def test_show_is_a_run_whole(three: Cli) -> None:
     document = three.json("exec", "show", "done")
     assert document["outputs"] == {"a": 1, "b": 2}
     assert (document["visits"], document["edges"]) == ({"a": 1, "b": 1}, {"a": {"b": 1}})
@@ -94,7 +95,7 @@ def test_show_is_a_run_whole(three: Any) -> None:
     assert three.json("exec", "show", "open")["waiting"]["prompt"] == "Go?"
 
 
-def test_history_is_the_turns_oldest_first(three: Any) -> None:
+def test_history_is_the_turns_oldest_first(three: Cli) -> None:
     rows = three.json("exec", "history", "done")["history"]
     assert [(row["turn"], row["stage"], row["reason"], row["output"]) for row in rows] == [
         (0, "a", "start", None),
@@ -108,14 +109,19 @@ def test_history_is_the_turns_oldest_first(three: Any) -> None:
     assert (failed["stage"], failed["output"], failed["error"]["message"]) == ("a", None, "why")
 
 
-@pytest.mark.parametrize("command", ["status", "show", "history"])
-def test_without_a_run_the_last_used_is_meant(three: Any, command: str) -> None:
-    assert three.json("exec", command) == three.json("exec", command, "open")
+def test_without_a_run_the_last_used_is_meant(three: Cli) -> None:
+    failures = Failures()
+    for command in ["status", "show", "history"]:
+        with failures.case(command):
+            assert three.json("exec", command) == three.json("exec", command, "open")
     three.json("exec", "resume", "broken", "--retry", exits=1)
-    assert three.json("exec", command) == three.json("exec", command, "broken")
+    for command in ["status", "show", "history"]:
+        with failures.case(command):
+            assert three.json("exec", command) == three.json("exec", command, "broken")
+    failures.check()
 
 
-def test_reading_commands_leave_no_trace(three: Any) -> None:
+def test_reading_commands_leave_no_trace(three: Cli) -> None:
     before = three.tree()
     for words in (
         ["exec", "list"],
@@ -133,7 +139,7 @@ def test_reading_commands_leave_no_trace(three: Any) -> None:
     assert three.tree() == before
 
 
-def test_text_output_says_the_same(three: Any) -> None:
+def test_text_output_says_the_same(three: Cli) -> None:
     assert three("exec", "list").out.decode().split("\n")[1].split()[:3] == ["open", "three", "waiting"]
     text = three("exec", "status", "open").out.decode()
     assert "Go?" in text
@@ -143,32 +149,35 @@ def test_text_output_says_the_same(three: Any) -> None:
     assert b'"status": "complete"' in three("exec", "show", "done").out
 
 
-@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
-def test_a_hostile_id_is_a_usage_error_and_nothing_is_written(cli: Cli, task: Task, name: str) -> None:
-    machine = cli.machine(a=task("echo 1"))
-    for words in (
-        ["execute", machine, f"--id={name}"],
-        ["execute", machine, f"--id={name}", "--dry-run"],
-        ["execute", machine, f"--id={name}", "--force"],
-        ["execute", machine, f"--state-scope={name}"],
-        ["execute", machine, f"--state-scope={name}", "--dry-run"],
-        ["run", f"--state-scope={name}", "--set", "x=1"],
-        ["run", f"--state-scope={name}", "--dry-run"],
-        ["exec", "status", "--", name],
-        ["exec", "show", "--", name],
-        ["exec", "history", "--", name],
-        ["exec", "resume", "--", name],
-        ["exec", "resume", "--retry", "--", name],
-        ["exec", "rm", "--", name],
-    ):
-        cli.monkeypatch.setenv("STATELINE_FORMAT", "json")
-        result = cli(*words)
-        assert (result.code, result.error["code"]) == (64, "usage"), words
-    assert not cli.state.exists()
-    assert not (cli.home / "x").exists()
+def test_a_hostile_id_is_a_usage_error_and_nothing_is_written(cli: Cli, task: Task) -> None:
+    failures = Failures()
+    for name in HOSTILE:
+        with failures.case(name), cli.fresh():
+            machine = cli.machine(a=task("echo 1"))
+            for words in (
+                ["execute", machine, f"--id={name}"],
+                ["execute", machine, f"--id={name}", "--dry-run"],
+                ["execute", machine, f"--id={name}", "--force"],
+                ["execute", machine, f"--state-scope={name}"],
+                ["execute", machine, f"--state-scope={name}", "--dry-run"],
+                ["run", f"--state-scope={name}", "--set", "x=1"],
+                ["run", f"--state-scope={name}", "--dry-run"],
+                ["exec", "status", "--", name],
+                ["exec", "show", "--", name],
+                ["exec", "history", "--", name],
+                ["exec", "resume", "--", name],
+                ["exec", "resume", "--retry", "--", name],
+                ["exec", "rm", "--", name],
+            ):
+                cli.monkeypatch.setenv("STATELINE_FORMAT", "json")
+                result = cli(*words)
+                assert (result.code, result.error["code"]) == (64, "usage"), words
+            assert not cli.state.exists()
+            assert not (cli.home / "x").exists()
+    failures.check()
 
 
-def test_rm_removes_runs_whole_and_nothing_else(three: Any) -> None:
+def test_rm_removes_runs_whole_and_nothing_else(three: Cli) -> None:
     assert three.json("exec", "rm", "open", "done", "open")["removed"] == ["open", "done"]
     assert [row["run"] for row in three.json("exec", "list")["runs"]] == ["broken"]
     for run in ("open", "done"):
@@ -176,13 +185,13 @@ def test_rm_removes_runs_whole_and_nothing_else(three: Any) -> None:
     assert not [finding for finding in three.json("verify")["findings"] if finding["severity"] == "damage"]
 
 
-def test_rm_of_an_unknown_run_removes_none(three: Any) -> None:
+def test_rm_of_an_unknown_run_removes_none(three: Cli) -> None:
     before = files(three)
     assert three.refused("exec", "rm", "done", "nobody", exits=1)["code"] == "not_found"
     assert files(three) == before
 
 
-def test_rm_of_a_run_that_is_being_used_is_a_conflict(three: Any) -> None:
+def test_rm_of_a_run_that_is_being_used_is_a_conflict(three: Cli) -> None:
     from stateline import Store
 
     with Store.open(three.state).scope("run:open").locked():
@@ -211,7 +220,7 @@ def fork(cli: Cli, origin: str, run: str) -> None:
     store.backend.swap(scope, None, Pointer(path, sha256(data)))
 
 
-def test_rm_and_clean_keep_a_run_that_another_one_originates_from(three: Any) -> None:
+def test_rm_and_clean_keep_a_run_that_another_one_originates_from(three: Cli) -> None:
     fork(three, "done", "branch")
     before = files(three)
     error = three.refused("exec", "rm", "open", "done", exits=1)
@@ -223,26 +232,26 @@ def test_rm_and_clean_keep_a_run_that_another_one_originates_from(three: Any) ->
     assert "run:branch" in document["kept"]["done"]
 
 
-def test_an_origin_can_go_once_nobody_needs_it(three: Any) -> None:
+def test_an_origin_can_go_once_nobody_needs_it(three: Cli) -> None:
     fork(three, "done", "branch")
     three.json("exec", "rm", "branch")
     assert three.json("exec", "rm", "done")["removed"] == ["done"]
 
 
-def test_clean_removes_complete_runs_only(three: Any) -> None:
+def test_clean_removes_complete_runs_only(three: Cli) -> None:
     assert three.json("exec", "clean") == {"removed": ["done"], "kept": {}, "warnings": []}
     assert sorted(three.json("exec", "clean", "--all")["removed"]) == ["broken", "open"]
     assert three.json("exec", "list")["runs"] == []
 
 
 @pytest.mark.parametrize("age", ["1h", "30d", "2w", "90m", "3600s"])
-def test_clean_keeps_what_is_younger(three: Any, age: str) -> None:
+def test_clean_keeps_what_is_younger(three: Cli, age: str) -> None:
     before = files(three)
     assert three.json("exec", "clean", "--all", "--older-than", age)["removed"] == []
     assert files(three) == before
 
 
-def test_clean_removes_what_is_older(three: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clean_removes_what_is_older(three: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
     later = time.time_ns() + 3 * 86400 * 10**9
@@ -251,14 +260,17 @@ def test_clean_removes_what_is_older(three: Any, monkeypatch: pytest.MonkeyPatch
     assert three.json("exec", "clean", "--older-than", "2d")["removed"] == ["done"]
 
 
-@pytest.mark.parametrize("age", ["", "30", "d", "-1d", "1.5h", "30y", "1d ", "٣d"])
-def test_an_age_that_is_none_removes_nothing(three: Any, age: str) -> None:
-    before = files(three)
-    three.refused("exec", "clean", f"--older-than={age}", exits=64)
-    assert files(three) == before
+def test_an_age_that_is_none_removes_nothing(three: Cli) -> None:
+    failures = Failures()
+    for age in ["", "30", "d", "-1d", "1.5h", "30y", "1d ", "٣d"]:
+        with failures.case(age):
+            before = files(three)
+            three.refused("exec", "clean", f"--older-than={age}", exits=64)
+            assert files(three) == before
+    failures.check()
 
 
-def test_every_command_on_an_unsafe_state_dir(three: Any) -> None:
+def test_every_command_on_an_unsafe_state_dir(three: Cli) -> None:
     three.state.chmod(0o755)
     before = files(three)
     for words in (["exec", "rm", "done"], ["exec", "clean"], ["run", "--set", "x=1"]):

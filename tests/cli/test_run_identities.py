@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
 from command_line import Cli, Task
+from failures import Failures
 
 END: dict[str, Any] = {"end": {}}
 
@@ -34,19 +34,25 @@ def test_request_ids_and_keys_are_run_seq_position_and_birth(cli: Cli, task: Tas
     assert {event["birth"] for event in events} == {key.rpartition(":")[2]} == {request.rpartition(":")[2]}
 
 
-@pytest.mark.parametrize("how", ["removed", "forced", "elsewhere"])
-def test_two_runs_by_one_name_share_no_key_and_no_request(cli: Cli, task: Task, how: str) -> None:
-    machine = asking(cli, task)
-    first = names(cli.json("execute", machine, "--id", "r1", exits=3))
-    if how == "removed":
-        cli.json("exec", "rm", "r1")
-    words = {"forced": ["--force"], "elsewhere": ["--state-dir", str(cli.home / "elsewhere")]}.get(how, [])
-    second = names(cli.json("execute", machine, "--id", "r1", *words, exits=3))
-    assert not set(first) & set(second)
-    assert first[0].rpartition(":")[2] != second[0].rpartition(":")[2]
-    stale = json.dumps({"requestId": first[0], "answer": 1})
-    more = words if how == "elsewhere" else []
-    assert cli.refused("execute", machine, "--id", "r1", "--input", stale, *more, exits=1)["code"] == "answer_refused"
+def test_two_runs_by_one_name_share_no_key_and_no_request(cli: Cli, task: Task) -> None:
+    failures = Failures()
+    for how in ["removed", "forced", "elsewhere"]:
+        with failures.case(how), cli.fresh():
+            machine = asking(cli, task)
+            first = names(cli.json("execute", machine, "--id", "r1", exits=3))
+            if how == "removed":
+                cli.json("exec", "rm", "r1")
+            words = {"forced": ["--force"], "elsewhere": ["--state-dir", str(cli.home / "elsewhere")]}.get(how, [])
+            second = names(cli.json("execute", machine, "--id", "r1", *words, exits=3))
+            assert not set(first) & set(second)
+            assert first[0].rpartition(":")[2] != second[0].rpartition(":")[2]
+            stale = json.dumps({"requestId": first[0], "answer": 1})
+            more = words if how == "elsewhere" else []
+            assert (
+                cli.refused("execute", machine, "--id", "r1", "--input", stale, *more, exits=1)["code"]
+                == "answer_refused"
+            )
+    failures.check()
 
 
 def answer(request: str, value: Any) -> str:
@@ -139,16 +145,19 @@ def test_an_accepted_change_is_said_and_followed_to_its_place(cli: Cli, task: Ta
     assert event["machine"]["path"] == str(new / "m.json")
 
 
-@pytest.mark.parametrize("words", [["--accept-change"], ["--accept-change", "-i"]])
-def test_input_that_nobody_wants_accepts_no_change(cli: Cli, task: Task, words: list[str]) -> None:
-    machine = cli.machine(a=task("echo 1", default_next="b"), b=task("echo b >> ran; echo 2"))
-    cli.json("execute", "-i", machine, "--id", "r1")
-    Path(machine).write_text(Path(machine).read_text() + "\n")
-    before = cli.tree()
-    cli.refused("execute", machine, *words, "--input", "5", exits=64)
-    cli.refused("execute", machine, *words, "--input", answer("r1:9:0:00000000", 5), exits=1)
-    assert cli.tree() == before
-    assert cli.ran() == []
+def test_input_that_nobody_wants_accepts_no_change(cli: Cli, task: Task) -> None:
+    failures = Failures()
+    for words in [["--accept-change"], ["--accept-change", "-i"]]:
+        with failures.case(words), cli.fresh():
+            machine = cli.machine(a=task("echo 1", default_next="b"), b=task("echo b >> ran; echo 2"))
+            cli.json("execute", "-i", machine, "--id", "r1")
+            Path(machine).write_text(Path(machine).read_text() + "\n")
+            before = cli.tree()
+            cli.refused("execute", machine, *words, "--input", "5", exits=64)
+            cli.refused("execute", machine, *words, "--input", answer("r1:9:0:00000000", 5), exits=1)
+            assert cli.tree() == before
+            assert cli.ran() == []
+    failures.check()
 
 
 def test_the_document_always_says_error_and_from(cli: Cli, task: Task) -> None:

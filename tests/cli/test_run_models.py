@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli
+from failures import Failures
 from model_server import ModelServer, Say
 
 KEY = "sk-not-a-real-key-0123456789abcdef"
@@ -128,7 +129,7 @@ def test_row_6_a_model_that_fails_leaves_a_failed_run_that_says_so_everywhere(cl
         assert cli.json("run", "--id", "r1", exits=1)["error"] == failed["error"]
         text = cli("run", "--id", "r1", *words[1:5]).out.decode()
         assert f"stateline exec resume r1 --retry {' '.join(words[1:5])}" in text
-        assert f"stateline run --id r1 --force -p TEXT {' '.join(words[1:5])} begins anew instead" in text
+        assert f"stateline run --id r1 --force -p TEXT {' '.join(words[1:5])}" in text
         assert "MACHINE" not in text
         assert "stateline exec resume r1 --retry\n" in cli("run", "--id", "r1").out.decode()
         count = server.count
@@ -139,18 +140,17 @@ def test_row_6_a_model_that_fails_leaves_a_failed_run_that_says_so_everywhere(cl
         assert cli.json(*words)["output"] == "Now."
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [Say(""), Say("Half of it", finish="length"), Say("cut", cut=20), Say(calls=[("work", "{broken")])],
-    ids=["empty", "length", "cut", "malformed"],
-)
-def test_what_is_no_whole_reply_is_never_an_answer(cli: Cli, model: list[str], reply: Say) -> None:
-    manifest = tools(cli, "echo called >> ran")
-    with ModelServer(Say(context()), otherwise=reply) as server:
-        words = ["run", *model, "--base-url", server.url, "-p", "x", "--tools", manifest]
-        document = cli.json(*words, exits=1)
-    assert document["error"]["kind"] in ("reply", "model")
-    assert (document["output"], cli.ran()) == (None, [])
+def test_what_is_no_whole_reply_is_never_an_answer(cli: Cli, model: list[str]) -> None:
+    failures = Failures()
+    for reply in [Say(""), Say("Half of it", finish="length"), Say("cut", cut=20), Say(calls=[("work", "{broken")])]:
+        with failures.case(reply):
+            manifest = tools(cli, "echo called >> ran")
+            with ModelServer(Say(context()), otherwise=reply) as server:
+                words = ["run", *model, "--base-url", server.url, "-p", "x", "--tools", manifest]
+                document = cli.json(*words, exits=1)
+            assert document["error"]["kind"] in ("reply", "model")
+            assert (document["output"], cli.ran()) == (None, [])
+    failures.check()
 
 
 def test_row_14_bounds_hold_over_isolated_calls(cli: Cli, model: list[str]) -> None:
@@ -396,10 +396,10 @@ def test_the_log_of_a_conversation_names_tools_and_shows_replies(cli: Cli, model
     lines = ["turn " + line.split("  turn ", 1)[1] for line in cli("log", "run:r1").out.decode().splitlines()[::-1]]
     assert lines == [
         "turn 0  run started -> agent",
-        "turn 1  agent replied; it asks for work, play (unknown_tool)",
+        "turn 1  agent replied; it calls work, play (unknown_tool)",
         "turn 1  agent: tools are about to run; not all may run twice",
         "turn 1  agent: work ended",
-        "turn 2  agent replied; it asks for work",
+        "turn 2  agent replied; it calls work",
         "turn 2  agent: tools are about to run; not all may run twice",
         "turn 2  agent: work failed (exit)",
         "turn 3  agent replied  complete  It is 1.",

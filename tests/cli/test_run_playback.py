@@ -294,7 +294,7 @@ def test_a_playback_says_that_it_is_one(cli: Cli, offline: None) -> None:
     assert text.count("a reply, played back, of") == 2
     assert "a call of" not in text
     err = cli(*words, "-v").err
-    assert err.startswith("playing back what a model said to derive the context ...\n")
+    assert err.startswith("playing back the recording to derive the context ...\n")
     assert "asking the model" not in err
 
 

@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
 from command_line import Cli, Task
+from failures import Failures
 
 END: dict[str, Any] = {"end": {}}
 ASK: dict[str, Any] = {"human": {"prompt": "?"}}
@@ -37,19 +37,22 @@ def refused(cli: Cli, *words: str, hashes: tuple[str, str]) -> dict[str, Any]:
     return error
 
 
-@pytest.mark.parametrize("more", [[], ["-i"], ["--no-input"]], ids=str)
-@pytest.mark.parametrize("status", ["complete", "waiting", "error"])
-def test_a_run_of_another_machine_is_refused_in_each_status(cli: Cli, task: Task, status: str, more: list[str]) -> None:
-    last = {"complete": END, "waiting": ASK, "error": task("false")}[status]
-    code = {"complete": 0, "waiting": 3, "error": 1}[status]
-    mine = cli.machine("m", a=task("echo m >> ran; echo 1", default_next="b"), b=last)
-    other = cli.machine("n", a=task("echo n >> ran; echo 2", default_next="b"), b=last)
-    cli.json("execute", mine, "--id", "x", exits=code)
-    error = refused(cli, "execute", other, "--id", "x", *more, hashes=(sha(mine), sha(other)))
-    assert mine in error["message"]
-    assert other in error["message"]
-    assert ("exec show x" in error["hint"]) == (status == "complete")
-    assert cli.ran() == ["m"]
+def test_a_run_of_another_machine_is_refused_in_each_status(cli: Cli, task: Task) -> None:
+    failures = Failures()
+    for status in ["complete", "waiting", "error"]:
+        for more in [[], ["-i"], ["--no-input"]]:
+            with failures.case(more, status), cli.fresh():
+                last = {"complete": END, "waiting": ASK, "error": task("false")}[status]
+                code = {"complete": 0, "waiting": 3, "error": 1}[status]
+                mine = cli.machine("m", a=task("echo m >> ran; echo 1", default_next="b"), b=last)
+                other = cli.machine("n", a=task("echo n >> ran; echo 2", default_next="b"), b=last)
+                cli.json("execute", mine, "--id", "x", exits=code)
+                error = refused(cli, "execute", other, "--id", "x", *more, hashes=(sha(mine), sha(other)))
+                assert mine in error["message"]
+                assert other in error["message"]
+                assert ("exec show x" in error["hint"]) == (status == "complete")
+                assert cli.ran() == ["m"]
+    failures.check()
 
 
 def test_each_way_out_that_is_named_leads_on(cli: Cli, task: Task) -> None:

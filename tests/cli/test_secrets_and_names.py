@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from command_line import Cli, Task
+from failures import Failures
 
 END: dict[str, Any] = {"end": {}}
 SECRET = "abcdef-123456-secret"
@@ -22,28 +22,31 @@ def held(cli: Cli) -> bytes:
     return b"".join(path.read_bytes() for path in cli.state.rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize("word", WORDS)
-def test_a_secret_spelled_like_a_word_of_the_format_takes_nothing_apart(cli: Cli, task: Task, word: str) -> None:
-    cli.monkeypatch.setenv("SOME_API_KEY", word)
-    cli.json("run", "--state-scope", "demo", "--system", "S", "--developer", "D", "--set", "x=1")
-    cli.json("run", "--state-scope", "demo", "--refine-text", "R")
-    context = cli.json("show", "context:demo")
-    assert context["state"]["prompts"] == {"system": "S", "developer": ["D", "R"]}
-    assert context["state"]["settings"] == {"x": 1}
-    machine = cli.machine(
-        a=task("echo 1", default_next="question", set={"n": "output"}),
-        question={"human": {"prompt": "?"}, "default_next": "b"},
-        b=task("echo 2", routes=[{"when": "state.n == 1", "to": "d"}], default_next="a"),
-        d=END,
-    )
-    cli.json("execute", machine, "--id", "r1", "--state-scope", "demo", exits=3)
-    document = cli.json("execute", machine, "--input", "5")
-    assert (document["status"], document["outputs"]) == ("complete", {"a": 1, "question": 5, "b": 2})
-    assert [row["status"] for row in cli.json("exec", "list")["runs"]] == ["complete"]
-    assert cli.json("exec", "status")["stage"] == "d"
-    assert [row["stage"] for row in cli.json("exec", "history")["history"]] == ["a", "a", "question", "b"]
-    assert cli.json("verify")["ok"]
-    assert b"REDACTED" not in held(cli)
+def test_a_secret_spelled_like_a_word_of_the_format_takes_nothing_apart(cli: Cli, task: Task) -> None:
+    failures = Failures()
+    for word in WORDS:
+        with failures.case(word), cli.fresh():
+            cli.monkeypatch.setenv("SOME_API_KEY", word)
+            cli.json("run", "--state-scope", "demo", "--system", "S", "--developer", "D", "--set", "x=1")
+            cli.json("run", "--state-scope", "demo", "--refine-text", "R")
+            context = cli.json("show", "context:demo")
+            assert context["state"]["prompts"] == {"system": "S", "developer": ["D", "R"]}
+            assert context["state"]["settings"] == {"x": 1}
+            machine = cli.machine(
+                a=task("echo 1", default_next="question", set={"n": "output"}),
+                question={"human": {"prompt": "?"}, "default_next": "b"},
+                b=task("echo 2", routes=[{"when": "state.n == 1", "to": "d"}], default_next="a"),
+                d=END,
+            )
+            cli.json("execute", machine, "--id", "r1", "--state-scope", "demo", exits=3)
+            document = cli.json("execute", machine, "--input", "5")
+            assert (document["status"], document["outputs"]) == ("complete", {"a": 1, "question": 5, "b": 2})
+            assert [row["status"] for row in cli.json("exec", "list")["runs"]] == ["complete"]
+            assert cli.json("exec", "status")["stage"] == "d"
+            assert [row["stage"] for row in cli.json("exec", "history")["history"]] == ["a", "a", "question", "b"]
+            assert cli.json("verify")["ok"]
+            assert b"REDACTED" not in held(cli)
+    failures.check()
 
 
 def test_a_secret_in_a_name_is_refused_before_anything_is_stored(cli: Cli, task: Task) -> None:

@@ -19,7 +19,7 @@ TOLD: dict[str, tuple[dict[str, Any], str]] = {
     "started": ({"transitions": [{**WAY, "from": None, "to": "think", "reason": "start"}]}, "run started -> think"),
     "intended": ({}, "think is about to run; it must not run twice"),
     "asked": ({}, "think asked"),
-    "replied": ({"asked": [ASKED]}, "think replied; it asks for search"),
+    "replied": ({"asked": [ASKED]}, "think replied; it calls search"),
     "calls_intended": ({}, "think: tools are about to run; not all may run twice"),
     "call_ended": ({"call": ASKED}, "think: search ended"),
     "succeeded": ({"transitions": [WAY], "output_of": "think"}, "think -> rest  7"),

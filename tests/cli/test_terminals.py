@@ -14,8 +14,8 @@ import termios
 import time
 from typing import NamedTuple
 
-import pytest
 from command_line import Cli
+from failures import Failures
 from model_server import ModelServer, Say
 
 DEADLINE = 60.0  # [s]; far above what any call takes
@@ -104,26 +104,31 @@ def test_an_answer_that_was_typed_out_is_not_printed_again_below(cli: Cli) -> No
         assert quiet.screen == f"{ANSWER}\n"
 
 
-@pytest.mark.parametrize("form", ["text", "json"])
-def test_standard_output_is_one_clean_document_while_the_terminal_shows_the_rest(cli: Cli, form: str) -> None:
-    with ModelServer(CONTEXT, Say("Let me.", calls=[("work", {})], pause=0.01), Say(ANSWER, pause=0.01)) as server:
-        on = Terminal(cli, server)
-        words = ["run", "-p", "x", "--id", "r1", "--tools", tool(cli, "echo 1"), *on.asked]
-        seen = on(*words, "--format", form, piped=True)
-    assert seen.screen.split("\n") == [
-        "asking the model to derive the context ...",
-        "r1: turn 1: agent ...",
-        "Let me.",
-        "r1: turn 1: agent, tools work ...",
-        "r1: turn 2: agent ...",
-        *ANSWER.split("\n"),
-        "",
-    ]
-    if form == "json":
-        assert json.loads(seen.out)["output"] == ANSWER
-        assert seen.out.count(b"\n") == 1
-    else:
-        assert seen.out.decode().endswith(f"\n\n{ANSWER}\n")
+def test_standard_output_is_one_clean_document_while_the_terminal_shows_the_rest(cli: Cli) -> None:
+    failures = Failures()
+    for form in ["text", "json"]:
+        with failures.case(form), cli.fresh():
+            with ModelServer(
+                CONTEXT, Say("Let me.", calls=[("work", {})], pause=0.01), Say(ANSWER, pause=0.01)
+            ) as server:
+                on = Terminal(cli, server)
+                words = ["run", "-p", "x", "--id", "r1", "--tools", tool(cli, "echo 1"), *on.asked]
+                seen = on(*words, "--format", form, piped=True)
+            assert seen.screen.split("\n") == [
+                "asking the model to derive the context ...",
+                "r1: turn 1: agent ...",
+                "Let me.",
+                "r1: turn 1: agent, tools work ...",
+                "r1: turn 2: agent ...",
+                *ANSWER.split("\n"),
+                "",
+            ]
+            if form == "json":
+                assert json.loads(seen.out)["output"] == ANSWER
+                assert seen.out.count(b"\n") == 1
+            else:
+                assert seen.out.decode().endswith(f"\n\n{ANSWER}\n")
+    failures.check()
 
 
 def test_a_wait_before_another_attempt_is_told_with_the_failure_and_how_long(cli: Cli) -> None:
@@ -136,7 +141,7 @@ def test_a_wait_before_another_attempt_is_told_with_the_failure_and_how_long(cli
     first, waits, second, *_ = seen.screen.split("\n")
     assert first == "r1: turn 1: think ..."
     assert waits.startswith("r1: turn 1: think failed (model: ")
-    assert waits.endswith("; tried again in 0.2 s ...")
+    assert waits.endswith("; next attempt in 0.2 s ...")
     assert second == "r1: turn 1: think, attempt 2 ..."
 
 
@@ -146,7 +151,7 @@ def test_ctrl_c_in_the_middle_of_an_answer_names_the_run_that_goes_on(cli: Cli) 
         seen = on("run", "-p", "x", "--id", "r1", *on.asked, press=("one two", b"\x03"))
         assert seen.code == 130
         shown = seen.screen.split("\n")
-        assert shown[-3] == "error: stopped by a signal; what was finished is saved"
+        assert shown[-3] == "error: stopped by a signal; finished work is saved"
         assert "`stateline exec resume r1` goes on" in shown[-2]
         resumed = on("exec", "resume", "r1", *on.asked)
     assert resumed.code == 0
@@ -158,7 +163,7 @@ def test_ctrl_c_while_the_context_is_derived_names_no_run_that_is_not_there(cli:
         on = Terminal(cli, server)
         seen = on("run", "-p", "x", "--id", "r1", *on.asked, press=("derive the context", b"\x03"))
     assert seen.code == 130
-    assert "call again to go on" in seen.screen
+    assert "repeat the command to continue" in seen.screen
     assert "exec resume" not in seen.screen
     assert cli.json("exec", "list")["runs"] == []
 

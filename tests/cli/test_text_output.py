@@ -185,18 +185,18 @@ def test_a_run_that_is_kept_nowhere_is_not_said_to_have_a_way_on(cli: Cli, task:
     asks = cli("--ephemeral", "execute", cli.machine(a={"human": {"prompt": "Ship?"}}))
     assert asks.code == 3
     assert "Ship?" in asks.out.decode()
-    assert "no call can go on with it" in asks.err
+    assert "no call can continue it" in asks.err
     assert "exec resume" not in asks.out.decode()
     fails = cli("--ephemeral", "execute", cli.machine(a=task("exit 1")))
     assert fails.code == 1
     assert "failed: a" in fails.out.decode()
-    assert "way on" not in fails.out.decode()
+    assert "next:" not in fails.out.decode()
 
 
 def test_a_failed_run_says_how_to_leave_it_behind(cli: Cli, task: Task) -> None:
     shown = cli("execute", cli.machine(a=task("exit 1")), "--id", "r1").out.decode()
     assert "exec resume r1 --retry" in shown
-    assert "execute MACHINE --force begins anew" in shown
+    assert "execute MACHINE --force" in shown
 
 
 def test_status_names_the_request_that_is_open(cli: Cli) -> None:

@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 from command_line import Cli
+from failures import Failures
 
 AGENT: dict[str, Any] = {"think": {"agent": {"prompt": "x"}}}
 
 
 def flags(cli: Cli, command: list[str]) -> set[str]:
-    return set(re.findall(r"--[a-z-]+", cli(*command, "--help").out.decode()))
+    """The options of a command, and the common ones, which only the top-level help lists."""
+    texts = (cli(*words, "--help").out.decode() for words in (command, []))
+    return {name for text in texts for name in re.findall(r"--[a-z-]+", text)}
 
 
 def require_possible(cli: Cli, command: list[str], hint: str) -> None:
@@ -45,27 +48,33 @@ def waiting(cli: Cli, verb: str) -> list[str]:
     return begin
 
 
-@pytest.mark.parametrize("verb", ["run", "execute"])
-@pytest.mark.parametrize("command", ["exec resume", "own"])
-def test_ways_out_of_another_recording_are_there(cli: Cli, verb: str, command: str) -> None:
-    begin = waiting(cli, verb)
-    words = ["exec", "resume", "r1"] if command == "exec resume" else [*begin, "--id", "r1"]
-    error = cli.refused(*words, "--playback", recorded(cli, "rec"), exits=1)
-    assert "--record" in error["hint"]
-    require_possible(cli, words[:2] if words[0] == "exec" else words[:1], error["hint"])
-    assert f"stateline {verb}" in error["hint"]
+def test_ways_out_of_another_recording_are_there(cli: Cli) -> None:
+    failures = Failures()
+    for command in ["exec resume", "own"]:
+        for verb in ["run", "execute"]:
+            with failures.case(verb, command), cli.fresh():
+                begin = waiting(cli, verb)
+                words = ["exec", "resume", "r1"] if command == "exec resume" else [*begin, "--id", "r1"]
+                error = cli.refused(*words, "--playback", recorded(cli, "rec"), exits=1)
+                assert "--record" in error["hint"]
+                require_possible(cli, words[:2] if words[0] == "exec" else words[:1], error["hint"])
+                assert f"stateline {verb}" in error["hint"]
+    failures.check()
 
 
-@pytest.mark.parametrize("verb", ["run", "execute"])
-@pytest.mark.parametrize("command", ["exec resume", "own"])
-def test_ways_out_of_a_lost_context_are_there(cli: Cli, verb: str, command: str) -> None:
-    begin = waiting(cli, verb)
-    place = cli.state / hashlib.sha256(b"context:demo").hexdigest()
-    next(place.glob("state-*")).unlink()
-    words = ["exec", "resume", "r1"] if command == "exec resume" else [*begin, "--id", "r1"]
-    error = cli.refused(*words, "--input", '"x"', exits=5)
-    require_possible(cli, words[:2] if words[0] == "exec" else words[:1], error["hint"])
-    assert "stateline repair context:demo" in error["hint"]
+def test_ways_out_of_a_lost_context_are_there(cli: Cli) -> None:
+    failures = Failures()
+    for command in ["exec resume", "own"]:
+        for verb in ["run", "execute"]:
+            with failures.case(verb, command), cli.fresh():
+                begin = waiting(cli, verb)
+                place = cli.state / hashlib.sha256(b"context:demo").hexdigest()
+                next(place.glob("state-*")).unlink()
+                words = ["exec", "resume", "r1"] if command == "exec resume" else [*begin, "--id", "r1"]
+                error = cli.refused(*words, "--input", '"x"', exits=5)
+                require_possible(cli, words[:2] if words[0] == "exec" else words[:1], error["hint"])
+                assert "stateline repair context:demo" in error["hint"]
+    failures.check()
 
 
 def test_ways_out_of_a_recording_that_is_over_are_there(cli: Cli) -> None:
