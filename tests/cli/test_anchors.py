@@ -27,7 +27,7 @@ def test_an_anchor_that_is_missing_exits_5_and_asks_for_no_repair(cli: Cli, head
     result = cli("verify", "--anchor", "0" * 64, "--anchor", head)
     text = result.out.decode()
     assert result.code == 5
-    assert f"damage anchor: {'0' * 64}" in text
+    assert f"damage anchor: the anchor {'0' * 64}" in text
     assert "\nDAMAGED: " in text
     assert "plans how to go on" not in text
     document = cli.json("verify", "--anchor", "0" * 64, "--anchor", head, exits=5)

@@ -64,7 +64,7 @@ def test_a_diff_exits_zero_whether_or_not_there_is_a_difference(cli: Cli, store:
     store.scope("notes:y").save({"n": 1})
     store.scope("notes:x").save({"n": 2})
     assert said(cli, "notes:x", "notes:x") == ["no difference: both are the same snapshot"]
-    assert said(cli, "notes:x~1", "notes:y") == ["no difference: both hold the same state"]
+    assert said(cli, "notes:x~1", "notes:y") == ["no difference: both have the same state"]
     assert cli.json("diff", "notes:x~1", "notes:y") == []
     assert said(cli, "notes:x", "notes:y") == ["~ n  2 -> 1"]
 

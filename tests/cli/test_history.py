@@ -139,7 +139,7 @@ def test_a_call_that_is_under_way_has_not_ended(cli: Cli, tools: str) -> None:
     head = next(past for past in scope.walk() if past.event["type"] == "calls_intended")
     with scope.locked():
         scope.store.backend.swap(scope.hash, scope.load().pointer, head.pointer)
-    assert text(cli)[-2:] == ["      once {} is not finished", '      echo {"value":1} has not ended']
+    assert text(cli)[-2:] == ["      once {} is not finished", '      echo {"value":1} is not finished']
     assert [(call["status"], call["result"]) for call in rows(cli)[-1]["tools"]] == [("open", None)] * 2
 
 

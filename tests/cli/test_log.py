@@ -16,6 +16,7 @@ from command_line import Cli, Task
 
 from stateline import Store
 from stateline.bundle.envelope import Envelope
+from stateline.store.local.backend import LocalBackend
 from stateline.store.snapshot import Snapshot, publish
 
 LINE = re.compile("^[0-9a-f]{8} +[0-9]+  [-0-9]{10} [:0-9]{8}  ")
@@ -191,15 +192,16 @@ def test_lines_come_as_they_are_read_and_a_reader_who_leaves_ends_the_walk(
     end, other = os.pipe()
     read: list[str] = []
     monkeypatch.setattr(sys, "stdout", open(other, "w"))  # noqa: SIM115 (closed below)
-    original = Store.read_snapshot
+    original = LocalBackend.get
 
-    def watched(self: Store, scope: str, pointer: Any) -> Snapshot:
-        if len(read) == 3:
-            os.close(end)
-        read.append(pointer.path)
-        return original(self, scope, pointer)
+    def watched(self: LocalBackend, name: str, limit: int) -> bytes:
+        if "/state-" in name:
+            if len(read) == 3:
+                os.close(end)
+            read.append(name)
+        return original(self, name, limit)
 
-    monkeypatch.setattr(Store, "read_snapshot", watched)
+    monkeypatch.setattr(LocalBackend, "get", watched)
     result = cli("log", "notes:x")
     with pytest.raises(BrokenPipeError):
         sys.stdout.close()

@@ -23,11 +23,11 @@ TOLD: dict[str, tuple[dict[str, Any], str]] = {
     "calls_intended": ({}, "think: tools are about to run; not all may run twice"),
     "call_ended": ({"call": ASKED}, "think: search ended"),
     "succeeded": ({"transitions": [WAY], "output_of": "think"}, "think -> rest  7"),
-    "failed": ({"error": FAILED}, "think failed; it is tried again  model: no network"),
+    "failed": ({"error": FAILED}, "think failed; it is retried  model: no network"),
     "lost": ({}, "think was cut off"),
     "unsent": ({}, "think was not asked"),
     "answered": ({"transitions": [WAY], "output_of": "think"}, "think answered -> rest  7"),
-    "retried": ({}, "think is tried again"),
+    "retried": ({}, "think is retried"),
     "replaced": ({}, "think: the machine was replaced"),
 }
 """Each type of event: members that it may have, and its line without the turn."""

@@ -152,7 +152,7 @@ def test_ctrl_c_in_the_middle_of_an_answer_names_the_run_that_goes_on(cli: Cli) 
         assert seen.code == 130
         shown = seen.screen.split("\n")
         assert shown[-3] == "error: stopped by a signal; finished work is saved"
-        assert "`stateline exec resume r1` goes on" in shown[-2]
+        assert "`stateline exec resume r1` continues" in shown[-2]
         resumed = on("exec", "resume", "r1", *on.asked)
     assert resumed.code == 0
     assert resumed.screen.count("Twelve loaves") == 1

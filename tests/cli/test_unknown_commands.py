@@ -28,7 +28,7 @@ def test_a_command_of_another_place_is_named_with_that_place(cli: Cli) -> None:
 
 def test_what_is_no_command_elsewhere_only_points_to_the_help(cli: Cli) -> None:
     failures = Failures()
-    for words in [["zzz"], ["exec", "zzz"], ["exec", "lst"]]:
+    for words in [["zzz"], ["exec", "zzz"]]:
         with failures.case(words), cli.fresh():
             hint = cli.refused(*words, exits=64)["hint"]
             assert hint == f"`{' '.join(['stateline', *words[:-1]])} --help` lists the commands"
