@@ -1,6 +1,12 @@
-"""Dry runs of the verbs, as the command line makes them."""
+"""Dry runs of the verbs, as the command line makes them, and tables of cases that compare them with real calls."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from command_line import Cli
 
 from stateline import Store
 from stateline.contexts.plan import ContextOptions
@@ -18,3 +24,35 @@ def plan_execute(store: Store, options: ExecuteOptions) -> Plan:
 def plan_context(store: Store, options: ContextOptions) -> Plan:
     """The plan of ``run`` without a prompt."""
     return dry_run(store, lambda overlay: prepare(overlay, options))
+
+
+@contextmanager
+def new_home(cli: Cli, name: str) -> Iterator[None]:
+    """Give the command line a home and a state dir of another name for a block, and make the home the current directory."""
+    home, state = cli.home, cli.state
+    cli.home = home / name
+    cli.state = cli.home / "state dir"
+    cli.home.mkdir(mode=0o700)
+    cli.monkeypatch.setenv("STATELINE_STATE_DIR", str(cli.state))
+    cli.monkeypatch.chdir(cli.home)
+    try:
+        yield
+    finally:
+        cli.monkeypatch.chdir(home)
+        cli.monkeypatch.setenv("STATELINE_STATE_DIR", str(state))
+        cli.home, cli.state = home, state
+
+
+Row = TypeVar("Row")
+
+
+def failures(cli: Cli, rows: Iterable[Row], check: Callable[[Row], None]) -> list[str]:
+    """Check each row in a new home; return a line for each row that fails."""
+    found = []
+    for number, row in enumerate(rows):
+        with new_home(cli, f"case {number}"):
+            try:
+                check(row)
+            except AssertionError as error:
+                found.append(f"{row}: {error}")
+    return found

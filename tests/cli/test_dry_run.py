@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli, Task
+from dry_runs import failures
 
 END: dict[str, Any] = {"end": {}}
 MACHINE = "MACHINE"
@@ -264,38 +265,36 @@ TABLE: list[tuple[Setup, list[str], bytes, str, int]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("setup", "words", "stdin", "action", "exits"),
-    TABLE,
-    ids=[f"{row[0].__name__} {' '.join(row[1])[:60]} {row[2].decode().strip()}" for row in TABLE],
-)
-def test_the_plan_is_what_the_real_call_then_does(
-    cli: Cli, task: Task, setup: Setup, words: list[str], stdin: bytes, action: str, exits: int
-) -> None:
-    setup(cli, task)
-    words = [str(cli.home / "m.json") if word == MACHINE else word for word in words]
-    if any(REQUEST in word for word in words):
-        words = [word.replace(REQUEST, request(cli)) for word in words]
-    before = cli.tree()
-    planned = cli(*words, "--dry-run", "--format", "json", stdin=stdin)
-    assert cli.tree() == before
-    assert planned.code == 0
-    document = planned.document
-    assert document.keys() >= {"plan", "exit", "warnings"}
-    plan = document["plan"]
-    assert plan.keys() >= {"action", "run", "scope", "head", "effects"}
-    assert (plan["action"], document["exit"]) == (action, exits), plan
-    assert plan["head"] is None or len(plan["head"]) == 64
-    real = cli(*words, "--format", "json", stdin=stdin)
-    assert real.code == exits, (real.out, real.err)
-    if action == "refuse":
-        assert real.document["error"]["message"] in plan["reason"]
-        assert files(cli.tree()) == files(before)
-        assert plan["effects"] == []
-    else:
-        assert document["warnings"] == real.document["warnings"]
-        assert plan["run"] in (None, real.document["run"])
-        assert (real.document["head"] == plan["head"]) == (files(cli.tree()) == files(before))
+def test_the_plan_is_what_the_real_call_then_does(cli: Cli, task: Task) -> None:
+    def check(row: tuple[Setup, list[str], bytes, str, int]) -> None:
+        setup, words, stdin, action, exits = row
+        setup(cli, task)
+        words = [str(cli.home / "m.json") if word == MACHINE else word for word in words]
+        if any(REQUEST in word for word in words):
+            words = [word.replace(REQUEST, request(cli)) for word in words]
+        before = cli.tree()
+        planned = cli(*words, "--dry-run", "--format", "json", stdin=stdin)
+        assert cli.tree() == before
+        assert planned.code == 0
+        document = planned.document
+        assert document.keys() >= {"plan", "exit", "warnings"}
+        plan = document["plan"]
+        assert plan.keys() >= {"action", "run", "scope", "head", "effects"}
+        assert (plan["action"], document["exit"]) == (action, exits), plan
+        assert plan["head"] is None or len(plan["head"]) == 64
+        real = cli(*words, "--format", "json", stdin=stdin)
+        assert real.code == exits, (real.out, real.err)
+        if action == "refuse":
+            assert real.document["error"]["message"] in plan["reason"]
+            assert files(cli.tree()) == files(before)
+            assert plan["effects"] == []
+        else:
+            assert document["warnings"] == real.document["warnings"]
+            assert plan["run"] in (None, real.document["run"])
+            assert (real.document["head"] == plan["head"]) == (files(cli.tree()) == files(before))
+
+    wrong = failures(cli, TABLE, check)
+    assert not wrong, "\n".join(wrong)
 
 
 def request(cli: Cli) -> str:
@@ -351,22 +350,26 @@ def test_a_dry_run_of_a_copy_needs_no_more_than_to_read_it(cli: Cli, task: Task)
     assert plan["plan"]["head"] == json.loads(cli("exec", "status", "--format", "json").out)["head"]
 
 
-@pytest.mark.parametrize(
-    ("setup", "words", "said"),
-    [
-        (absent, TO_END, "would start a run and exit 3"),
-        (begun, [*I, "--id", "r1", "--force"], "would begin the run r1 anew and exit 0"),
-        (begun, I, "would go on with the run r1 and exit 3"),
-        (waiting, I, "would leave the run r1 waiting and exit 3"),
-        (waiting, [*I, "--input", "true"], "would answer the run r1 and exit 0"),
-        (failed, I, "would only report how the run r1 stands and exit 1"),
-        (damaged, I, "would be refused and exit 5"),
-        (absent, ["run", "--state-scope", "zz"], "would derive context:zz and exit 0"),
-        (contexts, ["run", "--state-scope", "demo"], "would leave context:demo as it is and exit 0"),
-        (contexts, ["run", "--state-scope", "demo", "--set", "x=2"], "would refine context:demo and exit 0"),
-    ],
-)
-def test_a_plan_is_told_in_a_sentence(cli: Cli, task: Task, setup: Setup, words: list[str], said: str) -> None:
-    setup(cli, task)
-    words = [str(cli.home / "m.json") if word == MACHINE else word for word in words]
-    assert cli(*words, "--dry-run").out.decode().split("\n")[0] == said
+SENTENCES: list[tuple[Setup, list[str], str]] = [
+    (absent, TO_END, "would start a run and exit 3"),
+    (begun, [*I, "--id", "r1", "--force"], "would begin the run r1 anew and exit 0"),
+    (begun, I, "would go on with the run r1 and exit 3"),
+    (waiting, I, "would leave the run r1 waiting and exit 3"),
+    (waiting, [*I, "--input", "true"], "would answer the run r1 and exit 0"),
+    (failed, I, "would only report how the run r1 stands and exit 1"),
+    (damaged, I, "would be refused and exit 5"),
+    (absent, ["run", "--state-scope", "zz"], "would derive context:zz and exit 0"),
+    (contexts, ["run", "--state-scope", "demo"], "would leave context:demo as it is and exit 0"),
+    (contexts, ["run", "--state-scope", "demo", "--set", "x=2"], "would refine context:demo and exit 0"),
+]
+
+
+def test_a_plan_as_text_begins_with_a_sentence(cli: Cli, task: Task) -> None:
+    def check(row: tuple[Setup, list[str], str]) -> None:
+        setup, words, sentence = row
+        setup(cli, task)
+        words = [str(cli.home / "m.json") if word == MACHINE else word for word in words]
+        assert cli(*words, "--dry-run").out.decode().split("\n")[0] == sentence
+
+    wrong = failures(cli, SENTENCES, check)
+    assert not wrong, "\n".join(wrong)

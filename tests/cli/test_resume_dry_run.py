@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from command_line import Cli, Task
+from dry_runs import failures
 
 END: dict[str, Any] = {"end": {}}
 EXAMPLE = Path(__file__).parents[2] / "examples" / "conversation"
@@ -224,37 +224,34 @@ TABLE: list[tuple[Setup, list[str], bytes, str, int]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("setup", "words", "stdin", "action", "exits"),
-    TABLE,
-    ids=[f"{row[0].__name__} {' '.join(row[1])[:40]} {row[2].decode()[:20]}" for row in TABLE],
-)
-def test_the_plan_is_what_the_real_call_then_does(
-    cli: Cli, task: Task, setup: Setup, words: list[str], stdin: bytes, action: str, exits: int
-) -> None:
-    cli.monkeypatch.chdir(cli.home)
-    cli.monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    setup(cli, task)
-    words = ["exec", "resume", "r1", *words]
-    before = cli.tree()
-    planned = cli(*words, "--dry-run", "--format", "json", stdin=stdin)
-    assert cli(*words, "--dry-run", stdin=stdin).out.startswith(b"would ")
-    assert cli.tree() == before
-    assert planned.code == 0
-    document, plan = planned.document, planned.document["plan"]
-    assert (plan["action"], document["exit"]) == (action, exits), plan
-    assert plan["run"] == "r1"
-    real = cli(*words, "--format", "json", stdin=stdin)
-    assert real.code == exits, (real.out, real.err)
-    if action == "refuse":
-        assert real.document["error"]["message"] in plan["reason"]
-        assert plan["effects"] == []
-        assert {path: row[4] for path, row in cli.tree().items()} == {path: row[4] for path, row in before.items()}
-    else:
-        assert document["warnings"] == real.document["warnings"]
-        assert (real.document["head"] == plan["head"]) == (
-            action in ("report", "wait") and setup not in (lost, lost_call)
-        )
+def test_the_plan_is_what_the_real_call_then_does(cli: Cli, task: Task) -> None:
+    def check(row: tuple[Setup, list[str], bytes, str, int]) -> None:
+        setup, words, stdin, action, exits = row
+        cli.monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+        setup(cli, task)
+        words = ["exec", "resume", "r1", *words]
+        before = cli.tree()
+        planned = cli(*words, "--dry-run", "--format", "json", stdin=stdin)
+        assert cli(*words, "--dry-run", stdin=stdin).out.startswith(b"would ")
+        assert cli.tree() == before
+        assert planned.code == 0
+        document, plan = planned.document, planned.document["plan"]
+        assert (plan["action"], document["exit"]) == (action, exits), plan
+        assert plan["run"] == "r1"
+        real = cli(*words, "--format", "json", stdin=stdin)
+        assert real.code == exits, (real.out, real.err)
+        if action == "refuse":
+            assert real.document["error"]["message"] in plan["reason"]
+            assert plan["effects"] == []
+            assert {path: row[4] for path, row in cli.tree().items()} == {path: row[4] for path, row in before.items()}
+        else:
+            assert document["warnings"] == real.document["warnings"]
+            assert (real.document["head"] == plan["head"]) == (
+                action in ("report", "wait") and setup not in (lost, lost_call)
+            )
+
+    wrong = failures(cli, TABLE, check)
+    assert not wrong, "\n".join(wrong)
 
 
 def test_the_first_effect_of_a_retry_is_named(cli: Cli, task: Task) -> None:
@@ -275,9 +272,13 @@ def test_a_malformed_id_is_no_plan(cli: Cli) -> None:
     assert cli.refused("exec", "resume", "../r1", "--dry-run", exits=64)["code"] == "usage"
 
 
-@pytest.mark.parametrize("flags", [["--base-url", "http://127.0.0.1:9/v1"], ["--record", "kept"]])
-def test_flags_that_do_nothing_without_a_model_are_told_by_a_dry_run_too(cli: Cli, flags: list[str]) -> None:
-    cli.monkeypatch.chdir(cli.home)
+def test_a_dry_run_warns_of_flags_without_effect_like_the_real_call(cli: Cli) -> None:
+    flags_without_effect = [["--base-url", "http://127.0.0.1:9/v1"], ["--record", "kept"]]
+    wrong = failures(cli, flags_without_effect, lambda flags: _check_warnings(cli, flags))
+    assert not wrong, "\n".join(wrong)
+
+
+def _check_warnings(cli: Cli, flags: list[str]) -> None:
     machine = cli.machine(think={"agent": {"prompt": "x"}})
     cli.json("execute", machine, "--id", "old", *flags, exits=3)
     for words in (

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from command_line import Cli
+from dry_runs import failures
 from model_server import ModelServer, Say
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "conversation"
@@ -111,41 +111,38 @@ TABLE: list[tuple[Setup, list[str], str, int, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("setup", "words", "action", "exits", "context"),
-    TABLE,
-    ids=[f"{row[0].__name__} {' '.join(row[1])[-60:]}" for row in TABLE],
-)
-def test_the_plan_is_what_the_real_call_then_does(
-    cli: Cli, setup: Setup, words: list[str], action: str, exits: int, context: str
-) -> None:
-    cli.monkeypatch.chdir(cli.home)
-    setup(cli)
-    before = cli.tree()
-    planned = cli(*words, "--dry-run", "--format", "json")
-    assert cli(*words, "--dry-run", "--format", "json").out == planned.out
-    assert cli(*words, "--dry-run").out.startswith(b"would ")
-    assert cli.tree() == before
-    assert planned.code == 0
-    plan, document = planned.document["plan"], planned.document
-    assert (plan["action"], document["exit"]) == (action, exits), plan
-    contexts = [effect["action"] for effect in plan["effects"] if effect["type"] == "context"]
-    assert contexts == ([context] if context else [])
-    real = cli(*words, "--format", "json")
-    assert real.code == exits, (real.out, real.err)
-    if action == "refuse":
-        assert real.document["error"]["message"] in plan["reason"]
-        assert plan["effects"] == []
-        assert {path: row[4] for path, row in cli.tree().items()} == {path: row[4] for path, row in before.items()}
-    else:
-        assert document["warnings"] == real.document["warnings"]
-        assert plan["run"] in (None, real.document["run"])
-    if context:
-        scope = next(effect["scope"] for effect in plan["effects"] if effect["type"] == "context")
-        newest = cli.json("log", scope)["snapshots"]
-        snapshots = [effect["event"] for effect in plan["effects"] if effect["type"] == "snapshot"]
-        assert [row["event"]["type"] for row in newest[: len(snapshots)][::-1]] == snapshots
-        assert context == "restore" or context == newest[0]["event"]["type"]
+def test_the_plan_is_what_the_real_call_then_does(cli: Cli) -> None:
+    def check(row: tuple[Setup, list[str], str, int, str]) -> None:
+        setup, words, action, exits, context = row
+        setup(cli)
+        before = cli.tree()
+        planned = cli(*words, "--dry-run", "--format", "json")
+        assert cli(*words, "--dry-run", "--format", "json").out == planned.out
+        assert cli(*words, "--dry-run").out.startswith(b"would ")
+        assert cli.tree() == before
+        assert planned.code == 0
+        plan, document = planned.document["plan"], planned.document
+        assert (plan["action"], document["exit"]) == (action, exits), plan
+        contexts = [effect["action"] for effect in plan["effects"] if effect["type"] == "context"]
+        assert contexts == ([context] if context else [])
+        real = cli(*words, "--format", "json")
+        assert real.code == exits, (real.out, real.err)
+        if action == "refuse":
+            assert real.document["error"]["message"] in plan["reason"]
+            assert plan["effects"] == []
+            assert {path: row[4] for path, row in cli.tree().items()} == {path: row[4] for path, row in before.items()}
+        else:
+            assert document["warnings"] == real.document["warnings"]
+            assert plan["run"] in (None, real.document["run"])
+        if context:
+            scope = next(effect["scope"] for effect in plan["effects"] if effect["type"] == "context")
+            newest = cli.json("log", scope)["snapshots"]
+            snapshots = [effect["event"] for effect in plan["effects"] if effect["type"] == "snapshot"]
+            assert [row["event"]["type"] for row in newest[: len(snapshots)][::-1]] == snapshots
+            assert context == "restore" or context == newest[0]["event"]["type"]
+
+    wrong = failures(cli, TABLE, check)
+    assert not wrong, "\n".join(wrong)
 
 
 def test_the_calls_of_a_model_that_a_plan_names_are_those_that_are_made(cli: Cli) -> None:
