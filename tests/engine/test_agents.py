@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import check_each
 from msgspec.structs import replace
 from process.waiting import child_has_ended, wait_for
 from scripted_model import FixedModels, Scripted, calls, says, shell, write_machine, write_tools
@@ -41,6 +42,10 @@ END: dict[str, Any] = {"end": {}}
 
 @pytest.fixture
 def store() -> Store:
+    return new_store()
+
+
+def new_store() -> Store:
     return Store(MemoryBackend(), redactor=Redactor([("KEY", SECRET)]))
 
 
@@ -257,36 +262,38 @@ def test_a_secret_spelled_like_a_field_takes_no_run_apart(tmp_path: Path) -> Non
     assert model.requests[1].messages[2]["content"] == {"x": "[REDACTED]"}
 
 
-@pytest.mark.parametrize(
-    ("stage", "lines", "kinds", "asked"),
-    [
-        ({}, [ModelCallError("model", "no")], ["model"], 1),
-        (
-            {"retry": {"max_attempts": 3}},
-            [ModelCallError("model", "no"), ModelCallError("timeout", "slow"), says("ok")],
-            [],
-            3,
-        ),
-        ({"retry": {"max_attempts": 2}}, [says(""), says("ok")], [], 2),
-        ({"retry": {"max_attempts": 2}}, [says("x"), says("5")], [], 2),
-        ({}, [says("x")], ["output"], 1),
-        ({}, [says("  ")], ["reply"], 1),
-    ],
-)
-def test_a_reply_that_is_none_is_a_failure_and_tried_again_as_the_stage_says(
-    store: Store, tmp_path: Path, stage: dict[str, Any], lines: list[Any], kinds: list[str], asked: int
-) -> None:
-    schema = {"type": "integer"} if "5" in str(lines) or kinds == ["output"] else None
-    about = {"output_schema": schema} if schema else {}
-    model = Scripted(*lines)
-    done = play(store, machine(tmp_path, agent(more=stage, **about)), model)
-    assert (done.status, done.exit_code) == (("error", 1) if kinds else ("complete", 0))
-    assert [done.error["kind"]] == kinds if kinds else done.error is None
-    assert len(model.requests) == asked
-    assert len({request.key for request in model.requests}) == 1
-    assert chain(store)[-1].event["meters"]["llm_calls"] == asked
-    assert [row["turn"] for row in history(store, RUN)][-1] == 1
-    assert all(len(request.messages) == 1 for request in model.requests), "what was no reply was not kept"
+def test_a_reply_that_is_none_is_a_failure_and_tried_again_as_the_stage_says(tmp_path: Path) -> None:
+    def check(tmp_path: Path, stage: dict[str, Any], lines: list[Any], kinds: list[str], asked: int) -> None:
+        store = new_store()
+        schema = {"type": "integer"} if "5" in str(lines) or kinds == ["output"] else None
+        about = {"output_schema": schema} if schema else {}
+        model = Scripted(*lines)
+        done = play(store, machine(tmp_path, agent(more=stage, **about)), model)
+        assert (done.status, done.exit_code) == (("error", 1) if kinds else ("complete", 0))
+        assert [done.error["kind"]] == kinds if kinds else done.error is None
+        assert len(model.requests) == asked
+        assert len({request.key for request in model.requests}) == 1
+        assert chain(store)[-1].event["meters"]["llm_calls"] == asked
+        assert [row["turn"] for row in history(store, RUN)][-1] == 1
+        assert all(len(request.messages) == 1 for request in model.requests), "what was no reply was not kept"
+
+    check_each(
+        tmp_path,
+        [
+            ({}, [ModelCallError("model", "no")], ["model"], 1),
+            (
+                {"retry": {"max_attempts": 3}},
+                [ModelCallError("model", "no"), ModelCallError("timeout", "slow"), says("ok")],
+                [],
+                3,
+            ),
+            ({"retry": {"max_attempts": 2}}, [says(""), says("ok")], [], 2),
+            ({"retry": {"max_attempts": 2}}, [says("x"), says("5")], [], 2),
+            ({}, [says("x")], ["output"], 1),
+            ({}, [says("  ")], ["reply"], 1),
+        ],
+        check,
+    )
 
 
 def test_a_call_that_was_never_sent_is_not_counted(store: Store, tmp_path: Path) -> None:
@@ -295,26 +302,32 @@ def test_a_call_that_was_never_sent_is_not_counted(store: Store, tmp_path: Path)
     assert chain(store)[-1].event["meters"]["llm_calls"] == 0
 
 
-@pytest.mark.parametrize("error", [PlaybackMissError("no recording"), UnsafePathError("others may write there")])
-def test_a_call_that_was_stopped_before_it_was_sent_leaves_no_doubt(
-    store: Store, tmp_path: Path, error: Exception
-) -> None:
-    def stopped(request: ModelRequest) -> Reply:
-        raise error
+def test_a_call_that_was_stopped_before_it_was_sent_leaves_no_doubt(tmp_path: Path) -> None:
+    def check(tmp_path: Path, error: Exception) -> None:
+        store = new_store()
 
-    path = machine(tmp_path, agent(more={"repeatable": False, "retry": {"max_attempts": 2}}))
-    model = Scripted(stopped, stopped, says("done"))
-    for _ in range(2):
-        with pytest.raises(type(error), match=str(error)):
-            play(store, path, model)
-        assert status(store, RUN)["status"] == "running"
-    assert tree(store)["attempt"] == 1
-    done = play(store, path, model)
-    assert (done.status, done.output) == ("complete", "done")
-    assert types(store) == ["started", *["intended", "unsent"] * 2, "intended", "replied"]
-    last = chain(store)[-1].event
-    assert (last["meters"]["llm_calls"], last["turn"]) == (1, 1)
-    assert len({request.key for request in model.requests}) == 1
+        def stopped(request: ModelRequest) -> Reply:
+            raise error
+
+        path = machine(tmp_path, agent(more={"repeatable": False, "retry": {"max_attempts": 2}}))
+        model = Scripted(stopped, stopped, says("done"))
+        for _ in range(2):
+            with pytest.raises(type(error), match=str(error)):
+                play(store, path, model)
+            assert status(store, RUN)["status"] == "running"
+        assert tree(store)["attempt"] == 1
+        done = play(store, path, model)
+        assert (done.status, done.output) == ("complete", "done")
+        assert types(store) == ["started", *["intended", "unsent"] * 2, "intended", "replied"]
+        last = chain(store)[-1].event
+        assert (last["meters"]["llm_calls"], last["turn"]) == (1, 1)
+        assert len({request.key for request in model.requests}) == 1
+
+    check_each(
+        tmp_path,
+        [(error,) for error in [PlaybackMissError("no recording"), UnsafePathError("others may write there")]],
+        check,
+    )
 
 
 def test_a_repeatable_call_that_was_stopped_before_it_was_sent_saves_nothing(store: Store, tmp_path: Path) -> None:
@@ -443,35 +456,37 @@ def test_a_prompt_that_cannot_be_rendered_can_be_mended(store: Store, tmp_path: 
     assert model.requests[0].key
 
 
-@pytest.mark.parametrize("backend", ["memory", "local"])
-def test_the_nth_round_writes_as_much_as_the_second(backend: str, tmp_path: Path) -> None:
-    rounds = 200
-    write_tools(tmp_path, a=shell("cat", repeatable=True))
-    model = Scripted(*(calls(("a", {"n": n, "pad": "x" * 50})) for n in range(rounds)), says("done"))
-    path = machine(tmp_path, agent(tools=["a"]), tools="tools.json")
-    store = Store(MemoryBackend()) if backend == "memory" else Store.open(tmp_path / "s", durability="fast")
-    written: list[int] = []
-    put = store.backend.put
+def test_the_nth_round_writes_as_much_as_the_second(tmp_path: Path) -> None:
+    def check(tmp_path: Path, backend: str) -> None:
+        rounds = 200
+        write_tools(tmp_path, a=shell("cat", repeatable=True))
+        model = Scripted(*(calls(("a", {"n": n, "pad": "x" * 50})) for n in range(rounds)), says("done"))
+        path = machine(tmp_path, agent(tools=["a"]), tools="tools.json")
+        store = Store(MemoryBackend()) if backend == "memory" else Store.open(tmp_path / "s", durability="fast")
+        written: list[int] = []
+        put = store.backend.put
 
-    def counted(name: str, data: bytes) -> None:
-        written[-1] += len(data)
-        put(name, data)
+        def counted(name: str, data: bytes) -> None:
+            written[-1] += len(data)
+            put(name, data)
 
-    store.backend.put = counted  # type: ignore[method-assign]  # every byte but those of pointers goes this way
+        store.backend.put = counted  # type: ignore[method-assign]  # every byte but those of pointers goes this way
 
-    def watch(run: Run, what: str) -> None:
-        if what == "attempt":
-            written.append(0)
+        def watch(run: Run, what: str) -> None:
+            if what == "attempt":
+                written.append(0)
 
-    written.append(0)
-    if backend == "local":
-        model.lines = [*model.lines[:30], model.lines[-1]]
-    assert play(store, path, model, watch=watch).status == "complete"
-    per_round = written[2:-1]
-    half = len(per_round) // 2
-    first, last = per_round[:half], per_round[half:]
-    assert sum(last) / len(last) < 1.3 * sum(first) / len(first)
-    assert max(per_round) < 20_000
+        written.append(0)
+        if backend == "local":
+            model.lines = [*model.lines[:30], model.lines[-1]]
+        assert play(store, path, model, watch=watch).status == "complete"
+        per_round = written[2:-1]
+        half = len(per_round) // 2
+        first, last = per_round[:half], per_round[half:]
+        assert sum(last) / len(last) < 1.3 * sum(first) / len(first)
+        assert max(per_round) < 20_000
+
+    check_each(tmp_path, [(backend,) for backend in ["memory", "local"]], check)
 
 
 def test_a_reply_that_came_just_before_the_signal_is_kept(
@@ -496,57 +511,63 @@ def test_a_reply_that_came_just_before_the_signal_is_kept(
     assert len(model.requests) == 1
 
 
-@pytest.mark.parametrize("line", [says("done"), calls(("a", {"q": 1})), calls(("nope", {}))])
-def test_a_reply_is_kept_though_deciding_on_it_breaks(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: Reply
-) -> None:
-    write_tools(tmp_path, a=shell("cat"))
+def test_a_reply_is_kept_though_deciding_on_it_breaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(tmp_path: Path, line: Reply) -> None:
+        store = new_store()
+        write_tools(tmp_path, a=shell("cat"))
 
-    def broken(*args: Any) -> Any:
-        raise MemoryError("no memory left")
+        def broken(*args: Any) -> Any:
+            raise MemoryError("no memory left")
 
-    model = Scripted(line, says("done"))
-    path = machine(tmp_path, agent(tools=["a"]), tools="tools.json")
-    with monkeypatch.context() as patched:
-        advance = step.advance
-        patched.setattr(step, "advance", lambda m, s, e, f: broken() if isinstance(e, Replied) else advance(m, s, e, f))
-        failed = play(store, path, model)
-    assert (failed.status, failed.error["kind"]) == ("error", "internal")
-    done = resume(store, RUN, CallOptions(models=model), retry=True)
-    assert (done.status, done.output) == ("complete", "done")
-    assert len(model.requests) == (2 if line.tool_calls else 1)
+        model = Scripted(line, says("done"))
+        path = machine(tmp_path, agent(tools=["a"]), tools="tools.json")
+        with monkeypatch.context() as patched:
+            advance = step.advance
+            patched.setattr(
+                step, "advance", lambda m, s, e, f: broken() if isinstance(e, Replied) else advance(m, s, e, f)
+            )
+            failed = play(store, path, model)
+        assert (failed.status, failed.error["kind"]) == ("error", "internal")
+        done = resume(store, RUN, CallOptions(models=model), retry=True)
+        assert (done.status, done.output) == ("complete", "done")
+        assert len(model.requests) == (2 if line.tool_calls else 1)
+
+    check_each(tmp_path, [(line,) for line in [says("done"), calls(("a", {"q": 1})), calls(("nope", {}))]], check)
 
 
-@pytest.mark.parametrize("kind", ["replied", "call_ended"])
-def test_a_result_that_cannot_be_saved_is_told(store: Store, tmp_path: Path, kind: str) -> None:
-    write_tools(tmp_path, a=shell("echo $$ > a; echo '\"the result\"'"), b=shell("echo $$ > b; echo 2"))
-    full = [False]
-    put = store.backend.put
+def test_a_result_that_cannot_be_saved_is_told(tmp_path: Path) -> None:
+    def check(tmp_path: Path, kind: str) -> None:
+        store = new_store()
+        write_tools(tmp_path, a=shell("echo $$ > a; echo '\"the result\"'"), b=shell("echo $$ > b; echo 2"))
+        full = [False]
+        put = store.backend.put
 
-    def refusing(name: str, data: bytes) -> None:
-        if full[0] and json.dumps(kind).encode() in data:
-            if kind == "call_ended":  # neither is stopped because the other cannot be saved
-                wait_until_over(tmp_path, "ab")
-            raise StorageError("the disk is full", hint="make room")
-        put(name, data)
+        def refusing(name: str, data: bytes) -> None:
+            if full[0] and json.dumps(kind).encode() in data:
+                if kind == "call_ended":  # neither is stopped because the other cannot be saved
+                    wait_until_over(tmp_path, "ab")
+                raise StorageError("the disk is full", hint="make room")
+            put(name, data)
 
-    store.backend.put = refusing  # type: ignore[method-assign]
-    full[0] = True
-    model = Scripted(calls(("a", {}), ("b", {}), content="the reply"), says("done"))
-    path = machine(tmp_path, agent(tools=["a", "b"]), tools="tools.json")
-    with pytest.raises(StorageError, match="could not be saved") as caught:
-        play(store, path, model)
-    assert ("the reply" if kind == "replied" else "the result") in caught.value.message
-    if kind == "call_ended":
-        assert caught.value.message.count("could not be saved") == 2, "both results exist nowhere else"
-        full[0] = False
-        assert play(store, path, model).waiting["kind"] == "unknown_outcome"
-        assert len(model.requests) == 1
-    else:
-        full[0] = False
-        model.lines.insert(0, says("again"))
-        assert play(store, path, model).output == "again"
-        assert model.requests[0].key == model.requests[1].key
+        store.backend.put = refusing  # type: ignore[method-assign]
+        full[0] = True
+        model = Scripted(calls(("a", {}), ("b", {}), content="the reply"), says("done"))
+        path = machine(tmp_path, agent(tools=["a", "b"]), tools="tools.json")
+        with pytest.raises(StorageError, match="could not be saved") as caught:
+            play(store, path, model)
+        assert ("the reply" if kind == "replied" else "the result") in caught.value.message
+        if kind == "call_ended":
+            assert caught.value.message.count("could not be saved") == 2, "both results exist nowhere else"
+            full[0] = False
+            assert play(store, path, model).waiting["kind"] == "unknown_outcome"
+            assert len(model.requests) == 1
+        else:
+            full[0] = False
+            model.lines.insert(0, says("again"))
+            assert play(store, path, model).output == "again"
+            assert model.requests[0].key == model.requests[1].key
+
+    check_each(tmp_path, [(kind,) for kind in ["replied", "call_ended"]], check)
 
 
 def slowly(*names: str) -> dict[str, Any]:
@@ -584,20 +605,23 @@ class Failing:
             raise self.errors.pop(0)
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_result_is_kept_though_it_is_not_known_whether_the_one_before_lasts(
-    store: Store, tmp_path: Path, times: int
-) -> None:
-    names = "abc"[: times + 1]
-    write_tools(tmp_path, **slowly(*names))
-    Failing(store, tmp_path, [DurabilityUnknownError(f"sync {n} failed") for n in range(times)], names)
-    model = Scripted(calls(*((name, {}) for name in names)), says("done"))
-    path = machine(tmp_path, agent(tools=list(names)), tools="tools.json")
-    with pytest.raises(DurabilityUnknownError, match="sync 0 failed"):
-        play(store, path, model)
-    done = play(store, path, model)
-    assert (done.status, done.output) == ("complete", "done")
-    assert [message["content"] for message in model.requests[1].messages[2:]] == [f"result of {name}" for name in names]
+def test_a_result_is_kept_though_it_is_not_known_whether_the_one_before_lasts(tmp_path: Path) -> None:
+    def check(tmp_path: Path, times: int) -> None:
+        store = new_store()
+        names = "abc"[: times + 1]
+        write_tools(tmp_path, **slowly(*names))
+        Failing(store, tmp_path, [DurabilityUnknownError(f"sync {n} failed") for n in range(times)], names)
+        model = Scripted(calls(*((name, {}) for name in names)), says("done"))
+        path = machine(tmp_path, agent(tools=list(names)), tools="tools.json")
+        with pytest.raises(DurabilityUnknownError, match="sync 0 failed"):
+            play(store, path, model)
+        done = play(store, path, model)
+        assert (done.status, done.output) == ("complete", "done")
+        assert [message["content"] for message in model.requests[1].messages[2:]] == [
+            f"result of {name}" for name in names
+        ]
+
+    check_each(tmp_path, [(times,) for times in [1, 2]], check)
 
 
 def test_a_result_that_a_store_refuses_after_a_failed_sync_is_told(

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cases import check_each
 
 from stateline.engine.evaluate import evaluate
 from stateline.machine.definition.check import Lookups, check
@@ -31,39 +32,42 @@ def problems(tmp_path: Path, source: str) -> tuple[Problem, ...]:
 GOOD = "machine = {'stateline': 1, 'name': 'm', 'stages': {'a': {'end': {}}}}\n"
 
 
-@pytest.mark.parametrize(
-    ("source", "code", "where"),
-    [
-        ("x = 1\n\ny = 1 / 0\n", "exception", "3:1"),
-        ("def f():\n  return g()\ndef g():\n  raise KeyError('x')\nf()\n", "exception", "4:1"),
-        ("import json\njson.loads('{')\n", "exception", "2:1"),
-        ("import no_such_module\n", "exception", "1:1"),
-        ("import runevent\n", "exception", "1:1"),  # a module of Stateline's own, beside what runs the file
-        ("\nraise SystemExit(0)\n", "exception", "2:1"),
-        ("def f(): f()\nf()\n", "exception", "1:1"),
-        ("class E(BaseException):\n  def __str__(self): raise self\nraise E\n", "exception", "3:1"),
-        ("import os\nos._exit(0)\n", "exception", "1:1"),
-        ("import os\nos.kill(os.getpid(), 9)\n", "exception", "1:1"),
-        (GOOD + "print('hello')\n", "printed", "2:1"),
-        (GOOD + "import sys\ntry:\n  sys.stdout.write('x')\nexcept Exception: pass\n", "printed", "4:1"),
-        ("while True:\n  print('x' * 10000)\n", "printed", "2:1"),
-        ("x = 1\n", "missing_key", "1:1"),
-        ("x = 1\ndel machine\n", "exception", "2:1"),
-        ("machine = None\n", "wrong_type", "1:1"),
-        ("\nmachine = {1: 2}\n", "not_json", "2:1"),
-        ("machine = {\n 'a': [0, {'b': (1, 2)}]}\n", "not_json", "2:12 a[1].b"),
-        ("machine = {'a': {1, 2}}\n", "not_json", "1:12 a"),
-        ("machine = {'a': lambda: 1}\n", "not_json", "1:12 a"),
-        ("machine = {'n': 10 ** 5000}\n", "not_json", "1:1"),
-        ("machine = {}\nmachine['a'] = machine\n", "too_deep", "1:1 a.a.a.a.a.a.a.a"),
-        ("machine = {'a': 'x' * (17 << 20)}\n", "too_large", "1:1"),
-        ("return 1\n", "exception", "1:1"),
-        ("machine = {\n", "syntax", "1:11"),
-        ("machine = '\x00'\n", "syntax", "1:1"),
-    ],
-)
-def test_what_a_file_does_wrong_is_told_with_its_line(tmp_path: Path, source: str, code: str, where: str) -> None:
-    assert told(tmp_path, source) == [(code, where)]
+def test_what_a_file_does_wrong_is_told_with_its_line(tmp_path: Path) -> None:
+    def check(tmp_path: Path, source: str, code: str, where: str) -> None:
+        assert told(tmp_path, source) == [(code, where)]
+
+    check_each(
+        tmp_path,
+        [
+            ("x = 1\n\ny = 1 / 0\n", "exception", "3:1"),
+            ("def f():\n  return g()\ndef g():\n  raise KeyError('x')\nf()\n", "exception", "4:1"),
+            ("import json\njson.loads('{')\n", "exception", "2:1"),
+            ("import no_such_module\n", "exception", "1:1"),
+            ("import runevent\n", "exception", "1:1"),  # a module of Stateline's own, beside what runs the file
+            ("\nraise SystemExit(0)\n", "exception", "2:1"),
+            ("def f(): f()\nf()\n", "exception", "1:1"),
+            ("class E(BaseException):\n  def __str__(self): raise self\nraise E\n", "exception", "3:1"),
+            ("import os\nos._exit(0)\n", "exception", "1:1"),
+            ("import os\nos.kill(os.getpid(), 9)\n", "exception", "1:1"),
+            (GOOD + "print('hello')\n", "printed", "2:1"),
+            (GOOD + "import sys\ntry:\n  sys.stdout.write('x')\nexcept Exception: pass\n", "printed", "4:1"),
+            ("while True:\n  print('x' * 10000)\n", "printed", "2:1"),
+            ("x = 1\n", "missing_key", "1:1"),
+            ("x = 1\ndel machine\n", "exception", "2:1"),
+            ("machine = None\n", "wrong_type", "1:1"),
+            ("\nmachine = {1: 2}\n", "not_json", "2:1"),
+            ("machine = {\n 'a': [0, {'b': (1, 2)}]}\n", "not_json", "2:12 a[1].b"),
+            ("machine = {'a': {1, 2}}\n", "not_json", "1:12 a"),
+            ("machine = {'a': lambda: 1}\n", "not_json", "1:12 a"),
+            ("machine = {'n': 10 ** 5000}\n", "not_json", "1:1"),
+            ("machine = {}\nmachine['a'] = machine\n", "too_deep", "1:1 a.a.a.a.a.a.a.a"),
+            ("machine = {'a': 'x' * (17 << 20)}\n", "too_large", "1:1"),
+            ("return 1\n", "exception", "1:1"),
+            ("machine = {\n", "syntax", "1:11"),
+            ("machine = '\x00'\n", "syntax", "1:1"),
+        ],
+        check,
+    )
 
 
 def test_values_that_no_json_has_are_told_at_their_keys(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import check_each
 from scripted_model import write_machine
 
 from stateline import Store
@@ -26,26 +28,28 @@ FORGED: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("place", "value"), FORGED)
-def test_a_run_with_less_than_nothing_on_a_meter_is_not_gone_on_with(tmp_path: Any, place: str, value: Any) -> None:
-    path = write_machine(
-        tmp_path, {"think": {"agent": {"prompt": "Think."}, "default_next": "end"}, "end": {"end": {}}}
-    )
-    store = Store.in_memory()
-    execute(store, ExecuteOptions(machine=path, run="r"))
-    scope = store.scope("run:r")
-    head = scope.load()
-    event = copy.deepcopy(head.event)
-    event.pop("durability")
-    *way, last = place.split(".")
-    document = event
-    for name in way:
-        document = document[name]
-    document[last] = 0 if isinstance(value, int) else value
-    if isinstance(value, int):
+def test_a_run_with_less_than_nothing_on_a_meter_is_not_gone_on_with(tmp_path: Path) -> None:
+    def check(tmp_path: Path, place: str, value: Any) -> None:
+        path = write_machine(
+            tmp_path, {"think": {"agent": {"prompt": "Think."}, "default_next": "end"}, "end": {"end": {}}}
+        )
+        store = Store.in_memory()
+        execute(store, ExecuteOptions(machine=path, run="r"))
+        scope = store.scope("run:r")
+        head = scope.load()
+        event = copy.deepcopy(head.event)
+        event.pop("durability")
+        *way, last = place.split(".")
+        document = event
+        for name in way:
+            document = document[name]
+        document[last] = 0 if isinstance(value, int) else value
+        if isinstance(value, int):
+            scope.save(head.state, kind="run", event=event, masked=True)
+            assert load_run(store, "r").id == "r"
+            document[last] = value
         scope.save(head.state, kind="run", event=event, masked=True)
-        assert load_run(store, "r").id == "r"
-        document[last] = value
-    scope.save(head.state, kind="run", event=event, masked=True)
-    with pytest.raises(IntegrityError, match="does not hold a run's event"):
-        load_run(store, "r")
+        with pytest.raises(IntegrityError, match="does not hold a run's event"):
+            load_run(store, "r")
+
+    check_each(tmp_path, FORGED, check)

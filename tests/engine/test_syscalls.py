@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cases import check_each
 
 MACHINE = {
     "stateline": 1,
@@ -152,21 +153,27 @@ def require_nothing_written(lines: list[str]) -> None:
     assert changed == []
 
 
-@pytest.mark.parametrize("words", READING)
-def test_a_reading_command_changes_nothing(words: str, root: Path, tmp_path: Path) -> None:
-    before = picture(root)
-    lines = traced(root, tmp_path / "trace", *words.split(), calls=f"{CHANGING},{OPENING}")
-    assert any("state dir" in line or "machine check" in words for line in lines), "the command was seen at work"
-    require_nothing_written(lines)
-    assert picture(root) == before
+def test_a_reading_command_changes_nothing(tmp_path: Path, root: Path) -> None:
+    def check(tmp_path: Path, words: str) -> None:
+        before = picture(root)
+        lines = traced(root, tmp_path / "trace", *words.split(), calls=f"{CHANGING},{OPENING}")
+        assert any("state dir" in line or "machine check" in words for line in lines), "the command was seen at work"
+        require_nothing_written(lines)
+        assert picture(root) == before
+
+    check_each(tmp_path, [(words,) for words in READING], check)
 
 
-@pytest.mark.parametrize("words", ABSENT)
-def test_a_store_that_is_absent_stays_absent(words: str, empty: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    before = picture(empty)
-    lines = traced(empty, tmp_path_factory.mktemp("trace") / "t", *words.split(), calls=f"{CHANGING},{OPENING}")
-    require_nothing_written(lines)
-    assert picture(empty) == before
+def test_a_store_that_is_absent_stays_absent(
+    tmp_path: Path, empty: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    def check(_: Path, words: str) -> None:
+        before = picture(empty)
+        lines = traced(empty, tmp_path_factory.mktemp("trace") / "t", *words.split(), calls=f"{CHANGING},{OPENING}")
+        require_nothing_written(lines)
+        assert picture(empty) == before
+
+    check_each(tmp_path, [(words,) for words in ABSENT], check)
 
 
 def test_reading_commands_leave_the_tree_alone_where_nothing_can_be_traced(root: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import check_each
 
 from stateline import Store
 from stateline.bundle import canonical
@@ -34,6 +35,10 @@ class Counting:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> str:
+    return new_machine(tmp_path)
+
+
+def new_machine(tmp_path: Path) -> str:
     agent = {"agent": {"prompt": "Go."}, "routes": [{"when": f"visits.think < {TURNS}", "to": "think"}]}
     (tmp_path / "m.json").write_text(json.dumps({"stateline": 1, "name": "m", "stages": {"think": agent}}))
     return str(tmp_path / "m.json")
@@ -51,21 +56,22 @@ def call(store: Store, one_turn: bool = False, **said: Any) -> CallOptions:
     return CallOptions(one_turn=one_turn, models=models)
 
 
-@pytest.mark.parametrize(("text", "stale"), [("Go.", []), ("Go on.", [[1, TURNS]])])
-def test_three_hundred_turns_of_playback_take_no_more_room_in_an_event_than_ten(
-    tmp_path: Path, machine: str, text: str, stale: list[Any]
-) -> None:
-    store = Store.in_memory()
-    playback = recorded(tmp_path / "rec", text, TURNS)
-    how = call(store, playback=playback, playback_mode="sequential")
-    done = execute(store, ExecuteOptions(machine=machine, run="r", call=how))
-    assert (done.status, done.output, done.turn) == ("complete", str(TURNS), TURNS)
-    events = [snapshot.event for snapshot in store.scope("run:r").walk()][::-1]
-    assert events[-1]["exchanges"]["used"] == [[1, TURNS]]
-    assert events[-1]["exchanges"].get("stale", []) == stale
-    assert [event["exchanges"]["used"] for event in events[1:4]] == [[[1, 1]], [[1, 2]], [[1, 3]]]
-    sizes = [len(canonical.encode(event)) for event in events[10:-1]]
-    assert max(sizes) - min(sizes) < 32, "but for the digits of what is counted"
+def test_three_hundred_turns_of_playback_take_no_more_room_in_an_event_than_ten(tmp_path: Path) -> None:
+    def check(tmp_path: Path, text: str, stale: list[Any]) -> None:
+        machine = new_machine(tmp_path)
+        store = Store.in_memory()
+        playback = recorded(tmp_path / "rec", text, TURNS)
+        how = call(store, playback=playback, playback_mode="sequential")
+        done = execute(store, ExecuteOptions(machine=machine, run="r", call=how))
+        assert (done.status, done.output, done.turn) == ("complete", str(TURNS), TURNS)
+        events = [snapshot.event for snapshot in store.scope("run:r").walk()][::-1]
+        assert events[-1]["exchanges"]["used"] == [[1, TURNS]]
+        assert events[-1]["exchanges"].get("stale", []) == stale
+        assert [event["exchanges"]["used"] for event in events[1:4]] == [[[1, 1]], [[1, 2]], [[1, 3]]]
+        sizes = [len(canonical.encode(event)) for event in events[10:-1]]
+        assert max(sizes) - min(sizes) < 32, "but for the digits of what is counted"
+
+    check_each(tmp_path, [("Go.", []), ("Go on.", [[1, TURNS]])], check)
 
 
 def test_calls_of_one_turn_keep_the_same_numbers(tmp_path: Path, machine: str) -> None:
@@ -78,36 +84,52 @@ def test_calls_of_one_turn_keep_the_same_numbers(tmp_path: Path, machine: str) -
     assert load_run(store, "r").state.outputs == {"think": "7"}
 
 
-@pytest.mark.parametrize(
-    "used", [[[1, 10**9]], [[1, 10**8]], [[2, 1]], [[1, 2], [2, 3]], [1, 2], [[1]], [[1, 2, 3]], "x"]
-)
-@pytest.mark.parametrize("name", ["used", "stale"])
-def test_an_event_whose_numbers_are_none_is_damage_and_is_not_counted_out(
-    tmp_path: Path, machine: str, used: Any, name: str
-) -> None:
-    store = Store.in_memory()
-    playback = recorded(tmp_path / "rec", "Go.")
-    execute(store, ExecuteOptions(machine=machine, run="r", call=call(store, True, playback=playback)))
-    head = store.scope("run:r").load()
-    event = head.event | {"exchanges": head.event["exchanges"] | {name: used}}
-    store.scope("run:r").save(head.state, event=event, parent=head, masked=True)
-    with pytest.raises(IntegrityError, match="how its run records or plays back"):
-        resume(store, "r", call(store, True))
-    assert store.scope("run:r").load().seq == head.seq + 1
+def test_an_event_whose_numbers_are_none_is_damage_and_is_not_counted_out(tmp_path: Path) -> None:
+    def check(tmp_path: Path, used: Any, name: str) -> None:
+        machine = new_machine(tmp_path)
+        store = Store.in_memory()
+        playback = recorded(tmp_path / "rec", "Go.")
+        execute(store, ExecuteOptions(machine=machine, run="r", call=call(store, True, playback=playback)))
+        head = store.scope("run:r").load()
+        event = head.event | {"exchanges": head.event["exchanges"] | {name: used}}
+        store.scope("run:r").save(head.state, event=event, parent=head, masked=True)
+        with pytest.raises(IntegrityError, match="how its run records or plays back"):
+            resume(store, "r", call(store, True))
+        assert store.scope("run:r").load().seq == head.seq + 1
+
+    check_each(
+        tmp_path,
+        [
+            (used, name)
+            for used in [[[1, 10**9]], [[1, 10**8]], [[2, 1]], [[1, 2], [2, 3]], [1, 2], [[1]], [[1, 2, 3]], "x"]
+            for name in ["used", "stale"]
+        ],
+        check,
+    )
 
 
-@pytest.mark.parametrize("directory", ["", "\0", "/a\0b", "rec", "./rec", "../rec"])
-@pytest.mark.parametrize("mode", ["record", "playback"])
 def test_an_event_that_names_no_real_path_of_a_recording_is_damage_wherever_the_call_is_made(
-    tmp_path: Path, machine: str, directory: str, mode: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store.in_memory()
-    playback = recorded(tmp_path / "rec", "Go.")
-    execute(store, ExecuteOptions(machine=machine, run="r", call=call(store, True, playback=playback)))
-    head = store.scope("run:r").load()
-    kept = head.event["exchanges"] | {"dir": directory, "mode": mode}
-    store.scope("run:r").save(head.state, event=head.event | {"exchanges": kept}, parent=head, masked=True)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(IntegrityError, match="how its run records or plays back"):
-        resume(store, "r", call(store, True))
-    assert store.scope("run:r").load().seq == head.seq + 1
+    def check(tmp_path: Path, directory: str, mode: str) -> None:
+        machine = new_machine(tmp_path)
+        store = Store.in_memory()
+        playback = recorded(tmp_path / "rec", "Go.")
+        execute(store, ExecuteOptions(machine=machine, run="r", call=call(store, True, playback=playback)))
+        head = store.scope("run:r").load()
+        kept = head.event["exchanges"] | {"dir": directory, "mode": mode}
+        store.scope("run:r").save(head.state, event=head.event | {"exchanges": kept}, parent=head, masked=True)
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(IntegrityError, match="how its run records or plays back"):
+            resume(store, "r", call(store, True))
+        assert store.scope("run:r").load().seq == head.seq + 1
+
+    check_each(
+        tmp_path,
+        [
+            (directory, mode)
+            for directory in ["", "\0", "/a\0b", "rec", "./rec", "../rec"]
+            for mode in ["record", "playback"]
+        ],
+        check,
+    )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import check_each
 from dry_runs import plan_execute
 from scripted_model import Scripted, calls, says, shell, write_machine, write_tools
 
@@ -33,11 +34,19 @@ SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}, "required":
 
 @pytest.fixture
 def store() -> Store:
+    return new_store()
+
+
+def new_store() -> Store:
     return Store(MemoryBackend(), redactor=Redactor([("KEY", SECRET)]))
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
+    return new_path(tmp_path)
+
+
+def new_path(tmp_path: Path) -> str:
     write_tools(tmp_path, search=shell("echo x >> ran; cat", schema=SCHEMA))
     agent = {"prompt": "Find {{ input }}.", "tools": ["search"]}
     stages = {"think": {"agent": agent, "default_next": "end"}, "end": END}
@@ -79,22 +88,30 @@ def test_the_request_says_all_that_a_model_would_get(store: Store, path: str) ->
     assert events(store) == ["started"]
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        "Here.",
-        {"response": "Here."},
-        {"response": "Here.", "tools": []},
-        {"type": "llm_response", "response": {"content": [{"type": "text", "text": "Here."}]}},
-    ],
-)
-def test_every_form_of_an_answer_is_taken(store: Store, path: str, said: Any) -> None:
-    waits = begin(store, path)
-    if isinstance(said, dict):
-        said["requestId"] = waits.waiting["requestId"]
-    done = answer(store, said)
-    assert (done.status, done.output) == ("complete", "Here.")
-    assert store.scope(f"run:{RUN}").load().event["meters"]["llm_calls"] == 1
+def test_every_form_of_an_answer_is_taken(tmp_path: Path) -> None:
+    def check(place: Path, said: Any) -> None:
+        store = new_store()
+        path = new_path(place)
+        waits = begin(store, path)
+        if isinstance(said, dict):
+            said["requestId"] = waits.waiting["requestId"]
+        done = answer(store, said)
+        assert (done.status, done.output) == ("complete", "Here.")
+        assert store.scope(f"run:{RUN}").load().event["meters"]["llm_calls"] == 1
+
+    check_each(
+        tmp_path,
+        [
+            (said,)
+            for said in [
+                "Here.",
+                {"response": "Here."},
+                {"response": "Here.", "tools": []},
+                {"type": "llm_response", "response": {"content": [{"type": "text", "text": "Here."}]}},
+            ]
+        ],
+        check,
+    )
 
 
 def test_the_tools_that_an_answer_calls_belong_to_its_turn(store: Store, path: str, tmp_path: Path) -> None:
@@ -109,20 +126,22 @@ def test_the_tools_that_an_answer_calls_belong_to_its_turn(store: Store, path: s
     assert [row["output"] for row in history(store, RUN)] == [None, None, "done"]
 
 
-@pytest.mark.parametrize("one_turn", [True, False])
-def test_the_same_answer_twice_is_one_answer_and_gives_the_same_document(
-    store: Store, path: str, tmp_path: Path, one_turn: bool
-) -> None:
-    waits = begin(store, path)
-    call = {"type": "tool_use", "id": "t1", "name": "search", "input": {"q": "x"}}
-    said = {"type": "llm_response", "requestId": waits.waiting["requestId"], "response": {"content": [call]}}
-    first = answer(store, said, one_turn=one_turn)
-    second = answer(store, said, one_turn=one_turn)
-    assert second.document() == first.document()
-    assert (tmp_path / "ran").read_text() == "x\n"
-    assert store.scope(f"run:{RUN}").load().event["meters"]["llm_calls"] == 1
-    with pytest.raises(InvalidAnswerError, match="answered before, and differently"):
-        answer(store, {**said, "response": "something else"})
+def test_the_same_answer_twice_is_one_answer_and_gives_the_same_document(tmp_path: Path) -> None:
+    def check(tmp_path: Path, one_turn: bool) -> None:
+        store = new_store()
+        path = new_path(tmp_path)
+        waits = begin(store, path)
+        call = {"type": "tool_use", "id": "t1", "name": "search", "input": {"q": "x"}}
+        said = {"type": "llm_response", "requestId": waits.waiting["requestId"], "response": {"content": [call]}}
+        first = answer(store, said, one_turn=one_turn)
+        second = answer(store, said, one_turn=one_turn)
+        assert second.document() == first.document()
+        assert (tmp_path / "ran").read_text() == "x\n"
+        assert store.scope(f"run:{RUN}").load().event["meters"]["llm_calls"] == 1
+        with pytest.raises(InvalidAnswerError, match="answered before, and differently"):
+            answer(store, {**said, "response": "something else"})
+
+    check_each(tmp_path, [(one_turn,) for one_turn in [True, False]], check)
 
 
 def forms(text: str, request: str) -> list[Any]:
@@ -138,17 +157,21 @@ def forms(text: str, request: str) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("first", range(6))
-def test_an_answer_is_the_same_in_whichever_form_it_is_given_again(store: Store, path: str, first: int) -> None:
-    request = begin(store, path).waiting["requestId"]
-    taken = answer(store, forms("done", request)[first])
-    head = store.scope(f"run:{RUN}").head()
-    for again in forms("done", request):
-        assert answer(store, again).document() == taken.document()
-    for other in forms("Done", request):
-        with pytest.raises(InvalidAnswerError, match="answered before, and differently"):
-            answer(store, other)
-    assert store.scope(f"run:{RUN}").head() == head
+def test_an_answer_is_the_same_in_whichever_form_it_is_given_again(tmp_path: Path) -> None:
+    def check(place: Path, first: int) -> None:
+        store = new_store()
+        path = new_path(place)
+        request = begin(store, path).waiting["requestId"]
+        taken = answer(store, forms("done", request)[first])
+        head = store.scope(f"run:{RUN}").head()
+        for again in forms("done", request):
+            assert answer(store, again).document() == taken.document()
+        for other in forms("Done", request):
+            with pytest.raises(InvalidAnswerError, match="answered before, and differently"):
+                answer(store, other)
+        assert store.scope(f"run:{RUN}").head() == head
+
+    check_each(tmp_path, [(first,) for first in range(6)], check)
 
 
 def test_calls_of_tools_are_the_same_in_both_forms_and_not_with_other_arguments(
@@ -203,28 +226,33 @@ def test_the_answer_to_a_request_finds_its_run_and_never_begins_another(store: S
         execute(store, ExecuteOptions(machine=path, call=CallOptions(input={**said, "requestId": "gone:0:0:12345678"})))
 
 
-@pytest.mark.parametrize(
-    ("said", "why"),
-    [
-        ("", "empty"),
-        ({"response": "", "tools": [{"name": "find", "params": {"q": "x"}}]}, "no tool"),
-        ({"response": "", "tools": [{"name": "search", "params": {"q": 5}}]}, "schema"),
-        ({"response": "x", "requestId": "r:7:0:12345678"}, "not for the one that is open"),
-        ({"requestId": "r:7:0:12345678", "answer": "x"}, "not for the one that is open"),
-        ({"response": {"content": [{"type": "image"}]}}, "neither text nor tool_use"),
-        (5, "neither text nor an object"),
-        ({"answer": "x"}, "not known|unknown reason"),
-        ({"action": "continue"}, "nothing to continue"),
-    ],
-)
-def test_a_refused_answer_changes_nothing_and_the_run_still_waits(store: Store, path: str, said: Any, why: str) -> None:
-    waits = begin(store, path)
-    with pytest.raises(InvalidAnswerError, match=why) as caught:
-        answer(store, said)
-    assert caught.value.exit_code == 1
-    assert events(store) == ["started"]
-    assert resume(store, RUN, CallOptions()).document() == waits.document()
-    assert answer(store, "Here.").status == "complete"
+def test_a_refused_answer_changes_nothing_and_the_run_still_waits(tmp_path: Path) -> None:
+    def check(place: Path, said: Any, why: str) -> None:
+        store = new_store()
+        path = new_path(place)
+        waits = begin(store, path)
+        with pytest.raises(InvalidAnswerError, match=why) as caught:
+            answer(store, said)
+        assert caught.value.exit_code == 1
+        assert events(store) == ["started"]
+        assert resume(store, RUN, CallOptions()).document() == waits.document()
+        assert answer(store, "Here.").status == "complete"
+
+    check_each(
+        tmp_path,
+        [
+            ("", "empty"),
+            ({"response": "", "tools": [{"name": "find", "params": {"q": "x"}}]}, "no tool"),
+            ({"response": "", "tools": [{"name": "search", "params": {"q": 5}}]}, "schema"),
+            ({"response": "x", "requestId": "r:7:0:12345678"}, "not for the one that is open"),
+            ({"requestId": "r:7:0:12345678", "answer": "x"}, "not for the one that is open"),
+            ({"response": {"content": [{"type": "image"}]}}, "neither text nor tool_use"),
+            (5, "neither text nor an object"),
+            ({"answer": "x"}, "not known|unknown reason"),
+            ({"action": "continue"}, "nothing to continue"),
+        ],
+        check,
+    )
 
 
 def test_an_answer_that_breaks_the_output_schema_is_refused(store: Store, tmp_path: Path) -> None:
@@ -313,25 +341,35 @@ def test_an_answer_that_comes_too_late_is_a_conflict(store: Store, path: str) ->
     assert store.scope(f"run:{RUN}").load().sha256 == head.sha256
 
 
-@pytest.mark.parametrize("one_turn", [True, False])
-@pytest.mark.parametrize("modelled", [True, False])
-@pytest.mark.parametrize("said", [None, "Here.", {"response": "", "tools": [{"name": "search", "params": {"q": "x"}}]}])
-def test_a_plan_says_how_the_call_then_exits(path: str, one_turn: bool, modelled: bool, said: Any) -> None:
-    for begun in (False, True):
-        store = Store(MemoryBackend())
-        if begun:
-            begin(store, path)
-        elif said is not None:
-            continue
-        model = Scripted(says("done"))
-        words: dict[str, Any] = {"models": model} if modelled else {}
-        if said is not None:
-            words["input"] = said
-        options = ExecuteOptions(machine=path, run=RUN, call=CallOptions(one_turn=one_turn, **words))
-        heads = json.dumps([head.sha256 for head in store.heads()])
-        plan = plan_execute(store, options)
-        assert json.dumps([head.sha256 for head in store.heads()]) == heads
-        assert model.requests == []
-        done = execute(store, options)
-        assert done.exit_code in [plan.exit]
-        assert plan.exit == done.exit_code
+def test_a_plan_says_how_the_call_then_exits(tmp_path: Path) -> None:
+    def check(place: Path, one_turn: bool, modelled: bool, said: Any) -> None:
+        path = new_path(place)
+        for begun in (False, True):
+            store = Store(MemoryBackend())
+            if begun:
+                begin(store, path)
+            elif said is not None:
+                continue
+            model = Scripted(says("done"))
+            words: dict[str, Any] = {"models": model} if modelled else {}
+            if said is not None:
+                words["input"] = said
+            options = ExecuteOptions(machine=path, run=RUN, call=CallOptions(one_turn=one_turn, **words))
+            heads = json.dumps([head.sha256 for head in store.heads()])
+            plan = plan_execute(store, options)
+            assert json.dumps([head.sha256 for head in store.heads()]) == heads
+            assert model.requests == []
+            done = execute(store, options)
+            assert done.exit_code in [plan.exit]
+            assert plan.exit == done.exit_code
+
+    check_each(
+        tmp_path,
+        [
+            (one_turn, modelled, said)
+            for one_turn in [True, False]
+            for modelled in [True, False]
+            for said in [None, "Here.", {"response": "", "tools": [{"name": "search", "params": {"q": "x"}}]}]
+        ],
+        check,
+    )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import check_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,17 +50,30 @@ def test_what_is_given_out_is_no_part_of_the_numbers() -> None:
     assert list(found) == [1, 2]
 
 
-@pytest.mark.parametrize(
-    "ranges",
-    [
-        [[0, 1]], [[-5, -1]], [[2, 1]], [[1, 2], [2, 3]], [[1, 2], [3, 4]], [[5, 6], [1, 2]], [[1, HIGHEST + 1]],
-        [[1, HIGHEST]], [[1, MOST + 1]], [[1, MOST // 2], [MOST, MOST + MOST // 2]],
-    ],
-    ids=str,
-)  # fmt: skip
-def test_what_is_no_ranges_is_refused_and_never_counted_out(ranges: Any) -> None:
-    with pytest.raises(ValueError, match=r"range|numbers"):
-        Numbers.read(ranges)
+def test_what_is_no_ranges_is_refused_and_never_counted_out(tmp_path: Path) -> None:
+    def check(_: Path, ranges: Any) -> None:
+        with pytest.raises(ValueError, match=r"range|numbers"):
+            Numbers.read(ranges)
+
+    check_each(
+        tmp_path,
+        [
+            (ranges,)
+            for ranges in [
+                [[0, 1]],
+                [[-5, -1]],
+                [[2, 1]],
+                [[1, 2], [2, 3]],
+                [[1, 2], [3, 4]],
+                [[5, 6], [1, 2]],
+                [[1, HIGHEST + 1]],
+                [[1, HIGHEST]],
+                [[1, MOST + 1]],
+                [[1, MOST // 2], [MOST, MOST + MOST // 2]],
+            ]
+        ],
+        check,
+    )
 
 
 def test_the_bounds_are_those_of_recordings_and_hold_when_numbers_are_added(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import msgspec
-import pytest
+from cases import check_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,9 +53,11 @@ def test_any_bytes_are_an_answer_or_refused(data: bytes) -> None:
     assert answer is msgspec.UNSET or json.dumps(answer)
 
 
-@pytest.mark.parametrize("data", [b"", b" ", b"\n\r\t"])
-def test_nothing_is_no_answer(data: bytes) -> None:
-    assert parse_answer(data) is msgspec.UNSET
+def test_nothing_is_no_answer(tmp_path: Path) -> None:
+    def check(_: Path, data: bytes) -> None:
+        assert parse_answer(data) is msgspec.UNSET
+
+    check_each(tmp_path, [(data,) for data in [b"", b" ", b"\n\r\t"]], check)
 
 
 @given(st.tuples(st.text(), st.text(), st.text()), st.tuples(st.text(), st.text(), st.text()))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import check_each
 from dry_runs import plan_execute
 from scripted_model import Scripted, calls, says, shell, write_machine, write_tools
 
@@ -29,11 +30,19 @@ SECRET = "sesame-open-12"
 
 @pytest.fixture
 def store() -> Store:
+    return new_store()
+
+
+def new_store() -> Store:
     return Store(MemoryBackend(), redactor=Redactor([("KEY", SECRET)]))
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
+    return new_path(tmp_path)
+
+
+def new_path(tmp_path: Path) -> str:
     write_tools(tmp_path, a=shell("echo 1"))
     return machine(tmp_path)
 
@@ -97,30 +106,34 @@ def test_a_run_that_is_resumed_by_its_id_goes_by_the_tools_it_began_with(
     assert [message["content"] for message in model.requests[2].messages if message["role"] == "tool"] == [1, 1]
 
 
-@pytest.mark.parametrize(
-    "spoil", ["gone", "not json", "a directory", "a secret", "a secret in escapes", "no such tool"]
-)
-def test_a_manifest_that_cannot_be_used_is_an_error_and_nothing_is_stored(
-    store: Store, path: str, tmp_path: Path, spoil: str
-) -> None:
-    manifest = tmp_path / "tools.json"
-    if spoil == "no such tool":
-        write_tools(tmp_path, b=shell("echo 1"))
-    elif "secret" in spoil:
-        write_tools(tmp_path, a=shell(f"echo {SECRET}"))
-        if spoil == "a secret in escapes":
-            manifest.write_text(manifest.read_text().replace("sesame", "ses\\u0061me"))
-    else:
-        manifest.unlink()
-        if spoil == "a directory":
-            manifest.mkdir()
-        elif spoil == "not json":
-            manifest.write_text("{")
-    with pytest.raises(InvalidMachineError) as caught:
-        execute(store, ExecuteOptions(machine=path, run=RUN))
-    assert SECRET not in caught.value.message
-    assert list(store.backend.scopes()) == []
-    assert plan_execute(store, ExecuteOptions(machine=path, run=RUN)).exit == 1
+def test_a_manifest_that_cannot_be_used_is_an_error_and_nothing_is_stored(tmp_path: Path) -> None:
+    def check(tmp_path: Path, spoil: str) -> None:
+        store = new_store()
+        path = new_path(tmp_path)
+        manifest = tmp_path / "tools.json"
+        if spoil == "no such tool":
+            write_tools(tmp_path, b=shell("echo 1"))
+        elif "secret" in spoil:
+            write_tools(tmp_path, a=shell(f"echo {SECRET}"))
+            if spoil == "a secret in escapes":
+                manifest.write_text(manifest.read_text().replace("sesame", "ses\\u0061me"))
+        else:
+            manifest.unlink()
+            if spoil == "a directory":
+                manifest.mkdir()
+            elif spoil == "not json":
+                manifest.write_text("{")
+        with pytest.raises(InvalidMachineError) as caught:
+            execute(store, ExecuteOptions(machine=path, run=RUN))
+        assert SECRET not in caught.value.message
+        assert list(store.backend.scopes()) == []
+        assert plan_execute(store, ExecuteOptions(machine=path, run=RUN)).exit == 1
+
+    check_each(
+        tmp_path,
+        [(spoil,) for spoil in ["gone", "not json", "a directory", "a secret", "a secret in escapes", "no such tool"]],
+        check,
+    )
 
 
 def test_a_manifest_that_cannot_be_read_any_more_is_no_empty_one(store: Store, path: str, tmp_path: Path) -> None:
@@ -177,27 +190,35 @@ def test_a_round_goes_on_where_it_stands(store: Store, path: str) -> None:
     assert len(model.requests) == 2
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda state, event: event.pop("calls"),
-        lambda state, event: event["calls"]["keys"].pop("c1"),
-        lambda state, event: state["tree"]["pending"][0].update(name="unknown"),
-        lambda state, event: state["tree"]["pending"][0].update(status="done"),
-        lambda state, event: state["tree"]["pending"][0].pop("arguments"),
-        lambda state, event: state["tree"]["pending"][1].update(id="c0"),
-        lambda state, event: state["tree"].update(pending=[]),
-        lambda state, event: state["tree"]["conversation"].append({"role": "robot", "content": ""}),
-        lambda state, event: state.update(status="waiting"),
-        lambda state, event: event["meters"].update(tokens=5),
-    ],
-)
-def test_what_the_engine_relies_on_is_demanded_before_any_tool_runs(store: Store, path: str, change: Any) -> None:
-    model = begun(store, path)
-    forge(store, change)
-    with pytest.raises(IntegrityError) as caught:
-        resume(store, RUN, CallOptions(models=model))
-    assert caught.value.finding == "malformed"
+def test_what_the_engine_relies_on_is_demanded_before_any_tool_runs(tmp_path: Path) -> None:
+    def check(place: Path, change: Any) -> None:
+        store = new_store()
+        path = new_path(place)
+        model = begun(store, path)
+        forge(store, change)
+        with pytest.raises(IntegrityError) as caught:
+            resume(store, RUN, CallOptions(models=model))
+        assert caught.value.finding == "malformed"
+
+    check_each(
+        tmp_path,
+        [
+            (change,)
+            for change in [
+                lambda state, event: event.pop("calls"),
+                lambda state, event: event["calls"]["keys"].pop("c1"),
+                lambda state, event: state["tree"]["pending"][0].update(name="unknown"),
+                lambda state, event: state["tree"]["pending"][0].update(status="done"),
+                lambda state, event: state["tree"]["pending"][0].pop("arguments"),
+                lambda state, event: state["tree"]["pending"][1].update(id="c0"),
+                lambda state, event: state["tree"].update(pending=[]),
+                lambda state, event: state["tree"]["conversation"].append({"role": "robot", "content": ""}),
+                lambda state, event: state.update(status="waiting"),
+                lambda state, event: event["meters"].update(tokens=5),
+            ]
+        ],
+        check,
+    )
 
 
 def test_calls_that_may_have_been_performed_in_lost_snapshots_wait_for_word(
