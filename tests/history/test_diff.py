@@ -1,15 +1,15 @@
-"""Comparing states: what is said to have changed turns the one into the other, and little is read to find out."""
+"""Comparison of states: the changes turn one into the other, and little is read to find them."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import jsonpatch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_stores import OpenStore
 
 from stateline.bundle import canonical
 from stateline.bundle.envelope import JSON_TYPE, LIST_TYPE, NODE_TYPE, Chunk, Ref
@@ -30,7 +30,7 @@ def memory() -> Store:
 
 
 def applied(document: Any, operations: list[Any]) -> Any:
-    """RFC 6902, as short as it can be written: the second opinion beside ``jsonpatch.apply_patch``."""
+    """Apply an RFC 6902 patch: a second oracle beside ``jsonpatch.apply_patch``."""
     root = [copy.deepcopy(document)]
 
     def found(text: str) -> tuple[Any, Any]:
@@ -66,7 +66,7 @@ def applied(document: Any, operations: list[Any]) -> Any:
 
 
 def checked(store: Store, old: Any, new: Any) -> list[Any]:
-    """The patch between two states (with Refs), proved by applying it in two ways."""
+    """Return the patch between two states (with Refs), checked by applying it in two ways."""
     operations = patch(store, compare(store, old, new))
     before, after = resolved(store, old), canonical.encode(resolved(store, new))
     assert canonical.encode(applied(before, operations)) == after
@@ -116,44 +116,46 @@ def test_a_patch_of_an_edited_list_is_right(old: list[Any], data: st.DataObject)
 
 
 @given(st.lists(st.integers(0, 5), max_size=12), st.lists(st.integers(0, 5), max_size=12))
-def test_steps_turn_one_list_into_the_other(old: list[int], new: list[int]) -> None:
+def test_edits_turn_one_list_into_the_other(old: list[int], new: list[int]) -> None:
     now = list(old)
-    for step in list_edits(old, new):
-        if step.op == "add":
-            now.insert(step.index, step.number)
-        elif step.op == "replace":
-            now[step.index] = step.number
+    for edit in list_edits(old, new):
+        if edit.op == "add":
+            now.insert(edit.index, edit.number)
+        elif edit.op == "replace":
+            now[edit.index] = edit.number
         else:
-            item = now.pop(step.source if step.op == "move" else step.index)
-            now[step.index : step.index] = [item] if step.op == "move" else []
+            item = now.pop(edit.source if edit.op == "move" else edit.index)
+            now[edit.index : edit.index] = [item] if edit.op == "move" else []
     assert now == new
 
 
-@pytest.mark.parametrize(
-    ("old", "new"), [(1, 1.0), (1, True), (0, False), (0.0, -0.0), ([1], [1.0]), ({"a": 0}, {"a": False}), (None, {})]
-)
-def test_values_that_python_calls_equal_and_the_canonical_form_does_not_are_replaced(old: Any, new: Any) -> None:
+def test_values_that_only_python_calls_equal_are_replaced() -> None:
     store = memory()
-    for wrap in (lambda value: value, lambda value: {"k": value}, lambda value: ["first", value, "last"]):
-        (operation,) = checked(store, wrap(old), wrap(new))
-        assert operation["op"] == "replace"
+    pairs: list[tuple[Any, Any]] = [
+        *((1, 1.0), (1, True), (0, False), (0.0, -0.0)),
+        *(([1], [1.0]), ({"a": 0}, {"a": False}), (None, {})),
+    ]
+    for old, new in pairs:
+        for wrap in (lambda value: value, lambda value: {"k": value}, lambda value: ["first", value, "last"]):
+            (operation,) = checked(store, wrap(old), wrap(new))
+            assert operation["op"] == "replace", (old, new)
 
 
-def test_keys_are_escaped_as_pointers_demand() -> None:
+def test_keys_are_escaped_in_pointers() -> None:
     store = memory()
     old = {"a/b": 1, "m~n": {"": 2}, "-": [1], "0": 3}
     operations = checked(store, old, {"a/b": 2, "m~n": {"": 3}, "-": [2], "0": 4})
     assert [operation["path"] for operation in operations] == ["/-/0", "/0", "/a~1b", "/m~0n/"]
 
 
-def test_an_item_more_at_the_end_is_one_small_step() -> None:
+def test_an_item_appended_is_one_operation() -> None:
     items = [{"role": "user", "n": number} for number in range(10_000)]
     assert checked(memory(), {"l": items}, {"l": [*items, "new"]}) == [
         {"op": "add", "path": "/l/10000", "value": "new"}
     ]
 
 
-def test_an_item_put_in_front_does_not_change_those_that_follow() -> None:
+def test_an_item_inserted_in_front_does_not_change_the_others() -> None:
     items = [{"n": number} for number in range(2000)]
     changed = [{"n": -1}, *items[:1000], {"n": 1000, "more": 1}, *items[1001:]]
     operations = checked(memory(), items, changed)
@@ -185,7 +187,7 @@ def test_the_deepest_value_is_compared() -> None:
 
 
 def reading(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The digests of the objects that are read from now on."""
+    """Return a list that collects the digests of objects read from now on."""
     read: list[str] = []
     get = store.get
 
@@ -198,7 +200,7 @@ def reading(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def without_objects(store: Store) -> Store:
-    """The same place seen by a store that fails whoever reads an object."""
+    """Return a store on the same backend that fails when an object is read."""
     blind = Store(store.backend, redactor=Redactor())
     blind.get = None  # type: ignore[assignment,method-assign]  # so that a call is a TypeError
     return blind
@@ -214,9 +216,9 @@ def test_equal_objects_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read == []
 
 
-def test_of_nested_objects_only_those_on_the_way_to_a_difference_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_nested_objects_only_those_above_a_difference_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     store = memory()
-    # Mappings of large parts, so that each level is an object of its own.
+    # Mappings of large parts, so that each level is a separate object.
     old = {f"a{i}": {f"b{j}": {"text": LARGE, "i": i, "j": j, "k": "y" * 100} for j in range(40)} for i in range(3)}
     new = copy.deepcopy(old)
     new["a1"]["b7"]["i"] = "changed"
@@ -244,7 +246,7 @@ def test_a_value_and_an_equal_object_are_equal() -> None:
     assert compare(store, [store.put_value(value), 1], [value, 1]) == []
 
 
-def test_a_value_that_is_spelled_like_an_object_is_not_taken_for_it() -> None:
+def test_a_value_with_the_members_of_a_ref_is_not_taken_for_one() -> None:
     store = memory()
     ref = store.put_value([1, 2])
     for old, new in (([ref], [ref.document()]), ([ref, 0], [0, ref.document()]), ([[ref]], [[ref.document()], 1])):
@@ -254,7 +256,7 @@ def test_a_value_that_is_spelled_like_an_object_is_not_taken_for_it() -> None:
         assert checked(store, old, marked)
 
 
-def test_an_artifact_that_changed_is_seen_and_stays_out_of_the_patch() -> None:
+def test_a_changed_artifact_is_a_change_and_not_in_the_patch() -> None:
     store = memory()
     one, other = store.put(Artifact(b"one")), store.put(Artifact(b"other", "text/plain"))
     changes = compare(store, {"file": one, "n": 1}, {"file": other, "n": 2})
@@ -289,17 +291,17 @@ def long_list(store: Store, items: list[Any], size: int = 3) -> Ref:
 
 
 @given(st.lists(values, min_size=1, max_size=12), st.lists(values, max_size=6), st.integers(0, 12))
-def test_long_lists_are_compared_whatever_they_share(start: list[Any], rest: list[Any], kept: int) -> None:
+def test_long_lists_with_any_common_part_are_compared(start: list[Any], rest: list[Any], kept: int) -> None:
     store = memory()
     new = start[:kept] + rest or [0]
     old_list, new_list = {"l": long_list(store, start)}, {"l": long_list(store, new)}
-    # The items here are inline on purpose; what the store makes of them is tested above.
+    # The items are inline on purpose; chunks made by the store are tested above.
     assert (checked(store, old_list, new_list) == []) == (canonical.encode(start) == canonical.encode(new))
     checked(store, {"l": start}, new_list)
     checked(store, new_list, {"l": start})
 
 
-def test_of_a_long_list_that_grew_only_the_ends_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_ends_of_a_long_list_that_grew_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     store = memory()
     items = [{"n": number} for number in range(301)]
     old, new = long_list(store, items), long_list(store, [*items, "a", "b", "c", "d"])
@@ -329,10 +331,10 @@ def test_a_change_inside_a_long_list_has_its_index() -> None:
     assert operations == [{"op": "replace", "path": "/l/25/n", "value": "x"}]
 
 
-# -- what is damaged or hostile ---------------------------------------------------------------------------------------
+# -- damaged and hostile objects ---------------------------------------------------------------------------------------
 
 
-def test_an_object_that_is_missing_on_the_way_is_damage() -> None:
+def test_a_missing_object_above_a_difference_is_damage() -> None:
     store = memory()
     gone = Ref("0" * 64, 9000)
     with pytest.raises(IntegrityError, match="missing"):
@@ -384,13 +386,13 @@ def test_objects_that_expand_without_bound_are_refused(monkeypatch: pytest.Monke
         patch(store, [Change(op="add", path=(str(number),), new=ends[0]) for number in range(2)])
 
 
-def test_pointers_spell_keys_and_the_place_after_the_last_item() -> None:
+def test_pointers_name_keys_and_the_place_after_the_last_item() -> None:
     assert pointer(()) == ""
     assert pointer(("a/b", 3, "", "~")) == "/a~1b/3//~0"
     assert pointer(("l", -1)) == "/l/-"
 
 
-def test_an_object_that_is_not_what_it_says_is_damage(open_store: Callable[..., Store]) -> None:
+def test_an_object_that_is_not_of_its_type_is_damage(open_store: OpenStore) -> None:
     store = open_store()
     data = b"[1, 2]"
     ref = Ref(canonical.sha256(data), len(data), JSON_TYPE)

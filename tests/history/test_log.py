@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sample_stores import Publish
 
-from stateline.bundle.envelope import Pointer
 from stateline.errors import IntegrityError, NewerVersionError
 from stateline.history.log import LogRow, entries, list_scopes
 from stateline.store.snapshot import Snapshot
@@ -23,7 +22,7 @@ def chain(store: Store) -> list[Snapshot]:
     return [store.scope("notes:x").save({"n": n}, event={"step": n}) for n in range(5)]
 
 
-def test_rows_are_newest_first_and_hold_what_the_files_hold(store: Store, chain: list[Snapshot], place: Path) -> None:
+def test_rows_are_newest_first_and_agree_with_the_files(store: Store, chain: list[Snapshot], place: Path) -> None:
     listed = rows(store, chain[-1])
     assert [row.sha for row in listed] == [snapshot.sha256 for snapshot in reversed(chain)]
     assert [row.prev_sha for row in listed] == [row.sha for row in listed[1:]] + [None]
@@ -32,7 +31,7 @@ def test_rows_are_newest_first_and_hold_what_the_files_hold(store: Store, chain:
     assert all((place / chain[0].scope / row.path).is_file() for row in listed)
 
 
-def test_a_row_has_exactly_the_promised_members(store: Store, chain: list[Snapshot]) -> None:
+def test_a_row_has_exactly_the_documented_members(store: Store, chain: list[Snapshot]) -> None:
     document = rows(store, chain[2])[0].document()
     assert document == {
         "sha": chain[2].sha256,
@@ -45,11 +44,10 @@ def test_a_row_has_exactly_the_promised_members(store: Store, chain: list[Snapsh
     }
 
 
-@pytest.mark.parametrize(
-    ("limit", "expected"), [(0, []), (1, [4]), (3, [4, 3, 2]), (5, [4, 3, 2, 1, 0]), (9, [4, 3, 2, 1, 0])]
-)
-def test_a_limit_bounds_the_rows(store: Store, chain: list[Snapshot], limit: int, expected: list[int]) -> None:
-    assert [row.seq for row in rows(store, chain[-1], limit)] == expected
+def test_a_limit_bounds_the_rows(store: Store, chain: list[Snapshot]) -> None:
+    cases = [(0, []), (1, [4]), (3, [4, 3, 2]), (5, [4, 3, 2, 1, 0]), (9, [4, 3, 2, 1, 0])]
+    for limit, expected in cases:
+        assert [row.seq for row in rows(store, chain[-1], limit)] == expected
 
 
 def test_a_limited_log_reads_no_older_snapshot(store: Store, chain: list[Snapshot], place: Path) -> None:
@@ -95,7 +93,7 @@ def test_two_interleaved_scopes_keep_their_own_heads(store: Store) -> None:
 
 
 def test_a_damaged_scope_does_not_hide_the_others(
-    store: Store, chain: list[Snapshot], place: Path, publish: Callable[..., Pointer]
+    store: Store, chain: list[Snapshot], place: Path, publish: Publish
 ) -> None:
     damaged = {key: store.scope(key).save({}) for key in ("notes:pointer", "notes:head", "notes:gone")}
     (place / damaged["notes:pointer"].scope / "latest.json").write_bytes(b"{")
@@ -116,7 +114,7 @@ def test_a_damaged_scope_does_not_hide_the_others(
     assert [*found.values()] == [("warning", "newer_version")]
 
 
-def test_a_scope_without_an_acknowledged_snapshot_is_not_listed(store: Store, publish: Callable[..., Pointer]) -> None:
+def test_a_scope_without_an_acknowledged_snapshot_is_not_listed(store: Store, publish: Publish) -> None:
     publish(store, "notes:new", head=False)
     assert list_scopes(store).document() == {"scopes": [], "findings": []}
 
@@ -134,7 +132,7 @@ def test_a_store_of_a_newer_format_is_refused_each_time(store: Store, chain: lis
             list_scopes(fresh)
 
 
-def test_patched_each_snapshot_is_given_before_the_one_it_is_compared_with_is_read(
+def test_with_changes_each_snapshot_is_yielded_before_its_parent_is_read(
     store: Store, chain: list[Snapshot], place: Path
 ) -> None:
     (place / chain[0].scope / chain[3].path).unlink()
@@ -144,7 +142,7 @@ def test_patched_each_snapshot_is_given_before_the_one_it_is_compared_with_is_re
         next(walking)
 
 
-def test_patched_the_first_of_a_chain_is_compared_with_an_empty_state(store: Store, chain: list[Snapshot]) -> None:
+def test_with_changes_the_first_of_a_chain_is_compared_with_an_empty_state(store: Store, chain: list[Snapshot]) -> None:
     given = [
         (item.seq, changes)
         for item, changes in entries(store, chain[1], None, with_changes=True)

@@ -1,18 +1,17 @@
-"""Two branches in one scope, as a restored backup beside newer work makes them: which of them a repair goes on from."""
+"""Two branches in one scope, like a restored backup beside newer work: which one a repair continues."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sample_stores import OpenStore
 
 from stateline.bundle import naming
 from stateline.repair.apply import repair
 from stateline.repair.event import Carry, carry_all
 from stateline.store.snapshot import Snapshot
-from stateline.store.store import Store
 from stateline.verify.checker import verify
 
 KEY = "notes:x"
@@ -23,9 +22,11 @@ def scope_of(place: Path) -> Path:
 
 
 @pytest.fixture
-def branches(place: Path, open_store: Callable[..., Store]) -> Snapshot:
-    """An older branch of ten, of which the newest six came back from a backup, beside newer work on a shorter one: its
-    head is given. The pointer is empty."""
+def branches(place: Path, open_store: OpenStore) -> Snapshot:
+    """Make an older branch of ten, of which six came back from a backup, beside newer work; return the newer head.
+
+    The pointer is empty.
+    """
     store = open_store(place)
     saved = [store.scope(KEY).save({"n": n}) for n in range(10)]
     backup = place.with_name("backup")
@@ -48,8 +49,8 @@ def doubting(lost_effect_events: list[bool]) -> Carry:
     return carry  # type: ignore[return-value]
 
 
-def test_the_newest_work_goes_on_although_an_older_branch_is_longer(
-    branches: Snapshot, place: Path, open_store: Callable[..., Store]
+def test_the_newest_work_continues_although_an_older_branch_is_longer(
+    branches: Snapshot, place: Path, open_store: OpenStore
 ) -> None:
     lost_effect_events: list[bool] = []
     done = repair(open_store(place), carry=doubting(lost_effect_events))
@@ -61,10 +62,8 @@ def test_the_newest_work_goes_on_although_an_older_branch_is_longer(
     assert verify(open_store(place)).ok
 
 
-def test_work_that_is_set_aside_and_newer_than_the_state_leaves_the_state_in_doubt(
-    place: Path, open_store: Callable[..., Store]
-) -> None:
-    """The head is there and stays; a newer branch beside it leads nowhere. A gap makes the repair publish."""
+def test_a_state_is_in_doubt_if_newer_work_is_set_aside(place: Path, open_store: OpenStore) -> None:
+    """The head stays, and a newer branch beside it is set aside. A gap makes the repair publish."""
     saved = [open_store(place).scope(KEY).save({"n": n}) for n in range(4)]
     pointer = (scope_of(place) / naming.POINTER).read_bytes()
     (scope_of(place) / naming.POINTER).write_bytes(saved[1].pointer.encode())

@@ -1,4 +1,4 @@
-"""A repair that stops at any system call leaves a store that another repair finishes."""
+"""A repair that stops at any system call can be finished by another one."""
 
 from __future__ import annotations
 
@@ -39,12 +39,11 @@ CHANGING = (
 
 
 class Died(BaseException):
-    """The process is gone."""
+    """The process died."""
 
 
 class Stopping(Filesystem):
-    """Stops before the call with the number ``at`` of those that change something: dies, and stays dead, or is refused
-    that one call with ``number``."""
+    """Stops before the changing call with the number ``at``: dies and stays dead, or fails that one call with ``number``."""
 
     def __init__(self, at: int = -1, number: int | None = None) -> None:
         self.at = at
@@ -76,7 +75,7 @@ def store_on(place: Path, fs: Filesystem | None = None) -> Store:
 
 @pytest.fixture
 def damaged(place: Path) -> Path:
-    """A store with damage of every kind that is mended in a way of its own."""
+    """Make a store with damage of every kind that has its own way of repair."""
     store = store_on(place)
     scope = store.scope(KEY)
     chain: list[Snapshot] = [scope.save({"n": n, "big": str(n) * 5000}) for n in range(5)]
@@ -93,7 +92,7 @@ def damaged(place: Path) -> Path:
 
 
 def after(place: Path) -> tuple[object, ...]:
-    """What a finished repair must have come to."""
+    """Return what a finished repair leads to."""
     store = store_on(place)
     report = verify(store)
     assert report.ok, report.findings
@@ -111,7 +110,7 @@ def repair_into(results: list[RepairReport], store: Store) -> None:
 
 
 def code_of(work: Callable[[], object]) -> str:
-    """The code of the error that ``work`` raises, "" for none."""
+    """Return the code of the error that ``work`` raises, "" for none."""
     try:
         work()
     except StatelineError as error:
@@ -119,7 +118,7 @@ def code_of(work: Callable[[], object]) -> str:
     return ""
 
 
-def test_who_writes_after_a_repair_that_died_is_stopped_or_goes_on_and_never_begins_afresh(
+def test_after_a_repair_that_died_a_writer_stops_or_continues_and_never_starts_afresh(
     damaged: Path, tmp_path: Path
 ) -> None:
     for at in range(2, 60, 6):
@@ -153,7 +152,7 @@ def test_a_repair_that_dies_anywhere_is_finished_by_the_next(damaged: Path, tmp_
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-def test_a_call_that_is_refused_stops_what_it_must_and_is_said(damaged: Path, tmp_path: Path, number: int) -> None:
+def test_a_refused_call_is_reported_and_the_next_repair_finishes(damaged: Path, tmp_path: Path, number: int) -> None:
     shutil.copytree(damaged, tmp_path / "count", symlinks=True)
     fs = Stopping()
     repair(store_on(tmp_path / "count", fs))
@@ -162,7 +161,7 @@ def test_a_call_that_is_refused_stops_what_it_must_and_is_said(damaged: Path, tm
         shutil.copytree(damaged, copy, symlinks=True)
         results: list[RepairReport] = []
         code = code_of(partial(repair_into, results, store_on(copy, Stopping(at, number))))
-        # Some calls have another way: a link that is refused becomes a rename, litter stays.
+        # Some calls have a fallback: a refused link becomes a rename, temporary files stay.
         assert code in ("storage", "durability_unknown") or results[0].ok or results[0].blocked, at
         assert repair(store_on(copy)).ok, at
         assert after(copy) == EXPECTED, at

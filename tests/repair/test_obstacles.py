@@ -1,4 +1,4 @@
-"""What stands in the way of a repair, and what changes under it: the rest is mended all the same."""
+"""Obstacles to a repair and changes during it: the rest is repaired."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEY = "notes:x"
 
 
 class Mounted(Filesystem):
-    """Something in the state dir is a mount point: nobody can rename it."""
+    """Refuses to rename a mount point in the state dir."""
 
     def rename(self, source_dir: Directory, source: str, target_dir: Directory, target: str) -> None:
         if source == "mounted":
@@ -28,7 +28,7 @@ class Mounted(Filesystem):
         super().rename(source_dir, source, target_dir, target)
 
 
-def test_one_thing_that_cannot_be_moved_keeps_nothing_else_from_being_repaired(
+def test_a_file_that_cannot_be_moved_does_not_prevent_other_repairs(
     store: Store, place: Path, open_store: Callable[..., Store]
 ) -> None:
     saved = [store.scope(KEY).save({"n": n}) for n in range(3)]
@@ -43,10 +43,10 @@ def test_one_thing_that_cannot_be_moved_keeps_nothing_else_from_being_repaired(
     assert verify(open_store(place), KEY).ok
 
 
-def test_an_object_that_was_mended_meanwhile_is_left_where_it_is(
+def test_an_object_that_was_repaired_meanwhile_is_left_in_place(
     store: Store, place: Path, open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another repair and a writer come between the look at an object and its turn."""
+    """Another repair and a writer finish between the check of an object and its repair."""
     big = "x" * 6000
     store.scope(KEY).save({"big": big})
     store.scope(KEY).save({"small": 1})

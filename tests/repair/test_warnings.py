@@ -1,21 +1,18 @@
-"""What a repair leaves alone, and what it warns of."""
+"""Obstacles and warnings of a repair."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_stores import KEY, OpenStore, Publish, copies
 
 from stateline.bundle import naming
-from stateline.bundle.envelope import Pointer
 from stateline.repair.apply import plan, repair
 from stateline.store.store import Store
 from stateline.verify.checker import verify
 
-KEY = "notes:x"
-HASH = naming.scope_hash(KEY)
 OTHER = "notes:y"
 
 
@@ -25,9 +22,7 @@ def alter(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
-def test_where_nothing_is_set_aside_no_directory_is_made(
-    store: Store, place: Path, open_store: Callable[..., Store]
-) -> None:
+def test_no_directory_is_made_if_nothing_is_set_aside(store: Store, place: Path, open_store: OpenStore) -> None:
     store.scope(KEY).save({"n": 0})
     (place / naming.STORE_FILE).unlink()
     done = repair(open_store(place))
@@ -36,16 +31,10 @@ def test_where_nothing_is_set_aside_no_directory_is_made(
 
 
 @pytest.mark.parametrize("version", ["2", "1.1"])
-@pytest.mark.parametrize("key", [None, OTHER])
-def test_a_damaged_object_stays_while_a_scope_that_is_left_alone_may_need_it(
-    store: Store,
-    place: Path,
-    open_store: Callable[..., Store],
-    publish: Callable[..., Pointer],
-    version: str,
-    key: str | None,
+def test_a_damaged_object_stays_while_a_blocked_scope_may_need_it(
+    store: Store, place: Path, open_store: OpenStore, publish: Publish, version: str
 ) -> None:
-    """That scope could not declare the loss: its own version has to judge."""
+    """That scope cannot declare the loss: a newer version must repair it."""
     first = store.scope(KEY).save({"n": 0, "big": "x" * 5000})
     store.scope(OTHER).save({"n": 0})
     store.scope(OTHER).save({"n": 1, "big": "x" * 5000})
@@ -54,26 +43,27 @@ def test_a_damaged_object_stays_while_a_scope_that_is_left_alone_may_need_it(
     path = naming.object_path(first.envelope.objects["/big"].sha256)
     alter(place / path)
     held = (place / path).read_bytes()
-    done = repair(open_store(place), key)
-    assert (place / path).read_bytes() == held
-    assert path in {blocked.path for blocked in done.blocked}
-    assert path in {blocked.path for blocked in plan(open_store(place), key).blocked}
-    assert (done.ok, done.aside) == (False, None)
-    assert open_store(place).scope(OTHER).load().event["type"] == "repaired", "the other scope goes on"
+    for key, copy in zip((None, OTHER), copies(place), strict=False):
+        assert path in {blocked.path for blocked in plan(open_store(copy), key).blocked}, key
+        done = repair(open_store(copy), key)
+        assert (copy / path).read_bytes() == held, key
+        assert path in {blocked.path for blocked in done.blocked}, key
+        assert (done.ok, done.aside) == (False, None), key
+        assert open_store(copy).scope(OTHER).load().event["type"] == "repaired", "the other scope continues"
 
 
-def test_snapshots_that_the_head_does_not_lead_to_are_warned_of(
-    store: Store, place: Path, open_store: Callable[..., Store]
+def test_snapshots_that_the_head_does_not_lead_to_give_a_warning(
+    store: Store, place: Path, open_store: OpenStore
 ) -> None:
-    """The pointer was set back, and work went on from there."""
+    """The pointer was set back, and work continued from there."""
     scope = store.scope("run:r1")
     saved = [scope.save({"n": n}) for n in range(11)]
     (place / scope.hash / naming.POINTER).write_bytes(saved[3].pointer.encode())
     for n in range(2):
         scope.save({"again": n}, event={"why": n})
-    said = "7 snapshots (4 to 10) of run:r1 that the head does not lead to are set aside"
+    expected = "7 snapshots (4 to 10) of run:r1 that the head does not lead to are set aside"
     for result in (plan(open_store(place)), repair(open_store(place))):
-        assert [warning for warning in result.warnings if warning.startswith(said)]
+        assert [warning for warning in result.warnings if warning.startswith(expected)]
         assert "the work that they record may have been repeated" in " ".join(result.warnings)
         aside = [action for action in result.actions if action.action == "set_aside"]
         assert [(action.why, action.path) for action in aside] == [
@@ -82,21 +72,19 @@ def test_snapshots_that_the_head_does_not_lead_to_are_warned_of(
     assert verify(open_store(place)).ok
 
 
-@pytest.mark.parametrize(("key", "warned"), [("run:r1", True), ("machine:" + "a" * 64, True), ("notes:n", False)])
-def test_a_whole_scope_that_is_lost_warns_of_effects_that_run_again(
-    store: Store, place: Path, open_store: Callable[..., Store], key: str, warned: bool
+def test_the_loss_of_a_runs_whole_scope_warns_that_its_effects_run_again(
+    store: Store, place: Path, open_store: OpenStore
 ) -> None:
-    saved = store.scope(key).save({"n": 0, "big": "x" * 5000})
-    (place / naming.object_path(saved.envelope.objects["/big"].sha256)).unlink()
+    keys = {"run:r1": True, "machine:" + "a" * 64: True, "notes:n": False}
+    saved = [store.scope(key).save({"n": 0, "big": "x" * 5000}) for key in keys]
+    (place / naming.object_path(saved[0].envelope.objects["/big"].sha256)).unlink()
     for result in (plan(open_store(place)), repair(open_store(place))):
-        text = " ".join(result.warnings)
-        assert f"nothing of {key} is whole" in text
-        assert ("the next `execute` begins a new run; its effects run again" in text) == warned
+        for key, warned in keys.items():
+            [warning] = [warning for warning in result.warnings if key in warning]
+            assert ("the next `execute` begins a new run; its effects run again" in warning) == warned, key
 
 
-def test_a_whole_scope_of_unknown_key_may_have_been_a_run(
-    store: Store, place: Path, open_store: Callable[..., Store]
-) -> None:
+def test_a_lost_scope_of_unknown_key_may_have_been_a_run(store: Store, place: Path, open_store: OpenStore) -> None:
     saved = store.scope("run:r1").save({"n": 0})
     alter(place / saved.scope / saved.path)
     text = " ".join(plan(open_store(place)).warnings)
