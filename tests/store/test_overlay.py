@@ -30,7 +30,7 @@ def test_what_is_written_over_an_overlay_is_read_there_and_nowhere_else() -> Non
     first = base.scope(KEY).save({"n": 1, "art": Artifact(b"raw")})
     before = contents(base)
     backend = OverlayBackend(base.backend)
-    overlay = base.with_backend(backend)
+    overlay = Store(backend, redactor=base.redactor, clock=base.clock)
     assert contents(overlay) == before
     second = overlay.scope(KEY).save({"n": 2, "text": "x" * 5000})
     other = overlay.scope("notes:y").save({"n": 3})

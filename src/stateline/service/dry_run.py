@@ -54,7 +54,7 @@ def dry_run(
     """
     require_names(run)
     backend = OverlayBackend(store.backend)
-    overlay = store.with_backend(backend)
+    overlay = Store(backend, redactor=store.redactor, clock=store.clock)
     overlay.planned = effects = list[Json]()
     try:
         result = verb(overlay)

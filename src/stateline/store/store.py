@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from stateline.bundle import naming
 from stateline.redaction.redactor import Redactor
 from stateline.store.objects import ObjectStore
-from stateline.store.protocol import FULL, Backend, Durability
+from stateline.store.protocol import FULL, Durability
 from stateline.store.scope import Scope
 from stateline.store.snapshot import Snapshot, read_snapshot
 
@@ -53,10 +53,6 @@ class Store(ObjectStore):
         from stateline.store.memory import MemoryBackend
 
         return cls(MemoryBackend(), redactor=redactor or Redactor.from_environment(os.environ))
-
-    def with_backend(self, backend: Backend) -> Store:
-        """Return a store over another backend, with the redactor and the clock of this one."""
-        return Store(backend, redactor=self.redactor, clock=self.clock)
 
     def scope(self, key: str) -> Scope:
         """Return the scope with that key (``KIND:NAME``), which need not exist. Raises ``UsageError`` for a bad key."""

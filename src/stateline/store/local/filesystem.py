@@ -66,7 +66,7 @@ class Directory:
 
     __slots__ = ("durable", "fd", "identity", "path", "unfinished")
 
-    def __init__(self, path: str, fd: int) -> None:
+    def __init__(self, path: str, fd: int = -1) -> None:
         self.path = path
         self.fd = fd
         self.identity: tuple[int, int] | None = None
