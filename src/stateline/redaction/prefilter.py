@@ -36,7 +36,7 @@ _UNCOMPILED = 64
 
 
 class _Check:
-    """Base of the checks. It saves short-lived processes the time to compile expressions (6 ms for all): for the first
+    """Base of the checks. It saves short-lived processes the time to compile expressions: for the first
     :data:`_UNCOMPILED` texts up to :data:`_SHORT` [bytes], each of ``needles`` is searched for instead."""
 
     def __init__(self, needles: Iterable[bytes]) -> None:
