@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from cases import check_cases
 from machine.building import machine
 from msgspec.structs import replace
 
@@ -165,7 +166,7 @@ def test_the_table_holds_exactly_the_legal_pairs() -> None:
 def test_the_tables_in_the_docstring_are_the_table() -> None:
     text = str(table.__doc__)
     assert "Started is legal everywhere" in text
-    assert "Replaced is legal wherever there is a run that is not complete" in text
+    assert "Replaced is legal in every run that is not complete" in text
     drawn: dict[str, set[str]] = {}
     for part in text.split("    place ")[1:]:
         header, *rows = f"    place {part}".split("\n\n")[0].rstrip().splitlines()
@@ -180,43 +181,51 @@ def test_the_tables_in_the_docstring_are_the_table() -> None:
     assert drawn == LEGAL
 
 
-@pytest.mark.parametrize("place", LEGAL)
-def test_every_place_of_the_table_can_be_reached(place: str) -> None:
-    assert place_of(MACHINE, at(place)) == place
+def test_every_place_of_the_table_can_be_reached() -> None:
+    def one_case(place: str) -> None:
+        assert place_of(MACHINE, at(place)) == place
+
+    check_cases(one_case, [(case,) for case in LEGAL])
 
 
-@pytest.mark.parametrize(("place", "name"), pairs(legal=False))
-def test_an_illegal_event_raises_and_changes_nothing(place: str, name: str) -> None:
-    state, event, facts = at(place), EVENTS[name], Facts(active=1.0, context={"prompts": {}})
-    before = image(MACHINE, state, event, facts)
-    said = "retry.*nothing changed" if name == "Retried" else f"'{name.lower()}'.*nothing changed"
-    if place == "absent":
-        said = f"'{name.lower()}'.*nothing changed"
-    with pytest.raises(IllegalEventError, match=said) as caught:
-        advance(MACHINE, state, event, facts)
-    assert image(MACHINE, state, event, facts) == before
-    assert caught.value.hint
-    assert state is None or repr(state.tree.stage) in caught.value.message
+def test_an_illegal_event_raises_and_changes_nothing() -> None:
+    def one_case(place: str, name: str) -> None:
+        state, event, facts = at(place), EVENTS[name], Facts(active=1.0, context={"prompts": {}})
+        before = image(MACHINE, state, event, facts)
+        said = "retry.*nothing changed" if name == "Retried" else f"'{name.lower()}'.*nothing changed"
+        if place == "absent":
+            said = f"'{name.lower()}'.*nothing changed"
+        with pytest.raises(IllegalEventError, match=said) as caught:
+            advance(MACHINE, state, event, facts)
+        assert image(MACHINE, state, event, facts) == before
+        assert caught.value.hint
+        assert state is None or repr(state.tree.stage) in caught.value.message
+
+    check_cases(one_case, pairs(legal=False))
 
 
-@pytest.mark.parametrize(("place", "name"), pairs(legal=True))
-def test_a_legal_event_leaves_its_inputs_alone_and_decides_the_same_twice(place: str, name: str) -> None:
-    state, event, facts = at(place), event_at(place, name), Facts(active=1.0, context={"prompts": {}})
-    before = image(MACHINE, state, event, facts)
-    first = advance(MACHINE, state, event, facts)
-    assert image(MACHINE, state, event, facts) == before
-    assert image(advance(MACHINE, state, event, facts)) == image(first)
+def test_a_legal_event_leaves_its_inputs_alone_and_decides_the_same_twice() -> None:
+    def one_case(place: str, name: str) -> None:
+        state, event, facts = at(place), event_at(place, name), Facts(active=1.0, context={"prompts": {}})
+        before = image(MACHINE, state, event, facts)
+        first = advance(MACHINE, state, event, facts)
+        assert image(MACHINE, state, event, facts) == before
+        assert image(advance(MACHINE, state, event, facts)) == image(first)
+
+    check_cases(one_case, pairs(legal=True))
 
 
-@pytest.mark.parametrize("place", LEGAL)
-def test_a_run_read_back_from_its_json_decides_the_same(place: str) -> None:
-    state = at(place)
-    if state is None:
-        return
-    again = msgspec.json.decode(msgspec.json.encode(state), type=RunState)
-    for name in LEGAL[place]:
-        event = event_at(place, name)
-        assert image(advance(MACHINE, again, event)) == image(advance(MACHINE, state, event))
+def test_a_run_read_back_from_its_json_decides_the_same() -> None:
+    def one_case(place: str) -> None:
+        state = at(place)
+        if state is None:
+            return
+        again = msgspec.json.decode(msgspec.json.encode(state), type=RunState)
+        for name in LEGAL[place]:
+            event = event_at(place, name)
+            assert image(advance(MACHINE, again, event)) == image(advance(MACHINE, state, event))
+
+    check_cases(one_case, [(case,) for case in LEGAL])
 
 
 # Started
@@ -252,10 +261,12 @@ def test_a_run_that_begins_at_an_end_is_complete_at_once() -> None:
     ]
 
 
-@pytest.mark.parametrize("place", LEGAL)
-def test_a_restart_gives_what_a_first_start_gives(place: str) -> None:
-    event = Started(input=[1], labels={"again": "yes"})
-    assert image(advance(MACHINE, at(place), event)) == image(advance(MACHINE, None, event))
+def test_a_restart_gives_what_a_first_start_gives() -> None:
+    def one_case(place: str) -> None:
+        event = Started(input=[1], labels={"again": "yes"})
+        assert image(advance(MACHINE, at(place), event)) == image(advance(MACHINE, None, event))
+
+    check_cases(one_case, [(case,) for case in LEGAL])
 
 
 def test_an_input_that_its_schema_forbids_is_refused_with_its_place() -> None:
@@ -292,12 +303,16 @@ def test_a_lost_effect_makes_the_run_wait_for_a_person() -> None:
     assert decision.transitions == ()
 
 
-@pytest.mark.parametrize("attempt", [1, 2])
-def test_a_call_that_was_never_sent_is_to_be_made_as_if_it_had_not_been_intended(attempt: int) -> None:
-    spec = replace(MACHINE, stages={"dare": agent("dare", retry=Retry(max_attempts=2))}, start="dare")
-    before = play(spec, *[Intended(), Failed(kind="model", message="no")] * (attempt - 1), facts=Facts(manual=False))
-    decision = advance(spec, advance(spec, before, Intended()).state, Unsent())
-    assert (decision.state, decision.transitions) == (before, ())
+def test_a_call_that_was_never_sent_is_to_be_made_as_if_it_had_not_been_intended() -> None:
+    def one_case(attempt: int) -> None:
+        spec = replace(MACHINE, stages={"dare": agent("dare", retry=Retry(max_attempts=2))}, start="dare")
+        before = play(
+            spec, *[Intended(), Failed(kind="model", message="no")] * (attempt - 1), facts=Facts(manual=False)
+        )
+        decision = advance(spec, advance(spec, before, Intended()).state, Unsent())
+        assert (decision.state, decision.transitions) == (before, ())
+
+    check_cases(one_case, [1, 2])
 
 
 # Succeeded
@@ -344,21 +359,25 @@ def test_a_retry_is_the_next_attempt_of_the_same_visit_and_needs_a_new_intent() 
         advance(spec, decision.state, Succeeded(output=1))
 
 
-@pytest.mark.parametrize("allowed", [1, 2, 3, 5])
-def test_max_attempts_counts_all_attempts(allowed: int) -> None:
-    spec = machine(task("a", repeatable=True, retry=Retry(max_attempts=allowed)))
-    state = play(spec)
-    for attempt in range(1, allowed + 1):
-        assert (state.tree.phase, state.tree.attempt) == ("ready", attempt)
-        state = advance(spec, state, EVENTS["Failed"]).state
-    assert (state.tree.phase, state.tree.attempt) == ("failed", allowed)
+def test_max_attempts_counts_all_attempts() -> None:
+    def one_case(allowed: int) -> None:
+        spec = machine(task("a", repeatable=True, retry=Retry(max_attempts=allowed)))
+        state = play(spec)
+        for attempt in range(1, allowed + 1):
+            assert (state.tree.phase, state.tree.attempt) == ("ready", attempt)
+            state = advance(spec, state, EVENTS["Failed"]).state
+        assert (state.tree.phase, state.tree.attempt) == ("failed", allowed)
+
+    check_cases(one_case, [1, 2, 3, 5])
 
 
-@pytest.mark.parametrize(("repeatable", "phase"), [(True, "ready"), (False, "failed")])
-def test_a_timeout_is_tried_again_only_where_repeating_is_harmless(repeatable: bool, phase: str) -> None:
-    spec = machine(task("a", repeatable=repeatable, retry=Retry(max_attempts=2)))
-    intent = [] if repeatable else [Intended()]
-    assert play(spec, *intent, Failed(kind="timeout", message="too slow")).tree.phase == phase
+def test_a_timeout_is_tried_again_only_where_repeating_is_harmless() -> None:
+    def one_case(repeatable: bool, phase: str) -> None:
+        spec = machine(task("a", repeatable=repeatable, retry=Retry(max_attempts=2)))
+        intent = [] if repeatable else [Intended()]
+        assert play(spec, *intent, Failed(kind="timeout", message="too slow")).tree.phase == phase
+
+    check_cases(one_case, [(True, "ready"), (False, "failed")])
 
 
 def test_success_after_a_retry_forgets_the_error_and_the_next_visit_counts_from_one() -> None:
@@ -462,43 +481,54 @@ def test_a_route_that_fails_on_the_second_look_keeps_set_applied_once() -> None:
 # Replaced
 
 
-@pytest.mark.parametrize("place", [place for place in REACHED_BY if place != "done"])
-def test_accepting_a_machine_that_has_the_stage_changes_nothing_else(place: str) -> None:
-    state = at(place)
-    decision = advance(replace(MACHINE, name="other"), state, Replaced())
-    assert (decision.state, decision.transitions) == (state, ())
+def test_accepting_a_machine_that_has_the_stage_changes_nothing_else() -> None:
+    def one_case(place: str) -> None:
+        state = at(place)
+        decision = advance(replace(MACHINE, name="other"), state, Replaced())
+        assert (decision.state, decision.transitions) == (state, ())
+
+    check_cases(one_case, [(case,) for case in [place for place in REACHED_BY if place != "done"]])
 
 
-@pytest.mark.parametrize("place", [place for place in REACHED_BY if place != "done"])
-@pytest.mark.parametrize("kind", [None, "end"])
-def test_a_machine_without_the_place_of_the_run_is_refused(place: str, kind: Any) -> None:
-    state = at(place)
-    assert state is not None
-    name = state.tree.stage
-    stages = {key: stage for key, stage in MACHINE.stages.items() if key != name}
-    if kind:
-        stages[name] = Stage(name=name, kind=kind)
-    before = image(state)
-    with pytest.raises(MachineChangedError, match=f"'{name}'.*nothing changed") as caught:
-        advance(replace(MACHINE, stages=stages), state, Replaced())
-    assert image(state) == before
-    assert caught.value.hint
+def test_a_machine_without_the_place_of_the_run_is_refused() -> None:
+    def one_case(place: str, kind: Any) -> None:
+        state = at(place)
+        assert state is not None
+        name = state.tree.stage
+        stages = {key: stage for key, stage in MACHINE.stages.items() if key != name}
+        if kind:
+            stages[name] = Stage(name=name, kind=kind)
+        before = image(state)
+        with pytest.raises(MachineChangedError, match=f"'{name}'.*nothing changed") as caught:
+            advance(replace(MACHINE, stages=stages), state, Replaced())
+        assert image(state) == before
+        assert caught.value.hint
+
+    check_cases(
+        one_case,
+        [(place, kind) for place in [place for place in REACHED_BY if place != "done"] for kind in [None, "end"]],
+    )
 
 
-@pytest.mark.parametrize(
-    ("place", "kind"), [("ready, once", "human"), ("started", "human"), ("unknown", "human"), ("waiting", "task")]
-)
-def test_a_machine_with_another_kind_of_stage_there_is_refused(place: str, kind: Any) -> None:
-    state = at(place)
-    assert state is not None
-    stages = {**MACHINE.stages, state.tree.stage: Stage(name=state.tree.stage, kind=kind)}
-    with pytest.raises(MachineChangedError, match=kind):
-        advance(replace(MACHINE, stages=stages), state, Replaced())
+def test_a_machine_with_another_kind_of_stage_there_is_refused() -> None:
+    def one_case(place: str, kind: Any) -> None:
+        state = at(place)
+        assert state is not None
+        stages = {**MACHINE.stages, state.tree.stage: Stage(name=state.tree.stage, kind=kind)}
+        with pytest.raises(MachineChangedError, match=kind):
+            advance(replace(MACHINE, stages=stages), state, Replaced())
+
+    check_cases(one_case, [("ready, once", "human"), ("started", "human"), ("unknown", "human"), ("waiting", "task")])
 
 
 def test_any_event_on_a_machine_without_the_runs_stage_is_refused() -> None:
     with pytest.raises(MachineChangedError):
         advance(machine(task("other")), at("started"), Succeeded(output=1))
+
+
+def test_a_restart_needs_no_stage_of_the_old_run() -> None:
+    state = advance(machine(task("other")), at("started"), Started()).state
+    assert (state.tree.stage, state.tree.phase) == ("other", "ready")
 
 
 def test_a_started_effect_may_end_after_its_stage_became_repeatable() -> None:

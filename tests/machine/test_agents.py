@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from cases import check_cases
 from machine import building
 from msgspec.structs import replace
 
@@ -100,22 +101,28 @@ def test_a_prompt_sees_the_context_and_the_failure_that_led_to_it() -> None:
     assert state.tree.conversation == [{"role": "user", "content": "1 exit code 3"}]
 
 
-@pytest.mark.parametrize(
-    ("prompt", "words"),
-    [("{{ input.missing }}", "cannot be rendered.*missing"), ("{{ input.empty }}", "is empty"), ("{{", "not closed")],
-)
-def test_a_prompt_that_cannot_be_rendered_fails_the_stage_and_a_retry_renders_again(prompt: str, words: str) -> None:
-    spec = machine(agent(prompt=prompt))
-    state = play(spec, input={"empty": " "})
-    failure = error_of(state)
-    assert (failure.kind, failure.stage, state.tree.resume) == ("prompt", "think", "ready")
-    assert re.search(words, failure.message)
-    assert (state.tree.conversation, state.tree.pending, state.visits) == ([], [], {"think": 1})
-    assert advance(spec, state, Retried(), MODEL).state == state
-    mended = machine(agent())
-    state = advance(mended, advance(mended, state, Replaced()).state, Retried(), MODEL).state
-    assert (state.tree.phase, state.tree.attempt, state.tree.error) == ("ready", 1, None)
-    assert state.tree.conversation == [USER]
+def test_a_prompt_that_cannot_be_rendered_fails_the_stage_and_a_retry_renders_again() -> None:
+    def one_case(prompt: str, words: str) -> None:
+        spec = machine(agent(prompt=prompt))
+        state = play(spec, input={"empty": " "})
+        failure = error_of(state)
+        assert (failure.kind, failure.stage, state.tree.resume) == ("prompt", "think", "ready")
+        assert re.search(words, failure.message)
+        assert (state.tree.conversation, state.tree.pending, state.visits) == ([], [], {"think": 1})
+        assert advance(spec, state, Retried(), MODEL).state == state
+        mended = machine(agent())
+        state = advance(mended, advance(mended, state, Replaced()).state, Retried(), MODEL).state
+        assert (state.tree.phase, state.tree.attempt, state.tree.error) == ("ready", 1, None)
+        assert state.tree.conversation == [USER]
+
+    check_cases(
+        one_case,
+        [
+            ("{{ input.missing }}", "cannot be rendered.*missing"),
+            ("{{ input.empty }}", "is empty"),
+            ("{{", "not closed"),
+        ],
+    )
 
 
 def test_a_prompt_that_cannot_be_rendered_takes_error_next_in_the_same_event() -> None:
@@ -136,14 +143,16 @@ def test_a_prompt_that_cannot_be_rendered_takes_error_next_in_the_same_event() -
     assert (state.tree.cause.kind, state.tree.cause.stage) == ("prompt", "think")
 
 
-@pytest.mark.parametrize("ways", [("a",), ("b", "a"), ("b", "c", "b")])
-def test_prompts_that_fail_in_a_circle_end_the_event_and_the_run_can_be_resumed(ways: tuple[str, ...]) -> None:
-    names = ["a", "b", "c"][: len(ways)]
-    stages = [agent(name, "{{ input.x }}", error_next=way) for name, way in zip(names, ways, strict=True)]
-    decision = advance(machine(*stages), None, Started(), MODEL)
-    assert error_of(decision.state).kind == "prompt"
-    assert [step.target for step in decision.transitions] == names
-    assert decision.state.visits == dict.fromkeys(names, 1)
+def test_prompts_that_fail_in_a_circle_end_the_event_and_the_run_can_be_resumed() -> None:
+    def one_case(ways: tuple[str, ...]) -> None:
+        names = ["a", "b", "c"][: len(ways)]
+        stages = [agent(name, "{{ input.x }}", error_next=way) for name, way in zip(names, ways, strict=True)]
+        decision = advance(machine(*stages), None, Started(), MODEL)
+        assert error_of(decision.state).kind == "prompt"
+        assert [step.target for step in decision.transitions] == names
+        assert decision.state.visits == dict.fromkeys(names, 1)
+
+    check_cases(one_case, [(case,) for case in [("a",), ("b", "a"), ("b", "c", "b")]])
 
 
 def test_a_thousand_agents_whose_prompts_fail_are_gone_through_without_recursion() -> None:
@@ -205,31 +214,35 @@ def test_coming_back_to_an_agent_begins_another_conversation() -> None:
     assert state.tree.conversation == [{"role": "user", "content": "3"}]
 
 
-@pytest.mark.parametrize(
-    ("schema", "content", "output"),
-    [
-        ({"type": "object"}, ' {"a": 1.0}\n', {"a": 1.0}),
-        ({"type": "integer"}, "7", 7),
-        (True, "null", None),
-        ({"type": "string"}, '"x"', "x"),
-    ],
-)
-def test_with_an_output_schema_the_output_is_the_json_in_the_text(schema: Json, content: str, output: Json) -> None:
-    state = play(machine(agent(output_schema=schema)), Replied(content=content))
-    assert state.outputs == {"think": output}
-    assert state.tree.conversation[-1]["content"] == content
+def test_with_an_output_schema_the_output_is_the_json_in_the_text() -> None:
+    def one_case(schema: Json, content: str, output: Json) -> None:
+        state = play(machine(agent(output_schema=schema)), Replied(content=content))
+        assert state.outputs == {"think": output}
+        assert state.tree.conversation[-1]["content"] == content
+
+    check_cases(
+        one_case,
+        [
+            ({"type": "object"}, ' {"a": 1.0}\n', {"a": 1.0}),
+            ({"type": "integer"}, "7", 7),
+            (True, "null", None),
+            ({"type": "string"}, '"x"', "x"),
+        ],
+    )
 
 
 BAD_OUTPUTS = ["x", "{}}", "NaN", '{"a": 1, "a": 2}', "7", "```json\n{}\n```", "[" * 200 + "]" * 200, '"\\ud800"']
 
 
-@pytest.mark.parametrize("content", BAD_OUTPUTS)
-def test_an_answer_that_breaks_the_output_schema_fails_and_is_not_kept(content: str) -> None:
-    state = play(machine(agent(output_schema={"type": "object"})), Replied(content=content))
-    failure = error_of(state)
-    assert (failure.kind, state.tree.resume) == ("output", "ready")
-    assert "output_schema" in failure.message + failure.hint
-    assert (state.tree.conversation, state.outputs) == ([USER], {})
+def test_an_answer_that_breaks_the_output_schema_fails_and_is_not_kept() -> None:
+    def one_case(content: str) -> None:
+        state = play(machine(agent(output_schema={"type": "object"})), Replied(content=content))
+        failure = error_of(state)
+        assert (failure.kind, state.tree.resume) == ("output", "ready")
+        assert "output_schema" in failure.message + failure.hint
+        assert (state.tree.conversation, state.outputs) == ([USER], {})
+
+    check_cases(one_case, [(case,) for case in BAD_OUTPUTS])
 
 
 CALL = {"id": "1", "name": "find", "arguments": {}}
@@ -246,20 +259,22 @@ BAD_REPLIES: list[tuple[Json, Json, str]] = [
     ("x", [CALL | {"name": None}], "must be text"),
     ("x", [CALL | {"arguments": "{}"}], "must be an object"),
     ("x", [CALL, CALL | {"name": "hide"}], "the id of an earlier one"),
-    ("\ud800", [], "cannot be kept"),
-    ("x", [CALL | {"name": "\ud800"}], "cannot be kept"),
-    ("x", [CALL | {"arguments": {"n": 2**64}}], "cannot be kept"),
-    ("x", [CALL | {"arguments": {"n": float("nan")}}], "cannot be kept"),
+    ("\ud800", [], "cannot be stored"),
+    ("x", [CALL | {"name": "\ud800"}], "cannot be stored"),
+    ("x", [CALL | {"arguments": {"n": 2**64}}], "cannot be stored"),
+    ("x", [CALL | {"arguments": {"n": float("nan")}}], "cannot be stored"),
 ]
 
 
-@pytest.mark.parametrize(("content", "calls", "words"), BAD_REPLIES)
-def test_what_is_no_reply_fails_as_one_and_is_not_kept(content: Json, calls: Json, words: str) -> None:
-    state = play(machine(agent(tools=["find"])), Replied(content=content, tool_calls=calls))
-    failure = error_of(state)
-    assert (failure.kind, state.tree.conversation) == ("reply", [USER])
-    assert words in failure.message
-    image(state)
+def test_what_is_no_reply_fails_as_one_and_is_not_kept() -> None:
+    def one_case(content: Json, calls: Json, words: str) -> None:
+        state = play(machine(agent(tools=["find"])), Replied(content=content, tool_calls=calls))
+        failure = error_of(state)
+        assert (failure.kind, state.tree.conversation) == ("reply", [USER])
+        assert words in failure.message
+        image(state)
+
+    check_cases(one_case, BAD_REPLIES)
 
 
 def test_arguments_may_nest_as_deep_as_a_run_can_keep() -> None:
@@ -281,22 +296,30 @@ def test_arguments_may_nest_as_deep_as_a_run_can_keep() -> None:
 # Failures and retries
 
 
-@pytest.mark.parametrize(
-    "failed",
-    [Failed(kind="model", message="503"), Failed(kind="timeout", message="slow"), Replied(content="")],
-    ids=["model", "timeout", "reply"],
-)
-def test_a_failed_call_is_tried_again_in_the_same_conversation_while_the_budget_lasts(failed: Event) -> None:
-    spec = machine(agent(retry=Retry(max_attempts=2)))
-    state = play(spec, failed)
-    tree = state.tree
-    assert (state.status, tree.phase, tree.attempt, tree.conversation) == ("running", "ready", 2, [USER])
-    assert tree.error is not None
-    state = advance(spec, state, failed, MODEL).state
-    assert (state.tree.phase, state.tree.attempt, state.tree.conversation) == ("failed", 2, [USER])
-    state = advance(spec, state, Retried(), MODEL).state
-    assert (state.tree.phase, state.tree.attempt, state.tree.first_attempt) == ("ready", 3, 3)
-    assert advance(spec, state, Replied(content="Yes."), MODEL).state.outputs == {"think": "Yes."}
+def test_a_failed_call_is_tried_again_in_the_same_conversation_while_the_budget_lasts() -> None:
+    def one_case(failed: Event) -> None:
+        spec = machine(agent(retry=Retry(max_attempts=2)))
+        state = play(spec, failed)
+        tree = state.tree
+        assert (state.status, tree.phase, tree.attempt, tree.conversation) == ("running", "ready", 2, [USER])
+        assert tree.error is not None
+        state = advance(spec, state, failed, MODEL).state
+        assert (state.tree.phase, state.tree.attempt, state.tree.conversation) == ("failed", 2, [USER])
+        state = advance(spec, state, Retried(), MODEL).state
+        assert (state.tree.phase, state.tree.attempt, state.tree.first_attempt) == ("ready", 3, 3)
+        assert advance(spec, state, Replied(content="Yes."), MODEL).state.outputs == {"think": "Yes."}
+
+    check_cases(
+        one_case,
+        [
+            (case,)
+            for case in [
+                Failed(kind="model", message="503"),
+                Failed(kind="timeout", message="slow"),
+                Replied(content=""),
+            ]
+        ],
+    )
 
 
 def test_a_failed_call_goes_to_error_next_with_its_cause() -> None:
@@ -332,12 +355,13 @@ def test_at_a_task_that_took_the_place_of_an_agent_a_retry_forgets_the_conversat
     assert advance(changed, state, Succeeded(output=1)).state.status == "complete"
 
 
-@pytest.mark.parametrize("facts", [MODEL, NOBODY])
-@pytest.mark.parametrize("kind", ["task", "human"])
-def test_an_agent_that_is_under_way_is_no_other_kind_of_stage(facts: Facts, kind: Any) -> None:
-    state = play(machine(agent()), facts=facts)
-    with pytest.raises(MachineChangedError, match=kind):
-        advance(machine(Stage(name="think", kind=kind, argv=["x"])), state, Replaced())
+def test_an_agent_that_is_under_way_is_no_other_kind_of_stage() -> None:
+    def one_case(facts: Facts, kind: Any) -> None:
+        state = play(machine(agent()), facts=facts)
+        with pytest.raises(MachineChangedError, match=kind):
+            advance(machine(Stage(name="think", kind=kind, argv=["x"])), state, Replaced())
+
+    check_cases(one_case, [(facts, kind) for facts in [MODEL, NOBODY] for kind in ["task", "human"]])
 
 
 # Not repeatable
@@ -399,19 +423,20 @@ BAD_ANSWERS: list[tuple[Json, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "words"), BAD_ANSWERS)
-@pytest.mark.parametrize("place", ["waiting", "unknown"])
-def test_an_answer_that_cannot_be_used_is_refused_and_the_run_still_waits(value: Json, words: str, place: str) -> None:
-    spec = machine(agent(tools=["find", "hide"], output_schema={"type": "object"}, repeatable=False))
-    state = play(spec, *([Asked()] if place == "waiting" else [Intended(), Lost()]))
-    before = image(state)
-    with pytest.raises(InvalidAnswerError, match=words) as caught:
-        advance(spec, state, Answered(value=value))
-    assert "still waits" in caught.value.message
-    assert caught.value.hint
-    assert image(state) == before
-    good = advance(spec, state, Answered(value={"content": "{}"})).state
-    assert good.outputs == {"think": {}}
+def test_an_answer_that_cannot_be_used_is_refused_and_the_run_still_waits() -> None:
+    def one_case(value: Json, words: str, place: str) -> None:
+        spec = machine(agent(tools=["find", "hide"], output_schema={"type": "object"}, repeatable=False))
+        state = play(spec, *([Asked()] if place == "waiting" else [Intended(), Lost()]))
+        before = image(state)
+        with pytest.raises(InvalidAnswerError, match=words) as caught:
+            advance(spec, state, Answered(value=value))
+        assert "still waits" in caught.value.message
+        assert caught.value.hint
+        assert image(state) == before
+        good = advance(spec, state, Answered(value={"content": "{}"})).state
+        assert good.outputs == {"think": {}}
+
+    check_cases(one_case, [(value, words, place) for value, words in BAD_ANSWERS for place in ["waiting", "unknown"]])
 
 
 # What is shown and sent
@@ -449,21 +474,25 @@ def test_who_stands_in_after_a_failed_attempt_is_asked_with_its_reason_kept() ->
     assert failed.tree.error == Failure(stage="think", kind="model", message="it is down", hint="")
 
 
-@pytest.mark.parametrize(("count", "end"), [(19, "t18"), (20, "t19"), (21, "t19, ...")])
-def test_of_many_tools_the_first_twenty_are_named_to_a_model_that_calls_another(count: int, end: str) -> None:
-    names = [f"t{number}" for number in range(count)]
-    tools = {name: Tool(name=name, description="", schema={}, argv=["x"]) for name in names}
-    spec = machine(agent(tools=names), toolset=Toolset(sha256="0" * 64, tools=tools))
-    problem = agents.call_problem(spec, spec.stages["think"], {"id": "a", "name": "nope", "arguments": {}})
-    listed = ", ".join([*names[: min(count, 20) - 1], end])
-    assert problem == ("unknown_tool", f"there is no tool 'nope'; the tools here are: {listed}")
+def test_of_many_tools_the_first_twenty_are_named_to_a_model_that_calls_another() -> None:
+    def one_case(count: int, end: str) -> None:
+        names = [f"t{number}" for number in range(count)]
+        tools = {name: Tool(name=name, description="", schema={}, argv=["x"]) for name in names}
+        spec = machine(agent(tools=names), toolset=Toolset(sha256="0" * 64, tools=tools))
+        problem = agents.call_problem(spec, spec.stages["think"], {"id": "a", "name": "nope", "arguments": {}})
+        listed = ", ".join([*names[: min(count, 20) - 1], end])
+        assert problem == ("unknown_tool", f"there is no tool 'nope'; the tools here are: {listed}")
+
+    check_cases(one_case, [(19, "t18"), (20, "t19"), (21, "t19, ...")])
 
 
-@pytest.mark.parametrize(("length", "shown"), [(64, "n" * 64), (65, "n" * 63 + "…")])
-def test_the_name_of_a_tool_that_is_not_there_is_shown_up_to_64_letters(length: int, shown: str) -> None:
-    spec = machine(agent())
-    problem = agents.call_problem(spec, spec.stages["think"], {"id": "a", "name": "n" * length, "arguments": {}})
-    assert problem == ("unknown_tool", f"there is no tool {shown!r}; there are no tools here")
+def test_the_name_of_a_tool_that_is_not_there_is_shown_up_to_64_letters() -> None:
+    def one_case(length: int, shown: str) -> None:
+        spec = machine(agent())
+        problem = agents.call_problem(spec, spec.stages["think"], {"id": "a", "name": "n" * length, "arguments": {}})
+        assert problem == ("unknown_tool", f"there is no tool {shown!r}; there are no tools here")
+
+    check_cases(one_case, [(64, "n" * 64), (65, "n" * 63 + "…")])
 
 
 def test_a_result_may_nest_as_deep_as_a_run_can_keep_and_no_deeper() -> None:

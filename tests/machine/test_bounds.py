@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from cases import check_cases
 from machine.building import machine
 from msgspec.structs import replace
 
@@ -65,37 +65,45 @@ def refused_by(state: RunState) -> str:
     return error.bound
 
 
-@pytest.mark.parametrize(("visit", "allowed"), AROUND)
-def test_max_visits_allows_that_many_visits_the_first_included(visit: int, allowed: bool) -> None:
-    spec = machine(task("a", default_next="a", max_visits=N))
-    state = run_for(spec, visit - 1)
-    assert refused_by(state) == ("" if allowed else "max_visits")
-    assert state.visits == {"a": min(visit, N)}
+def test_max_visits_allows_that_many_visits_the_first_included() -> None:
+    def one_case(visit: int, allowed: bool) -> None:
+        spec = machine(task("a", default_next="a", max_visits=N))
+        state = run_for(spec, visit - 1)
+        assert refused_by(state) == ("" if allowed else "max_visits")
+        assert state.visits == {"a": min(visit, N)}
+
+    check_cases(one_case, AROUND)
 
 
-@pytest.mark.parametrize(("taken", "allowed"), AROUND)
-def test_an_edge_limit_allows_that_many_transitions_over_its_edge(taken: int, allowed: bool) -> None:
-    edge = EdgeLimit(source="b", target="a", max_count=N)
-    spec = machine(task("a", default_next="b"), task("b", default_next="a"), edge_limits=[edge])
-    state = run_for(spec, 2 * taken)
-    assert refused_by(state) == ("" if allowed else "edge_limits")
-    assert state.edges["b"] == {"a": min(taken, N)}
+def test_an_edge_limit_allows_that_many_transitions_over_its_edge() -> None:
+    def one_case(taken: int, allowed: bool) -> None:
+        edge = EdgeLimit(source="b", target="a", max_count=N)
+        spec = machine(task("a", default_next="b"), task("b", default_next="a"), edge_limits=[edge])
+        state = run_for(spec, 2 * taken)
+        assert refused_by(state) == ("" if allowed else "edge_limits")
+        assert state.edges["b"] == {"a": min(taken, N)}
+
+    check_cases(one_case, AROUND)
 
 
-@pytest.mark.parametrize(("back", "allowed"), AROUND)
-def test_max_iterations_allows_that_many_backward_edges(back: int, allowed: bool) -> None:
-    spec = machine(task("a", default_next="b"), task("b", default_next="a"), bounds=Bounds(max_iterations=N))
-    state = run_for(spec, 2 * back)
-    assert refused_by(state) == ("" if allowed else "max_iterations")
-    assert state.iteration == min(back, N)
+def test_max_iterations_allows_that_many_backward_edges() -> None:
+    def one_case(back: int, allowed: bool) -> None:
+        spec = machine(task("a", default_next="b"), task("b", default_next="a"), bounds=Bounds(max_iterations=N))
+        state = run_for(spec, 2 * back)
+        assert refused_by(state) == ("" if allowed else "max_iterations")
+        assert state.iteration == min(back, N)
+
+    check_cases(one_case, AROUND)
 
 
-@pytest.mark.parametrize(("hops", "allowed"), AROUND)
-def test_max_agent_hops_allows_that_many_transitions(hops: int, allowed: bool) -> None:
-    spec = machine(task("a", default_next="b"), task("b", default_next="a"), bounds=Bounds(max_agent_hops=N))
-    state = run_for(spec, hops)
-    assert refused_by(state) == ("" if allowed else "max_agent_hops")
-    assert sum(sum(targets.values()) for targets in state.edges.values()) == min(hops, N)
+def test_max_agent_hops_allows_that_many_transitions() -> None:
+    def one_case(hops: int, allowed: bool) -> None:
+        spec = machine(task("a", default_next="b"), task("b", default_next="a"), bounds=Bounds(max_agent_hops=N))
+        state = run_for(spec, hops)
+        assert refused_by(state) == ("" if allowed else "max_agent_hops")
+        assert sum(sum(targets.values()) for targets in state.edges.values()) == min(hops, N)
+
+    check_cases(one_case, AROUND)
 
 
 METERS = [("timeout", "active", [N - 1, N, N + 1]), ("max_llm_calls", "llm_calls", [N - 1, N, N + 1])]
@@ -106,39 +114,47 @@ def metered(bound: str) -> Bounds:
     return replace(Bounds(), **{bound: N})
 
 
-@pytest.mark.parametrize(("bound", "meter", "used", "allowed"), METERED)
-def test_a_meter_at_its_bound_lets_the_next_task_start_and_above_it_does_not(
-    bound: str, meter: str, used: int, allowed: bool
-) -> None:
-    spec = machine(task("a", default_next="b"), task("b"), bounds=metered(bound))
-    state = advance(spec, begin(spec), Succeeded(output=1), Facts(**{meter: used})).state
-    assert refused_by(state) == ("" if allowed else bound)
-    assert state.outputs == {"a": 1}
+def test_a_meter_at_its_bound_lets_the_next_task_start_and_above_it_does_not() -> None:
+    def one_case(bound: str, meter: str, used: int, allowed: bool) -> None:
+        spec = machine(task("a", default_next="b"), task("b"), bounds=metered(bound))
+        state = advance(spec, begin(spec), Succeeded(output=1), Facts(**{meter: used})).state
+        assert refused_by(state) == ("" if allowed else bound)
+        assert state.outputs == {"a": 1}
+
+    check_cases(one_case, METERED)
 
 
-@pytest.mark.parametrize(("bound", "meter", "used", "allowed"), METERED)
-def test_a_retry_is_a_dispatch_that_a_meter_can_refuse(bound: str, meter: str, used: int, allowed: bool) -> None:
-    spec = machine(task("a", retry=Retry(max_attempts=9)), bounds=metered(bound))
-    state = advance(spec, begin(spec), Failed(kind="exit", message="exit code 3"), Facts(**{meter: used})).state
-    assert state.tree.phase == ("ready" if allowed else "failed")
-    assert state.tree.error is not None
-    assert "exit code 3" in state.tree.error.message
-    assert state.tree.error.bound == ("" if allowed else bound)
-    if not allowed:
-        assert state.tree.resume == "ready"
-        assert advance(spec, state, Retried(), Facts(**{meter: used})).state.tree.phase == "failed"
-        assert advance(spec, state, Retried(), Facts(**{meter: N})).state.tree.phase == "ready"
+def test_a_retry_is_a_dispatch_that_a_meter_can_refuse() -> None:
+    def one_case(bound: str, meter: str, used: int, allowed: bool) -> None:
+        spec = machine(task("a", retry=Retry(max_attempts=9)), bounds=metered(bound))
+        state = advance(spec, begin(spec), Failed(kind="exit", message="exit code 3"), Facts(**{meter: used})).state
+        assert state.tree.phase == ("ready" if allowed else "failed")
+        assert state.tree.error is not None
+        assert "exit code 3" in state.tree.error.message
+        assert state.tree.error.bound == ("" if allowed else bound)
+        if not allowed:
+            assert state.tree.resume == "ready"
+            assert advance(spec, state, Retried(), Facts(**{meter: used})).state.tree.phase == "failed"
+            assert advance(spec, state, Retried(), Facts(**{meter: N})).state.tree.phase == "ready"
+
+    check_cases(one_case, METERED)
 
 
-@pytest.mark.parametrize("target", [human("b"), Stage(name="b", kind="end")], ids=["human", "end"])
-@pytest.mark.parametrize(("bound", "meter"), [("timeout", "active"), ("max_llm_calls", "llm_calls")])
-def test_a_stage_that_dispatches_nothing_is_reached_however_much_was_used(
-    target: Stage, bound: str, meter: str
-) -> None:
-    spec = machine(task("a", default_next="b"), target, bounds=metered(bound))
-    state = advance(spec, begin(spec), Succeeded(output=1), Facts(**{meter: 10 * N})).state
-    assert state.tree.stage == "b"
-    assert state.status != "error"
+def test_a_stage_that_dispatches_nothing_is_reached_however_much_was_used() -> None:
+    def one_case(target: Stage, bound: str, meter: str) -> None:
+        spec = machine(task("a", default_next="b"), target, bounds=metered(bound))
+        state = advance(spec, begin(spec), Succeeded(output=1), Facts(**{meter: 10 * N})).state
+        assert state.tree.stage == "b"
+        assert state.status != "error"
+
+    check_cases(
+        one_case,
+        [
+            (target, bound, meter)
+            for target in [human("b"), Stage(name="b", kind="end")]
+            for bound, meter in [("timeout", "active"), ("max_llm_calls", "llm_calls")]
+        ],
+    )
 
 
 def test_an_answer_can_be_given_however_much_time_was_used() -> None:
@@ -172,25 +188,29 @@ def test_zero_means_no_limit() -> None:
     assert (state.status, state.visits, state.iteration) == ("running", {"a": 61}, 60)
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        machine(task("a", default_next="a", max_visits=N)),
-        machine(task("a", default_next="a"), edge_limits=[EdgeLimit(source="a", target="a", max_count=N - 1)]),
-        machine(task("a", default_next="a"), bounds=Bounds(max_iterations=N - 1)),
-        machine(task("a", default_next="a"), bounds=Bounds(max_agent_hops=N - 1)),
-    ],
-    ids=["max_visits", "edge_limits", "max_iterations", "max_agent_hops"],
-)
-def test_a_run_that_finishes_exactly_at_its_limit_is_complete(spec: Machine) -> None:
-    state = run_for(spec, N - 1)
-    assert (state.status, state.visits) == ("running", {"a": N})
-    last = replace(spec, stages={"a": replace(spec.stages["a"], default_next=None)})
-    assert advance(last, state, Succeeded(output=1)).state.status == "complete"
-    to_end = replace(spec, stages={"a": replace(spec.stages["a"], default_next="fin"), "fin": END})
-    to_end = replace(to_end, order=["a", "fin"])
-    assert advance(to_end, state, Succeeded(output=1)).state.status == "complete"
-    assert refused_by(advance(spec, state, Succeeded(output=1)).state)
+def test_a_run_that_finishes_exactly_at_its_limit_is_complete() -> None:
+    def one_case(spec: Machine) -> None:
+        state = run_for(spec, N - 1)
+        assert (state.status, state.visits) == ("running", {"a": N})
+        last = replace(spec, stages={"a": replace(spec.stages["a"], default_next=None)})
+        assert advance(last, state, Succeeded(output=1)).state.status == "complete"
+        to_end = replace(spec, stages={"a": replace(spec.stages["a"], default_next="fin"), "fin": END})
+        to_end = replace(to_end, order=["a", "fin"])
+        assert advance(to_end, state, Succeeded(output=1)).state.status == "complete"
+        assert refused_by(advance(spec, state, Succeeded(output=1)).state)
+
+    check_cases(
+        one_case,
+        [
+            (case,)
+            for case in [
+                machine(task("a", default_next="a", max_visits=N)),
+                machine(task("a", default_next="a"), edge_limits=[EdgeLimit(source="a", target="a", max_count=N - 1)]),
+                machine(task("a", default_next="a"), bounds=Bounds(max_iterations=N - 1)),
+                machine(task("a", default_next="a"), bounds=Bounds(max_agent_hops=N - 1)),
+            ]
+        ],
+    )
 
 
 def test_iterations_and_hops_never_keep_a_run_from_ending() -> None:
@@ -218,11 +238,13 @@ def test_forward_edges_are_free_after_the_iterations_are_used_up() -> None:
     assert (state.tree.stage, state.iteration) == ("b", 1)
 
 
-@pytest.mark.parametrize(("target", "iteration"), [("a", 1), ("b", 1), ("c", 0)])
-def test_an_edge_is_backward_when_its_target_stands_at_or_before_its_source(target: str, iteration: int) -> None:
-    spec = replace(machine(task("a"), task("b", default_next=target), task("c")), start="b")
-    state = advance(spec, begin(spec), Succeeded(output=1)).state
-    assert (state.tree.stage, state.iteration) == (target, iteration)
+def test_an_edge_is_backward_when_its_target_stands_at_or_before_its_source() -> None:
+    def one_case(target: str, iteration: int) -> None:
+        spec = replace(machine(task("a"), task("b", default_next=target), task("c")), start="b")
+        state = advance(spec, begin(spec), Succeeded(output=1)).state
+        assert (state.tree.stage, state.iteration) == (target, iteration)
+
+    check_cases(one_case, [("a", 1), ("b", 1), ("c", 0)])
 
 
 def test_edges_are_counted_by_pair_so_names_with_arrows_do_not_collide() -> None:
@@ -263,40 +285,42 @@ def test_of_several_limits_the_first_in_the_documented_order_is_named() -> None:
 MODEL_BOUNDS = {"max_llm_calls": [(N - 1, True), (N, False)], "max_tokens": [(N - 1, True), (N, False), (N + 1, False)]}
 
 
-@pytest.mark.parametrize(
-    ("bound", "used", "allowed"), [(bound, *case) for bound, cases in MODEL_BOUNDS.items() for case in cases]
-)
-def test_calls_and_tokens_of_models_refuse_the_way_to_an_agent_and_to_nothing_else(
-    bound: str, used: int, allowed: bool
-) -> None:
-    facts = Facts(**{{"max_llm_calls": "llm_calls", "max_tokens": "tokens"}[bound]: used})
-    for stage, let_through in ((agent("b"), allowed), (task("b"), True), (human("b"), True), (END, True)):
-        spec = machine(task("a", default_next=stage.name), stage, bounds=replace(Bounds(), **{bound: N}))
-        state = advance(spec, begin(spec), Succeeded(output=1), facts).state
-        assert refused_by(state) == ("" if let_through else bound)
+def test_calls_and_tokens_of_models_refuse_the_way_to_an_agent_and_to_nothing_else() -> None:
+    def one_case(bound: str, used: int, allowed: bool) -> None:
+        facts = Facts(**{{"max_llm_calls": "llm_calls", "max_tokens": "tokens"}[bound]: used})
+        for stage, let_through in ((agent("b"), allowed), (task("b"), True), (human("b"), True), (END, True)):
+            spec = machine(task("a", default_next=stage.name), stage, bounds=replace(Bounds(), **{bound: N}))
+            state = advance(spec, begin(spec), Succeeded(output=1), facts).state
+            assert refused_by(state) == ("" if let_through else bound)
+
+    check_cases(one_case, [(bound, *case) for bound, cases in MODEL_BOUNDS.items() for case in cases])
 
 
-@pytest.mark.parametrize("manual", [True, False])
-def test_an_agent_that_ends_exactly_at_a_limit_is_complete_whoever_answers(manual: bool) -> None:
-    spec = machine(agent("a"), bounds=Bounds(max_llm_calls=1, max_tokens=100))
-    state = advance(spec, None, Started(), Facts(manual=manual)).state
-    event = Answered(value={"content": "Yes."}) if manual else Replied(content="Yes.")
-    assert advance(spec, state, event, Facts(llm_calls=1, tokens=100, manual=manual)).state.status == "complete"
+def test_an_agent_that_ends_exactly_at_a_limit_is_complete_whoever_answers() -> None:
+    def one_case(manual: bool) -> None:
+        spec = machine(agent("a"), bounds=Bounds(max_llm_calls=1, max_tokens=100))
+        state = advance(spec, None, Started(), Facts(manual=manual)).state
+        event = Answered(value={"content": "Yes."}) if manual else Replied(content="Yes.")
+        assert advance(spec, state, event, Facts(llm_calls=1, tokens=100, manual=manual)).state.status == "complete"
+
+    check_cases(one_case, [True, False])
 
 
-@pytest.mark.parametrize(("bound", "used"), [("max_llm_calls", "llm_calls"), ("max_tokens", "tokens")])
-def test_a_limit_refuses_to_ask_a_model_again_after_a_failure(bound: str, used: str) -> None:
-    spec = machine(agent("a", retry=Retry(max_attempts=9)), bounds=replace(Bounds(), **{bound: N}))
-    state = advance(spec, None, Started(), Facts(manual=False)).state
-    failed = Failed(kind="model", message="503")
-    assert advance(spec, state, failed, Facts(**{used: N - 1}, manual=False)).state.tree.phase == "ready"
-    state = advance(spec, state, failed, Facts(**{used: N}, manual=False)).state
-    assert state.tree.error is not None
-    assert (state.tree.error.bound, state.tree.resume) == (bound, "ready")
-    assert "503" in state.tree.error.message
-    state = advance(spec, state, Retried(), Facts(**{used: N})).state
-    assert state.tree.error is not None
-    assert (state.tree.error.bound, state.tree.phase, state.tree.attempt) == (bound, "failed", 1)
+def test_a_limit_refuses_to_ask_a_model_again_after_a_failure() -> None:
+    def one_case(bound: str, used: str) -> None:
+        spec = machine(agent("a", retry=Retry(max_attempts=9)), bounds=replace(Bounds(), **{bound: N}))
+        state = advance(spec, None, Started(), Facts(manual=False)).state
+        failed = Failed(kind="model", message="503")
+        assert advance(spec, state, failed, Facts(**{used: N - 1}, manual=False)).state.tree.phase == "ready"
+        state = advance(spec, state, failed, Facts(**{used: N}, manual=False)).state
+        assert state.tree.error is not None
+        assert (state.tree.error.bound, state.tree.resume) == (bound, "ready")
+        assert "503" in state.tree.error.message
+        state = advance(spec, state, Retried(), Facts(**{used: N})).state
+        assert state.tree.error is not None
+        assert (state.tree.error.bound, state.tree.phase, state.tree.attempt) == (bound, "failed", 1)
+
+    check_cases(one_case, [("max_llm_calls", "llm_calls"), ("max_tokens", "tokens")])
 
 
 def test_of_several_meters_the_first_in_the_documented_order_is_named() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from cases import check_cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -334,12 +335,14 @@ TABLE: list[tuple[str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("data", "code", "where"), TABLE)
-def test_a_mistake_is_told_with_its_code_and_place_and_nothing_else(data: str, code: str, where: str) -> None:
-    problems = broken(data)
-    assert [(problem.severity, problem.code, problem.where) for problem in problems] == [("error", code, where)]
-    assert problems[0].message
-    assert problems[0].message.isprintable()
+def test_a_mistake_is_told_with_its_code_and_place_and_nothing_else() -> None:
+    def one_case(data: str, code: str, where: str) -> None:
+        problems = broken(data)
+        assert [(problem.severity, problem.code, problem.where) for problem in problems] == [("error", code, where)]
+        assert problems[0].message
+        assert problems[0].message.isprintable()
+
+    check_cases(one_case, TABLE)
 
 
 def test_the_table_is_long() -> None:
@@ -381,19 +384,21 @@ def test_ten_mistakes_are_told_in_one_go_in_file_order() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("data", "guess"),
-    [
-        (HEAD + "stages: {a: {end: {}}}\nbound: {}", "bounds"),
-        (HEAD + "stages: {intake: {end: {}}}\nstart: intaek", "intake"),
-        (HEAD + "stages: {a: {task: [x], defaultnext: b}}", "default_next"),
-        (HEAD + "stages: {a: {human: {promt: x, prompt: y}}}", "prompt"),
-        (HEAD + "stages: {a: {task: [x], set: {n: 'ouput.x'}}}", "output"),
-    ],
-)
-def test_a_misspelling_is_answered_with_the_nearest_word(data: str, guess: str) -> None:
-    (problem,) = broken(data)
-    assert f"did you mean '{guess}'?" in problem.hint + problem.message
+def test_a_misspelling_is_answered_with_the_nearest_word() -> None:
+    def one_case(data: str, guess: str) -> None:
+        (problem,) = broken(data)
+        assert f"did you mean '{guess}'?" in problem.hint + problem.message
+
+    check_cases(
+        one_case,
+        [
+            (HEAD + "stages: {a: {end: {}}}\nbound: {}", "bounds"),
+            (HEAD + "stages: {intake: {end: {}}}\nstart: intaek", "intake"),
+            (HEAD + "stages: {a: {task: [x], defaultnext: b}}", "default_next"),
+            (HEAD + "stages: {a: {human: {promt: x, prompt: y}}}", "prompt"),
+            (HEAD + "stages: {a: {task: [x], set: {n: 'ouput.x'}}}", "output"),
+        ],
+    )
 
 
 def test_mistakes_of_reading_and_of_meaning_are_told_together() -> None:
@@ -435,9 +440,11 @@ def test_a_cycle_that_nothing_bounds_is_a_warning() -> None:
     assert graph("  a: {task: [x], error_next: a}\n") == [("warning", "unbounded_cycle", "4:3 stages.a")]
 
 
-@pytest.mark.parametrize("bound", ["max_iterations: 5", "max_agent_hops: 5", "timeout: 60"])
-def test_a_bound_of_the_run_bounds_every_cycle(bound: str) -> None:
-    assert graph(CIRCLE, HEAD + f"bounds: {{{bound}}}\n") == []
+def test_a_bound_of_the_run_bounds_every_cycle() -> None:
+    def one_case(bound: str) -> None:
+        assert graph(CIRCLE, HEAD + f"bounds: {{{bound}}}\n") == []
+
+    check_cases(one_case, ["max_iterations: 5", "max_agent_hops: 5", "timeout: 60"])
 
 
 def test_model_calls_bound_no_cycle_of_tasks() -> None:
@@ -504,13 +511,13 @@ def test_a_missing_program_is_an_error_and_the_caller_is_asked_with_the_argv() -
     assert asked == [["./bin/intake", "--fast"], ["date"]]
 
 
-@pytest.mark.parametrize(
-    ("lines", "repeatable"), [("", True), ("repeatable: false", False), ("repeatable: true", True)]
-)
-def test_an_agent_is_repeatable_unless_the_file_says_otherwise(lines: str, repeatable: bool) -> None:
-    machine = load((HEAD + f"stages:\n  a:\n    agent: {{prompt: Think.}}\n    {lines}").encode(), "m.yaml")
-    stage = Stage(name="a", kind="agent", agent=Agent(prompt="Think."), repeatable=repeatable)
-    assert machine.stages["a"] == stage
+def test_an_agent_is_repeatable_unless_the_file_says_otherwise() -> None:
+    def one_case(lines: str, repeatable: bool) -> None:
+        machine = load((HEAD + f"stages:\n  a:\n    agent: {{prompt: Think.}}\n    {lines}").encode(), "m.yaml")
+        stage = Stage(name="a", kind="agent", agent=Agent(prompt="Think."), repeatable=repeatable)
+        assert machine.stages["a"] == stage
+
+    check_cases(one_case, [("", True), ("repeatable: false", False), ("repeatable: true", True)])
 
 
 def test_tools_are_looked_up_in_the_manifest_where_it_can_be_read() -> None:
@@ -527,7 +534,7 @@ def test_tools_are_looked_up_in_the_manifest_where_it_can_be_read() -> None:
     assert asked == ["t.json"]
     assert [(p.code, p.where, p.message, p.hint) for p in problems] == [
         ("unknown_tool", "6:40 stages.a.agent.tools[1]", "unknown tool 'serch'", "did you mean 'search'?"),
-        ("unknown_tool", "6:47 stages.a.agent.tools[2]", "there is no tool 'nope'", "tools: fetch, search, other"),
+        ("unknown_tool", "6:47 stages.a.agent.tools[2]", "unknown tool 'nope'", "tools: fetch, search, other"),
     ]
 
 
@@ -565,23 +572,25 @@ def spec_with(**changes: Any) -> Any:
     return spec
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"stages__think__agent": None},
-        {"stages__recover__agent": {"prompt": "x"}},
-        {"stages__think__agent__tools": ["nope"]},
-        {"toolset": None},
-        {"toolset__tools__search__argv": []},
-        {"toolset__tools__search__name": "fetch"},
-        {"toolset__tools__search__schema": True},
-        {"stages__think__agent__prompt": None},
-    ],
-)
-def test_a_stored_spec_in_which_an_agent_could_go_wrong_is_not_read(changes: dict[str, Any]) -> None:
-    assert from_json(spec_with()).toolset == TOOLSET
-    with pytest.raises(msgspec.ValidationError):
-        from_json(spec_with(**changes))
+def test_a_stored_spec_in_which_an_agent_could_go_wrong_is_not_read() -> None:
+    def one_case(changes: dict[str, Any]) -> None:
+        assert from_json(spec_with()).toolset == TOOLSET
+        with pytest.raises(msgspec.ValidationError):
+            from_json(spec_with(**changes))
+
+    check_cases(
+        one_case,
+        [
+            {"stages__think__agent": None},
+            {"stages__recover__agent": {"prompt": "x"}},
+            {"stages__think__agent__tools": ["nope"]},
+            {"toolset": None},
+            {"toolset__tools__search__argv": []},
+            {"toolset__tools__search__name": "fetch"},
+            {"toolset__tools__search__schema": True},
+            {"stages__think__agent__prompt": None},
+        ],
+    )
 
 
 def test_an_end_stage_may_bound_its_visits() -> None:
@@ -726,35 +735,49 @@ def test_importing_the_check_loads_no_slow_library() -> None:
     assert done.stdout == "set()\n"
 
 
-@pytest.mark.parametrize(
-    "bound",
-    [
-        "    max_visits: 3\n",
-        "    routes: [{when: 'true', to: b}]\n  b: {end: {}}\n",
-        "  b: {end: {}}\nbounds: {max_iterations: 3}\n",
-        "  b: {end: {}}\nedge_limits: [{from: a, to: a, max_count: 3}]\n",
-    ],
-)
-def test_a_stage_may_follow_itself_where_something_ends_it(bound: str) -> None:
-    source = HEAD + "stages:\n  a:\n" + TASK + "    default_next: a\n" + bound
-    _, problems = check(source.encode(), "m.yaml")
-    assert "self_loop" not in {problem.code for problem in problems}
+def test_a_stage_may_follow_itself_where_something_ends_it() -> None:
+    def one_case(bound: str) -> None:
+        source = HEAD + "stages:\n  a:\n" + TASK + "    default_next: a\n" + bound
+        _, problems = check(source.encode(), "m.yaml")
+        assert "self_loop" not in {problem.code for problem in problems}
+
+    check_cases(
+        one_case,
+        [
+            "    max_visits: 3\n",
+            "    routes: [{when: 'true', to: b}]\n  b: {end: {}}\n",
+            "  b: {end: {}}\nbounds: {max_iterations: 3}\n",
+            "  b: {end: {}}\nedge_limits: [{from: a, to: a, max_count: 3}]\n",
+        ],
+    )
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
-        "stages:\n  a: {task: [x], default_next: *k}",
-        "stages:\n  a: {task: *k}",
-        "stages:\n  a: {human: {prompt: x, schema: *k}}",
-        "stages: *k",
-        "bounds: *k\nstages: {a: {end: {}}}",
-    ],
-)
-def test_an_alias_is_told_once_and_not_also_as_a_value_of_the_wrong_type(use: str) -> None:
-    assert [problem.code for problem in broken(HEAD + use)] == ["yaml_alias"]
+def test_an_alias_is_told_once_and_not_also_as_a_value_of_the_wrong_type() -> None:
+    def one_case(use: str) -> None:
+        assert [problem.code for problem in broken(HEAD + use)] == ["yaml_alias"]
+
+    check_cases(
+        one_case,
+        [
+            "stages:\n  a: {task: [x], default_next: *k}",
+            "stages:\n  a: {task: *k}",
+            "stages:\n  a: {human: {prompt: x, schema: *k}}",
+            "stages: *k",
+            "bounds: *k\nstages: {a: {end: {}}}",
+        ],
+    )
 
 
 def test_what_must_be_an_object_is_told_with_how_to_write_one() -> None:
     for data in ("stages: [a]", "stages:\n", "stages: {a: {end: {}}}\nstate: 5"):
         assert "{" in broken(HEAD + data)[0].hint
+
+
+def test_a_property_is_masked_unless_all_of_its_types_are_never_masked() -> None:
+    def codes(kind: str) -> list[str]:
+        schema = f"{{type: object, properties: {{password: {{type: {kind}}}}}}}"
+        text = HEAD + f"stages:\n  a: {{agent: {{prompt: x, output_schema: {schema}}}}}\n"
+        return [problem.code for problem in check(text.encode(), "m.yaml")[1]]
+
+    assert codes("[string, 'null']") == codes("string") == ["masked_property"]
+    assert codes("[integer, 'null']") == codes("boolean") == []

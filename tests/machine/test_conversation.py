@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
+from cases import check_cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,14 +87,18 @@ UNSOUND = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(SOUND)))
-def test_what_the_decider_writes_is_sound(number: int) -> None:
-    assert conversation_problem(SOUND[number]) == ""
+def test_what_the_decider_writes_is_sound() -> None:
+    def one_case(number: int) -> None:
+        assert conversation_problem(SOUND[number]) == ""
+
+    check_cases(one_case, [(case,) for case in range(len(SOUND))])
 
 
-@pytest.mark.parametrize("number", range(len(UNSOUND)))
-def test_what_it_never_writes_is_told(number: int) -> None:
-    assert conversation_problem(UNSOUND[number])
+def test_what_it_never_writes_is_told() -> None:
+    def one_case(number: int) -> None:
+        assert conversation_problem(UNSOUND[number])
+
+    check_cases(one_case, [(case,) for case in range(len(UNSOUND))])
 
 
 MACHINE = Machine(

@@ -8,8 +8,8 @@ import re
 import time
 from typing import Any
 
-import pytest
 import yaml
+from cases import check_cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,47 +78,55 @@ NORWAY = [
 ]
 
 
-@pytest.mark.parametrize("text", [word for word in NORWAY if word not in ("<<", "-")])
-def test_what_json_does_not_know_is_text(text: str) -> None:
-    assert value(f"key: {text}\n") == {"key": text}
-    assert value(f"- {text}\n") == [text]
+def test_what_json_does_not_know_is_text() -> None:
+    def one_case(text: str) -> None:
+        assert value(f"key: {text}\n") == {"key": text}
+        assert value(f"- {text}\n") == [text]
+
+    check_cases(one_case, [(case,) for case in [word for word in NORWAY if word not in ("<<", "-")]])
 
 
-@pytest.mark.parametrize("text", ["yes", "on", "1", "true", "null", "1:30", "2026-11-20", "~", "1.0"])
-def test_a_key_is_always_text(text: str) -> None:
-    assert value(f"{text}: 1\n") == {text: 1}
+def test_a_key_is_always_text() -> None:
+    def one_case(text: str) -> None:
+        assert value(f"{text}: 1\n") == {text: 1}
+
+    check_cases(one_case, ["yes", "on", "1", "true", "null", "1:30", "2026-11-20", "~", "1.0"])
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "null",
-        "true",
-        "false",
-        "0",
-        "-0",
-        "17",
-        "-17",
-        "1.0",
-        "1.5e3",
-        "1E-2",
-        "1e5",
-        "0.1",
-        "18446744073709551615",
-        "-9223372036854775808",
-    ],
-)
-def test_json_words_and_numbers_have_their_json_type(text: str) -> None:
-    expected = json.loads(text)
-    for data, name in ((f"[{text}]", "m.json"), (f"- {text}\n", "m.yaml"), (f"[{text}]", "m.yml")):
-        again = value(data, name)
-        assert again == [expected]
-        assert type(again[0]) is type(expected)
+def test_json_words_and_numbers_have_their_json_type() -> None:
+    def one_case(text: str) -> None:
+        expected = json.loads(text)
+        for data, name in ((f"[{text}]", "m.json"), (f"- {text}\n", "m.yaml"), (f"[{text}]", "m.yml")):
+            again = value(data, name)
+            assert again == [expected]
+            assert type(again[0]) is type(expected)
+
+    check_cases(
+        one_case,
+        [
+            "null",
+            "true",
+            "false",
+            "0",
+            "-0",
+            "17",
+            "-17",
+            "1.0",
+            "1.5e3",
+            "1E-2",
+            "1e5",
+            "0.1",
+            "18446744073709551615",
+            "-9223372036854775808",
+        ],
+    )
 
 
-@pytest.mark.parametrize("text", ["'1'", '"true"', "'null'", "|-\n    1", ">-\n    true", "''"])
-def test_what_is_quoted_is_text(text: str) -> None:
-    assert isinstance(value(f"key: {text}\n")["key"], str)
+def test_what_is_quoted_is_text() -> None:
+    def one_case(text: str) -> None:
+        assert isinstance(value(f"key: {text}\n")["key"], str)
+
+    check_cases(one_case, ["'1'", '"true"', "'null'", "|-\n    1", ">-\n    true", "''"])
 
 
 def test_an_empty_yaml_value_is_null() -> None:
@@ -130,95 +138,100 @@ def test_yaml_takes_what_people_write() -> None:
     assert value(text) == {"a": "é", "b": "two\nlines\n", "c": {"d": [1, "x"]}, "e": "f"}
 
 
-@pytest.mark.parametrize(
-    ("data", "code", "where"),
-    [
-        ("a: 1\nb: 2\na: 3\n", "duplicate_key", "3:1 a"),
-        ("x: {a: 1, 'a': 2}\n", "duplicate_key", "1:11 x.a"),
-        ("x:\n  - {1: 1, '1': 2}\n", "duplicate_key", "2:12 x[0].1"),
-        ("a: !!str 1\n", "yaml_tag", "1:4 a"),
-        ("a: !!python/object/apply:os.system [x]\n", "yaml_tag", "1:4 a"),
-        ("a: ! 1\n", "yaml_tag", "1:4 a"),
-        ("!x a: 1\n", "yaml_tag", "1:1 a"),
-        ("a: &x 1\n", "yaml_anchor", "1:4 a"),
-        ("a: [1, *x]\n", "yaml_alias", "1:8 a[1]"),
-        ("a:\n  <<: {b: 1}\n", "yaml_merge", "2:3 a"),
-        ("a: 1\n?\n: 2\n", "bad_key", "2:2"),
-        ("a: 1\n? [x, y]\n: 2\n", "bad_key", "2:3"),
-        ("a: 1\n---\nb: 2\n", "multiple_documents", "2:1"),
-        ("%YAML 1.1\n---\na: 1\n", "yaml_directive", "1:1"),
-        ("a: 1e999\n", "number_range", "1:4 a"),
-        ("a: -9223372036854775809\n", "number_range", "1:4 a"),
-        ("a: 18446744073709551616\n", "number_range", "1:4 a"),
-        ("a: " + "9" * 10_000 + "\n", "number_range", "1:4 a"),
-        ("a: b: c\n", "syntax", "1:5"),
-        ("a:\n\tb: 1\n", "syntax", "2:1"),
-        ("a: [1\n", "syntax", "2:1"),
-        ("a: @x\n", "syntax", "1:4"),
-        ("", "syntax", "1:1"),
-        ("# nothing\n", "syntax", "1:1"),
-        ('a: "\\ud800"\n', "syntax", "1:7"),
-        ("é: \x07\n", "syntax", "1:4"),
-        ("a: 1\nb: \x00\n", "syntax", "2:4"),
-        ("é:\n  x: " + "[" * 200 + "\n", "too_deep", "2:132"),
-        ("[" * 100_000, "too_deep", "1:129"),
-        ("- " * 50_000, "too_deep", "1:257"),
-        (b"\xef\xbb\xbfa: 1\n", "encoding", "1:1"),
-        (b"a: 1\nb: \xc3\xa9\xff\n", "encoding", "2:5"),
-        ("a: 1\n".encode("utf-16"), "encoding", "1:1"),
-        ("a: \ud800\n", "encoding", "1:4"),
-        (b" " * (16 * 1024 * 1024 + 1), "too_large", "1:1"),
-    ],
-)
-def test_a_yaml_file_that_is_not_plain_is_refused_with_its_place(data: bytes | str, code: str, where: str) -> None:
-    problems = found(data)
-    assert [(problem.code, problem.where) for problem in problems] == [(code, where)]
-    assert problems[0].severity == "error"
-    assert problems[0].hint
+def test_a_yaml_file_that_is_not_plain_is_refused_with_its_place() -> None:
+    def one_case(data: bytes | str, code: str, where: str) -> None:
+        problems = found(data)
+        assert [(problem.code, problem.where) for problem in problems] == [(code, where)]
+        assert problems[0].severity == "error"
+        assert problems[0].hint
+
+    check_cases(
+        one_case,
+        [
+            ("a: 1\nb: 2\na: 3\n", "duplicate_key", "3:1 a"),
+            ("x: {a: 1, 'a': 2}\n", "duplicate_key", "1:11 x.a"),
+            ("x:\n  - {1: 1, '1': 2}\n", "duplicate_key", "2:12 x[0].1"),
+            ("a: !!str 1\n", "yaml_tag", "1:4 a"),
+            ("a: !!python/object/apply:os.system [x]\n", "yaml_tag", "1:4 a"),
+            ("a: ! 1\n", "yaml_tag", "1:4 a"),
+            ("a: ! 1e999\n", "yaml_tag", "1:4 a"),
+            ("!x a: 1\n", "yaml_tag", "1:1 a"),
+            ("a: &x 1\n", "yaml_anchor", "1:4 a"),
+            ("a: [1, *x]\n", "yaml_alias", "1:8 a[1]"),
+            ("a:\n  <<: {b: 1}\n", "yaml_merge", "2:3 a"),
+            ("a: 1\n?\n: 2\n", "bad_key", "2:2"),
+            ("a: 1\n? [x, y]\n: 2\n", "bad_key", "2:3"),
+            ("a: 1\n---\nb: 2\n", "multiple_documents", "2:1"),
+            ("%YAML 1.1\n---\na: 1\n", "yaml_directive", "1:1"),
+            ("a: 1e999\n", "number_range", "1:4 a"),
+            ("a: -9223372036854775809\n", "number_range", "1:4 a"),
+            ("a: 18446744073709551616\n", "number_range", "1:4 a"),
+            ("a: " + "9" * 10_000 + "\n", "number_range", "1:4 a"),
+            ("a: b: c\n", "syntax", "1:5"),
+            ("a:\n\tb: 1\n", "syntax", "2:1"),
+            ("a: [1\n", "syntax", "2:1"),
+            ("a: @x\n", "syntax", "1:4"),
+            ("", "syntax", "1:1"),
+            ("# nothing\n", "syntax", "1:1"),
+            ('a: "\\ud800"\n', "syntax", "1:7"),
+            ("é: \x07\n", "syntax", "1:4"),
+            ("a: 1\nb: \x00\n", "syntax", "2:4"),
+            ("é:\n  x: " + "[" * 200 + "\n", "too_deep", "2:132"),
+            ("[" * 100_000, "too_deep", "1:129"),
+            ("- " * 50_000, "too_deep", "1:257"),
+            (b"\xef\xbb\xbfa: 1\n", "encoding", "1:1"),
+            (b"a: 1\nb: \xc3\xa9\xff\n", "encoding", "2:5"),
+            ("a: 1\n".encode("utf-16"), "encoding", "1:1"),
+            ("a: \ud800\n", "encoding", "1:4"),
+            (b" " * (16 * 1024 * 1024 + 1), "too_large", "1:1"),
+        ],
+    )
 
 
-@pytest.mark.parametrize(
-    ("data", "code", "where"),
-    [
-        ('{"a": 1,\n "b": 2, "a": 3}', "duplicate_key", "2:10 a"),
-        ('{"a": {"\\u0062": 1, "b": 2}}', "duplicate_key", "1:21 a.b"),
-        ('{"a": NaN}', "syntax", "1:7"),
-        ('{"a": -Infinity}', "syntax", "1:7"),
-        ('{"a": 01}', "syntax", "1:7"),
-        ('{"a": 1.}', "syntax", "1:7"),
-        ('{"a": .5}', "syntax", "1:7"),
-        ('{"a": +1}', "syntax", "1:7"),
-        ('{"a": 0x1f}', "syntax", "1:7"),
-        ('{"a": yes}', "syntax", "1:7"),
-        ('{"a": \u0661}', "syntax", "1:7"),
-        ('{"a": 1e999}', "number_range", "1:7 a"),
-        ('{"a": [1, 18446744073709551616]}', "number_range", "1:11 a[1]"),
-        ('{"a": 1,}', "syntax", "1:9"),
-        ('{"a": [1,]}', "syntax", "1:10"),
-        ('{"a": 1 // c\n}', "syntax", "1:9"),
-        ("{'a': 1}", "syntax", "1:2"),
-        ("{a: 1}", "syntax", "1:2"),
-        ('{"a" 1}', "syntax", "1:6"),
-        ('{"a": 1} {}', "syntax", "1:10"),
-        ('{"a": [1, 2}', "syntax", "1:12"),
-        ('{"a": \n', "syntax", "2:1"),
-        ("", "syntax", "1:1"),
-        ('{"a": "b\nc"}', "syntax", "1:7 a"),
-        ('{"a": "b\tc"}', "syntax", "1:7 a"),
-        ('{"a": "\\x"}', "syntax", "1:7 a"),
-        ('{"a": "b', "syntax", "1:7 a"),
-        ('{"é": "\\ud800"}', "encoding", "1:7 ['é']"),
-        ('{"\\udc00": 1}', "encoding", "1:2"),
-        ('{"\xa0": 1}\xa0', "syntax", "1:9"),
-        ("[" * 100_000, "too_deep", "1:129"),
-        ('{"a":' * 100_000, "too_deep", "1:641"),
-        (b'\xef\xbb\xbf{"a": 1}', "encoding", "1:1"),
-        (b'{"a": "\xff"}', "encoding", "1:8"),
-    ],
-)
-def test_a_json_file_that_is_not_strict_is_refused_with_its_place(data: bytes | str, code: str, where: str) -> None:
-    problems = found(data, "m.json")
-    assert [(problem.code, problem.where) for problem in problems] == [(code, where)]
+def test_a_json_file_that_is_not_strict_is_refused_with_its_place() -> None:
+    def one_case(data: bytes | str, code: str, where: str) -> None:
+        problems = found(data, "m.json")
+        assert [(problem.code, problem.where) for problem in problems] == [(code, where)]
+
+    check_cases(
+        one_case,
+        [
+            ('{"a": 1,\n "b": 2, "a": 3}', "duplicate_key", "2:10 a"),
+            ('{"a": {"\\u0062": 1, "b": 2}}', "duplicate_key", "1:21 a.b"),
+            ('{"a": NaN}', "syntax", "1:7"),
+            ('{"a": -Infinity}', "syntax", "1:7"),
+            ('{"a": 01}', "syntax", "1:7"),
+            ('{"a": 1.}', "syntax", "1:7"),
+            ('{"a": .5}', "syntax", "1:7"),
+            ('{"a": +1}', "syntax", "1:7"),
+            ('{"a": 0x1f}', "syntax", "1:7"),
+            ('{"a": yes}', "syntax", "1:7"),
+            ('{"a": \u0661}', "syntax", "1:7"),
+            ('{"a": 1e999}', "number_range", "1:7 a"),
+            ('{"a": [1, 18446744073709551616]}', "number_range", "1:11 a[1]"),
+            ('{"a": 1,}', "syntax", "1:9"),
+            ('{"a": [1,]}', "syntax", "1:10"),
+            ('{"a": 1 // c\n}', "syntax", "1:9"),
+            ("{'a': 1}", "syntax", "1:2"),
+            ("{a: 1}", "syntax", "1:2"),
+            ('{"a" 1}', "syntax", "1:6"),
+            ('{"a": 1} {}', "syntax", "1:10"),
+            ('{"a": [1, 2}', "syntax", "1:12"),
+            ('{"a": \n', "syntax", "2:1"),
+            ("", "syntax", "1:1"),
+            ('{"a": "b\nc"}', "syntax", "1:7 a"),
+            ('{"a": "b\tc"}', "syntax", "1:7 a"),
+            ('{"a": "\\x"}', "syntax", "1:7 a"),
+            ('{"a": "b', "syntax", "1:7 a"),
+            ('{"é": "\\ud800"}', "encoding", "1:7 ['é']"),
+            ('{"\\udc00": 1}', "encoding", "1:2"),
+            ('{"\xa0": 1}\xa0', "syntax", "1:9"),
+            ("[" * 100_000, "too_deep", "1:129"),
+            ('{"a":' * 100_000, "too_deep", "1:641"),
+            (b'\xef\xbb\xbf{"a": 1}', "encoding", "1:1"),
+            (b'{"a": "\xff"}', "encoding", "1:8"),
+        ],
+    )
 
 
 def test_json_escapes_that_yaml_does_not_know_are_read() -> None:
@@ -250,34 +263,40 @@ def test_very_many_mistakes_are_cut_and_counted() -> None:
     assert problems[-1].message == "1500 more problems are not listed"
 
 
-@pytest.mark.parametrize("name", ["m.ini", "m", "", "yaml", "m.yaml.bak", "dir.yaml/m", "m.\x1b[0m", "m\x00"])
-def test_another_ending_is_refused(name: str) -> None:
-    (problem,) = found("a: 1\n", name)
-    assert problem.code == "unknown_format"
-    assert ".json, .py, .toml, .yaml, .yml" in problem.message
-    assert problem.message.isprintable()
+def test_another_ending_is_refused() -> None:
+    def one_case(name: str) -> None:
+        (problem,) = found("a: 1\n", name)
+        assert problem.code == "unknown_format"
+        assert ".json, .py, .toml, .yaml, .yml" in problem.message
+        assert problem.message.isprintable()
+
+    check_cases(one_case, ["m.ini", "m", "", "yaml", "m.yaml.bak", "dir.yaml/m", "m.\x1b[0m", "m\x00"])
 
 
-@pytest.mark.parametrize("name", ["m.YAML", "x/y z/m.yml", "C:\\x\\m.Yaml"])
-def test_the_ending_says_the_format(name: str) -> None:
-    assert value("a: yes\n", name) == {"a": "yes"}
+def test_the_ending_says_the_format() -> None:
+    def one_case(name: str) -> None:
+        assert value("a: yes\n", name) == {"a": "yes"}
+
+    check_cases(one_case, ["m.YAML", "x/y z/m.yml", "C:\\x\\m.Yaml"])
 
 
-@pytest.mark.parametrize(
-    ("data", "name"),
-    [
-        ("a:\n  - b: 1\n    c: x\n  - [y,\n     z]\n", "m.yaml"),
-        ('{"a":\n  [{ "b": 1,\n     "c": "x"},\n   ["y",\n     "z"]]}', "m.json"),
-    ],
-)
-def test_every_path_has_its_place(data: str, name: str) -> None:
-    places = read(data.encode(), name).findings.positions
-    assert set(places) == {(), ("a",), ("a", 0), ("a", 0, "b"), ("a", 0, "c"), ("a", 1), ("a", 1, 0), ("a", 1, 1)}
-    lines = data.splitlines()
-    for path, (line, column) in places.items():
-        if path and isinstance(path[-1], str):
-            assert lines[line - 1][column - 1 :].lstrip('"').startswith(path[-1])
-    assert (places[("a", 1, 1)], name) in (((5, 6), "m.yaml"), ((5, 6), "m.json"))
+def test_every_path_has_its_place() -> None:
+    def one_case(data: str, name: str) -> None:
+        places = read(data.encode(), name).findings.positions
+        assert set(places) == {(), ("a",), ("a", 0), ("a", 0, "b"), ("a", 0, "c"), ("a", 1), ("a", 1, 0), ("a", 1, 1)}
+        lines = data.splitlines()
+        for path, (line, column) in places.items():
+            if path and isinstance(path[-1], str):
+                assert lines[line - 1][column - 1 :].lstrip('"').startswith(path[-1])
+        assert (places[("a", 1, 1)], name) in (((5, 6), "m.yaml"), ((5, 6), "m.json"))
+
+    check_cases(
+        one_case,
+        [
+            ("a:\n  - b: 1\n    c: x\n  - [y,\n     z]\n", "m.yaml"),
+            ('{"a":\n  [{ "b": 1,\n     "c": "x"},\n   ["y",\n     "z"]]}', "m.json"),
+        ],
+    )
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -351,10 +370,10 @@ def test_a_large_file_is_read_in_reasonable_time() -> None:
     assert time.monotonic() - began < 20
 
 
-@pytest.mark.parametrize(
-    "text", ['"' + "\\a" * 100_000, '"a' * 200_001, "9" * 300_000, "[" + " " * 1_000_000, ":" * 100_000]
-)
-def test_no_json_text_takes_quadratic_time(text: str) -> None:
-    began = time.monotonic()
-    assert found(text, "m.json")
-    assert time.monotonic() - began < 5
+def test_no_json_text_takes_quadratic_time() -> None:
+    def one_case(text: str) -> None:
+        began = time.monotonic()
+        assert found(text, "m.json")
+        assert time.monotonic() - began < 5
+
+    check_cases(one_case, ['"' + "\\a" * 100_000, '"a' * 200_001, "9" * 300_000, "[" + " " * 1_000_000, ":" * 100_000])

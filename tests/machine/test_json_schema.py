@@ -10,35 +10,40 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import check_cases
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stateline.machine.expressions.json_schema import problems, violations
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        True,
-        {},
-        {"type": "object", "required": ["a"]},
-        {"$ref": "#"},
-        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
-        {"$schema": "http://json-schema.org/draft-07/schema#", "definitions": {"a": {"type": "string"}}},
-        {"properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}}},
-        {"$ref": "https://json-schema.org/draft/2020-12/schema"},
-        {"$id": "http://example.org/mine", "$ref": "http://example.org/mine#/$defs/a", "$defs": {"a": {}}},
-        {"pattern": "^[a-z]{1,64}@.{0,255}$"},
-    ],
-)
-def test_a_usable_schema_has_no_problems(schema: Any) -> None:
-    assert problems(schema) == []
+def test_a_usable_schema_has_no_problems() -> None:
+    def one_case(schema: Any) -> None:
+        assert problems(schema) == []
+
+    check_cases(
+        one_case,
+        [
+            True,
+            {},
+            {"type": "object", "required": ["a"]},
+            {"$ref": "#"},
+            {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+            {"$schema": "http://json-schema.org/draft-07/schema#", "definitions": {"a": {"type": "string"}}},
+            {"properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}}},
+            {"$ref": "https://json-schema.org/draft/2020-12/schema"},
+            {"$id": "http://example.org/mine", "$ref": "http://example.org/mine#/$defs/a", "$defs": {"a": {}}},
+            {"pattern": "^[a-z]{1,64}@.{0,255}$"},
+        ],
+    )
 
 
-@pytest.mark.parametrize("schema", [None, 3, "x", '{"type":"object"}', [], 1.5])
-def test_what_is_no_object_and_no_bool_is_no_schema(schema: Any) -> None:
-    assert problems(schema) == ["a JSON Schema is an object, true or false"]
-    assert len(violations(schema, 1)) == 1
+def test_what_is_no_object_and_no_bool_is_no_schema() -> None:
+    def one_case(schema: Any) -> None:
+        assert problems(schema) == ["a JSON Schema is an object, true or false"]
+        assert len(violations(schema, 1)) == 1
+
+    check_cases(one_case, [None, 3, "x", '{"type":"object"}', [], 1.5])
 
 
 def test_every_mistake_of_a_schema_is_told_with_its_pointer() -> None:
@@ -50,16 +55,20 @@ def test_a_reference_into_nothing_is_told() -> None:
     assert "/$defs/nope" in problems({"$ref": "#/$defs/nope"})[0]
 
 
-@pytest.mark.parametrize("pattern", ["(", "(?=a)b", r"(a)\1", "(a{1000}){1000}", "^(a{0,1000}){0,99}$"])
-def test_a_pattern_that_could_take_long_is_refused(pattern: str) -> None:
-    assert "/properties/x/pattern" in problems({"properties": {"x": {"pattern": pattern}}})[0]
+def test_a_pattern_that_could_take_long_is_refused() -> None:
+    def one_case(pattern: str) -> None:
+        assert "/properties/x/pattern" in problems({"properties": {"x": {"pattern": pattern}}})[0]
+
+    check_cases(one_case, ["(", "(?=a)b", r"(a)\1", "(a{1000}){1000}", "^(a{0,1000}){0,99}$"])
 
 
-@pytest.mark.parametrize("pattern", ["(a+)+$", "^(([a-z])+.)+[A-Z]([a-z])+$", "(x+x+)+y", "(a|a)*b"])
-def test_a_catastrophic_pattern_is_quick(pattern: str) -> None:
-    began = time.monotonic()
-    violations({"pattern": pattern}, "a" * 100_000 + "!")
-    assert time.monotonic() - began < 5
+def test_a_catastrophic_pattern_is_quick() -> None:
+    def one_case(pattern: str) -> None:
+        began = time.monotonic()
+        violations({"pattern": pattern}, "a" * 100_000 + "!")
+        assert time.monotonic() - began < 5
+
+    check_cases(one_case, ["(a+)+$", "^(([a-z])+.)+[A-Z]([a-z])+$", "(x+x+)+y", "(a|a)*b"])
 
 
 class _Counting(http.server.BaseHTTPRequestHandler):
@@ -75,20 +84,22 @@ class _Counting(http.server.BaseHTTPRequestHandler):
         return
 
 
-@pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef", "$schema"])
-def test_no_reference_is_ever_fetched_from_the_network(keyword: str) -> None:
-    _Counting.hits = 0
-    with http.server.HTTPServer(("127.0.0.1", 0), _Counting) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        schema = {keyword: f"http://127.0.0.1:{server.server_port}/schema.json"}
-        found = problems(schema), violations(schema, 1)
-        problems({"properties": {"a": schema}})
-        violations({"properties": {"a": schema}}, {"a": 1})
-        server.shutdown()
-        thread.join()
-    assert all(found)
-    assert _Counting.hits == 0
+def test_no_reference_is_ever_fetched_from_the_network() -> None:
+    def one_case(keyword: str) -> None:
+        _Counting.hits = 0
+        with http.server.HTTPServer(("127.0.0.1", 0), _Counting) as server:
+            thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+            thread.start()
+            schema = {keyword: f"http://127.0.0.1:{server.server_port}/schema.json"}
+            found = problems(schema), violations(schema, 1)
+            problems({"properties": {"a": schema}})
+            violations({"properties": {"a": schema}}, {"a": 1})
+            server.shutdown()
+            thread.join()
+        assert all(found)
+        assert _Counting.hits == 0
+
+    check_cases(one_case, ["$ref", "$dynamicRef", "$schema"])
 
 
 def test_no_reference_is_ever_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,14 +137,21 @@ def test_a_message_never_quotes_a_large_value_in_full() -> None:
     assert all(len(text) < 1000 for text in violations({"type": "integer", "maxLength": 1}, "s" * 60_000))
 
 
-@pytest.mark.parametrize("keyword", ["allOf", "anyOf", "oneOf"])
-def test_a_schema_whose_parts_multiply_is_refused(keyword: str) -> None:
-    definitions: dict[str, Any] = {
-        f"a{i}": {keyword: [{"$ref": f"#/$defs/a{i + 1}"}, {"$ref": f"#/$defs/a{i + 1}"}]} for i in range(60)
-    }
-    schema = {"$ref": "#/$defs/a0", "$defs": definitions | {"a60": {"type": "integer"}}}
-    assert "more than" in problems(schema)[0]
-    assert len(violations(schema, "x")) == 1
+def test_a_schema_whose_parts_multiply_is_refused() -> None:
+    def one_case(keyword: str) -> None:
+        definitions: dict[str, Any] = {
+            f"a{i}": {keyword: [{"$ref": f"#/$defs/a{i + 1}"}, {"$ref": f"#/$defs/a{i + 1}"}]} for i in range(60)
+        }
+        schema = {"$ref": "#/$defs/a0", "$defs": definitions | {"a60": {"type": "integer"}}}
+        assert "more than" in problems(schema)[0]
+        assert len(violations(schema, "x")) == 1
+
+    check_cases(one_case, ["allOf", "anyOf", "oneOf"])
+
+
+def test_references_with_escaped_names_are_followed() -> None:
+    definitions: dict[str, Any] = {f"a/{i}": {"allOf": [{"$ref": f"#/$defs/a~1{i + 1}"}] * 2} for i in range(60)}
+    assert "more than" in problems({"$ref": "#/$defs/a~10", "$defs": definitions | {"a/60": {}}})[0]
 
 
 def test_a_very_long_chain_of_references_is_refused() -> None:
@@ -155,15 +173,19 @@ def test_a_bomb_of_depth_is_refused_on_both_sides() -> None:
     assert violations({"items": {"$ref": "#"}}, deep(128)) == []
 
 
-@pytest.mark.parametrize("value", ["\ud800", 2**64, float("nan"), (1,), {1: 2}, b"x"])
-def test_a_value_that_json_cannot_hold_never_passes(value: Any) -> None:
-    assert len(violations(True, value)) == 1
-    assert len(problems({"const": value})) == 1
+def test_a_value_that_json_cannot_hold_never_passes() -> None:
+    def one_case(value: Any) -> None:
+        assert len(violations(True, value)) == 1
+        assert len(problems({"const": value})) == 1
+
+    check_cases(one_case, [(case,) for case in ["\ud800", 2**64, float("nan"), (1,), {1: 2}, b"x"]])
 
 
-@pytest.mark.parametrize(("value", "fits"), [(1, True), (1.0, True), (1.5, False), (True, False), (2**64 - 1, True)])
-def test_an_integer_is_what_json_schema_says(value: Any, fits: bool) -> None:
-    assert (violations({"type": "integer"}, value) == []) is fits
+def test_an_integer_is_what_json_schema_says() -> None:
+    def one_case(value: Any, fits: bool) -> None:
+        assert (violations({"type": "integer"}, value) == []) is fits
+
+    check_cases(one_case, [(1, True), (1.0, True), (1.5, False), (True, False), (2**64 - 1, True)])
 
 
 @given(

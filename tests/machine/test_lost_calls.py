@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from cases import check_cases
 from machine.building import machine
 
 from stateline.machine.decider.advance import advance
@@ -45,17 +45,17 @@ def test_a_lost_call_waits_for_an_answer_where_no_model_is() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("said", "why"), [("it broke", "it broke"), ("", "a call was made whose outcome is not known")]
-)
-def test_a_lost_call_is_not_made_again_beyond_the_bound(said: str, why: str) -> None:
-    used_up = Facts(manual=False, llm_calls=1)
-    state = play(spec(max_llm_calls=1), (Intended(), used_up), (Lost(message=said), used_up))
-    assert state.status == "error"
-    error = state.tree.error
-    assert error is not None
-    assert (error.kind, error.bound, state.tree.resume) == ("limit", "max_llm_calls", "ready")
-    assert error.message.endswith(f"(before another attempt after: {why})")
+def test_a_lost_call_is_not_made_again_beyond_the_bound() -> None:
+    def one_case(said: str, why: str) -> None:
+        used_up = Facts(manual=False, llm_calls=1)
+        state = play(spec(max_llm_calls=1), (Intended(), used_up), (Lost(message=said), used_up))
+        assert state.status == "error"
+        error = state.tree.error
+        assert error is not None
+        assert (error.kind, error.bound, state.tree.resume) == ("limit", "max_llm_calls", "ready")
+        assert error.message.endswith(f"(before another attempt after: {why})")
+
+    check_cases(one_case, [("it broke", "it broke"), ("", "a call was made, and its outcome is unknown")])
 
 
 def test_a_lost_call_that_a_limit_refuses_takes_the_way_of_errors() -> None:
@@ -65,17 +65,23 @@ def test_a_lost_call_that_a_limit_refuses_takes_the_way_of_errors() -> None:
     assert [(step.target, step.reason) for step in decision.transitions] == [("rescue", "limit"), (None, "complete")]
 
 
-@pytest.mark.parametrize("active", [0.0, 9.0, 10.1])
-@pytest.mark.parametrize(("bound", "kind"), [("", "timeout"), ("timeout", "limit")])
-def test_a_call_that_took_all_the_time_of_the_run_ends_by_that_limit_whatever_the_clock_says(
-    bound: str, kind: str, active: float
-) -> None:
-    failed = Failed(kind="timeout", message="no whole reply", bound=bound)
-    state = play(spec(timeout=10.0), (failed, Facts(manual=False, active=active)))
-    error = state.tree.error
-    assert error is not None
-    assert (error.kind, error.bound) == (kind, "timeout" if kind == "limit" else "")
-    assert "no whole reply" in error.message
+def test_a_call_that_took_all_the_time_of_the_run_ends_by_that_limit_whatever_the_clock_says() -> None:
+    def one_case(active: float, bound: str, kind: str) -> None:
+        failed = Failed(kind="timeout", message="no whole reply", bound=bound)
+        state = play(spec(timeout=10.0), (failed, Facts(manual=False, active=active)))
+        error = state.tree.error
+        assert error is not None
+        assert (error.kind, error.bound) == (kind, "timeout" if kind == "limit" else "")
+        assert "no whole reply" in error.message
+
+    check_cases(
+        one_case,
+        [
+            (active, bound, kind)
+            for active in [0.0, 9.0, 10.1]
+            for bound, kind in [("", "timeout"), ("timeout", "limit")]
+        ],
+    )
 
 
 def test_a_machine_without_a_bound_of_time_takes_a_call_that_such_a_bound_ended_for_one_that_took_too_long() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from cases import check_cases
 from msgspec.structs import replace
 
 from stateline.bundle import canonical
@@ -151,28 +152,28 @@ def test_ids_may_come_again_in_another_round() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "kind", "words"),
-    [
-        ("nope", {}, "unknown_tool", "there is no tool 'nope'; the tools here are: look, push"),
-        ("hidden", {}, "unknown_tool", "there is no tool 'hidden'"),
-        ("n" * 500, {}, "unknown_tool", "n…'"),
-        ("\x1b[2J", {}, "unknown_tool", r"'\x1b[2J'"),
-        ("look", {"n": "x"}, "arguments", "the arguments do not fit the schema of the tool 'look': /n"),
-    ],
-)
-def test_a_wrong_call_is_done_at_once_with_an_error_for_the_model(
-    name: str, arguments: Json, kind: str, words: str
-) -> None:
-    wrong = {"id": "c1", "name": name, "arguments": arguments}
-    state = play(machine(), Replied(content="", tool_calls=[*calls("look"), wrong]))
-    assert statuses(state) == ["ready", "done"]
-    error = state.tree.pending[1]["result"]["error"]
-    assert error["kind"] == kind
-    assert words in error["message"]
-    assert len(error["message"]) < 200
-    state = go(machine(), state, ended(0))
-    assert state.tree.conversation[-1]["content"] == {"error": error}
+def test_a_wrong_call_is_done_at_once_with_an_error_for_the_model() -> None:
+    def one_case(name: str, arguments: Json, kind: str, words: str) -> None:
+        wrong = {"id": "c1", "name": name, "arguments": arguments}
+        state = play(machine(), Replied(content="", tool_calls=[*calls("look"), wrong]))
+        assert statuses(state) == ["ready", "done"]
+        error = state.tree.pending[1]["result"]["error"]
+        assert error["kind"] == kind
+        assert words in error["message"]
+        assert len(error["message"]) < 200
+        state = go(machine(), state, ended(0))
+        assert state.tree.conversation[-1]["content"] == {"error": error}
+
+    check_cases(
+        one_case,
+        [
+            ("nope", {}, "unknown_tool", "there is no tool 'nope'; the tools here are: look, push"),
+            ("hidden", {}, "unknown_tool", "there is no tool 'hidden'"),
+            ("n" * 500, {}, "unknown_tool", "n…'"),
+            ("\x1b[2J", {}, "unknown_tool", r"'\x1b[2J'"),
+            ("look", {"n": "x"}, "arguments", "the arguments do not fit the schema of the tool 'look': /n"),
+        ],
+    )
 
 
 def test_where_all_calls_are_wrong_the_model_is_told_at_once_and_that_was_a_round() -> None:
@@ -187,19 +188,21 @@ def test_an_agent_without_tools_has_none_to_call() -> None:
     assert "there are no tools here" in state.tree.conversation[-1]["content"]["error"]["message"]
 
 
-@pytest.mark.parametrize("result", [float("nan"), 2**64, "\ud800", {1: 2}, "deep"])
-def test_a_result_that_cannot_be_kept_becomes_an_error_and_the_run_goes_on(result: Any) -> None:
-    if result == "deep":
-        result = []
-        for _ in range(agents.RESULT_DEPTH):
-            result = [result]
-    state = play(machine(), asks("look"), ended(0, result))
-    assert state.tree.conversation[-1]["content"]["error"]["kind"] == "output"
-    image(state)
-    if isinstance(result, list):
-        state = play(machine(), asks("look"), ended(0, result[0]))
-        assert state.tree.conversation[-1]["content"] == result[0]
+def test_a_result_that_cannot_be_kept_becomes_an_error_and_the_run_goes_on() -> None:
+    def one_case(result: Any) -> None:
+        if result == "deep":
+            result = []
+            for _ in range(agents.RESULT_DEPTH):
+                result = [result]
+        state = play(machine(), asks("look"), ended(0, result))
+        assert state.tree.conversation[-1]["content"]["error"]["kind"] == "output"
         image(state)
+        if isinstance(result, list):
+            state = play(machine(), asks("look"), ended(0, result[0]))
+            assert state.tree.conversation[-1]["content"] == result[0]
+            image(state)
+
+    check_cases(one_case, [(case,) for case in [float("nan"), 2**64, "\ud800", {1: 2}, "deep"]])
 
 
 # Intents and lost calls
@@ -213,21 +216,25 @@ def test_a_call_that_is_not_repeatable_cannot_end_before_its_intent() -> None:
     assert statuses(go(machine(), state, intended(1), ended(1))) == ["ready", "done"]
 
 
-@pytest.mark.parametrize("ids", [[], ["c0"], ["c1", "c1"], ["c1", "c0"], ["c9"], ["c2"], ["c3"]])
-def test_only_calls_that_are_ready_and_not_repeatable_can_be_intended_each_once(ids: list[str]) -> None:
-    state = play(machine(), asks("look", "push", "push", "nope"), intended(2))
-    before = image(state)
-    with pytest.raises(IllegalEventError, match=r"callsintended.*nothing changed"):
-        advance(machine(), state, CallsIntended(ids=ids), MODEL)
-    assert image(state) == before
-    assert statuses(state) == ["ready", "ready", "started", "done"]
+def test_only_calls_that_are_ready_and_not_repeatable_can_be_intended_each_once() -> None:
+    def one_case(ids: list[str]) -> None:
+        state = play(machine(), asks("look", "push", "push", "nope"), intended(2))
+        before = image(state)
+        with pytest.raises(IllegalEventError, match=r"callsintended.*nothing changed"):
+            advance(machine(), state, CallsIntended(ids=ids), MODEL)
+        assert image(state) == before
+        assert statuses(state) == ["ready", "ready", "started", "done"]
+
+    check_cases(one_case, [[], ["c0"], ["c1", "c1"], ["c1", "c0"], ["c9"], ["c2"], ["c3"]])
 
 
-@pytest.mark.parametrize("number", [1, 7])
-def test_a_call_that_is_done_or_unknown_cannot_end(number: int) -> None:
-    state = play(machine(), asks("look", "nope"))
-    with pytest.raises(IllegalEventError, match=r"callended.*nothing changed"):
-        advance(machine(), state, ended(number), MODEL)
+def test_a_call_that_is_done_or_unknown_cannot_end() -> None:
+    def one_case(number: int) -> None:
+        state = play(machine(), asks("look", "nope"))
+        with pytest.raises(IllegalEventError, match=r"callended.*nothing changed"):
+            advance(machine(), state, ended(number), MODEL)
+
+    check_cases(one_case, [1, 7])
 
 
 def test_a_person_is_asked_about_lost_calls_one_after_the_other() -> None:
@@ -269,21 +276,23 @@ def test_a_limit_of_time_leaves_the_way_of_giving_a_lost_calls_result() -> None:
 # Limits
 
 
-@pytest.mark.parametrize("allowed", [1, 2, 5])
-def test_max_tool_rounds_allows_that_many_and_refuses_the_next(allowed: int) -> None:
-    spec = machine(bounds=Bounds(max_tool_rounds=allowed))
-    state, rounds = play(spec), 0
-    for _ in range(allowed):
+def test_max_tool_rounds_allows_that_many_and_refuses_the_next() -> None:
+    def one_case(allowed: int) -> None:
+        spec = machine(bounds=Bounds(max_tool_rounds=allowed))
+        state, rounds = play(spec), 0
+        for _ in range(allowed):
+            decision = advance(spec, state, asks("look"), Facts(manual=False, tool_rounds=rounds))
+            rounds += decision.tool_rounds
+            state = go(spec, decision.state, ended(0))
+        assert rounds == allowed
         decision = advance(spec, state, asks("look"), Facts(manual=False, tool_rounds=rounds))
-        rounds += decision.tool_rounds
-        state = go(spec, decision.state, ended(0))
-    assert rounds == allowed
-    decision = advance(spec, state, asks("look"), Facts(manual=False, tool_rounds=rounds))
-    error = decision.state.tree.error
-    assert error is not None
-    assert (error.kind, error.bound, decision.tool_rounds) == ("limit", "max_tool_rounds", 0)
-    answer = advance(spec, state, Replied(content="Yes."), Facts(tool_rounds=rounds)).state
-    assert answer.status == "complete"
+        error = decision.state.tree.error
+        assert error is not None
+        assert (error.kind, error.bound, decision.tool_rounds) == ("limit", "max_tool_rounds", 0)
+        answer = advance(spec, state, Replied(content="Yes."), Facts(tool_rounds=rounds)).state
+        assert answer.status == "complete"
+
+    check_cases(one_case, [1, 2, 5])
 
 
 def refused(spec: Machine) -> RunState:
@@ -329,41 +338,43 @@ def test_time_that_is_used_up_refuses_the_calls_of_a_reply() -> None:
     assert (state.tree.error.bound, state.tree.resume) == ("timeout", "calling")
 
 
-@pytest.mark.parametrize(
-    ("bounds", "facts", "bound"),
-    [
-        (Bounds(max_llm_calls=2), Facts(llm_calls=2), "max_llm_calls"),
-        (Bounds(max_tokens=100), Facts(tokens=100), "max_tokens"),
-        (Bounds(timeout=5.0), Facts(active=5.5), "timeout"),
-    ],
-)
-def test_a_meter_may_refuse_the_next_round_and_a_retry_asks_with_the_results_at_hand(
-    bounds: Bounds, facts: Facts, bound: str
-) -> None:
-    spec = machine(bounds=bounds)
-    state = advance(spec, play(spec, asks("look")), ended(0), facts).state
-    assert state.tree.error is not None
-    assert (state.tree.error.bound, state.tree.phase, state.tree.resume) == (bound, "failed", "ready")
-    assert (state.tree.conversation[-1]["content"], state.tree.pending) == ("fine", [])
-    assert advance(spec, state, Retried(), facts).state == state
-    state = go(machine(), state, Replaced(), Retried())
-    assert (state.tree.phase, state.tree.conversation[-1]["content"]) == ("ready", "fine")
+def test_a_meter_may_refuse_the_next_round_and_a_retry_asks_with_the_results_at_hand() -> None:
+    def one_case(bounds: Bounds, facts: Facts, bound: str) -> None:
+        spec = machine(bounds=bounds)
+        state = advance(spec, play(spec, asks("look")), ended(0), facts).state
+        assert state.tree.error is not None
+        assert (state.tree.error.bound, state.tree.phase, state.tree.resume) == (bound, "failed", "ready")
+        assert (state.tree.conversation[-1]["content"], state.tree.pending) == ("fine", [])
+        assert advance(spec, state, Retried(), facts).state == state
+        state = go(machine(), state, Replaced(), Retried())
+        assert (state.tree.phase, state.tree.conversation[-1]["content"]) == ("ready", "fine")
+
+    check_cases(
+        one_case,
+        [
+            (Bounds(max_llm_calls=2), Facts(llm_calls=2), "max_llm_calls"),
+            (Bounds(max_tokens=100), Facts(tokens=100), "max_tokens"),
+            (Bounds(timeout=5.0), Facts(active=5.5), "timeout"),
+        ],
+    )
 
 
 # A changed machine
 
 
-@pytest.mark.parametrize("lost", [False, True])
-def test_a_machine_that_does_not_allow_a_call_under_way_is_refused(lost: bool) -> None:
-    state = play(machine(), asks("look", "push"), intended(1), ended(0), *([Lost()] if lost else []))
-    before = image(state)
-    for agent in (Agent(prompt="Think."), Agent(prompt="Think.", tools=["look"])):
-        with pytest.raises(MachineChangedError, match=r"'push'.*nothing changed") as caught:
-            advance(machine(agent=agent), state, Replaced())
-        assert caught.value.hint
-    assert image(state) == before
-    only_push = machine(agent=Agent(prompt="Other.", tools=["push"]))
-    assert advance(only_push, state, Replaced()).state == state
+def test_a_machine_that_does_not_allow_a_call_under_way_is_refused() -> None:
+    def one_case(lost: bool) -> None:
+        state = play(machine(), asks("look", "push"), intended(1), ended(0), *([Lost()] if lost else []))
+        before = image(state)
+        for agent in (Agent(prompt="Think."), Agent(prompt="Think.", tools=["look"])):
+            with pytest.raises(MachineChangedError, match=r"'push'.*nothing changed") as caught:
+                advance(machine(agent=agent), state, Replaced())
+            assert caught.value.hint
+        assert image(state) == before
+        only_push = machine(agent=Agent(prompt="Other.", tools=["push"]))
+        assert advance(only_push, state, Replaced()).state == state
+
+    check_cases(one_case, [False, True])
 
 
 def test_a_started_call_may_end_after_its_tool_became_repeatable() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cases import check_cases
 from machine.building import machine
 from msgspec.structs import replace
 
@@ -37,16 +38,15 @@ def failure_in(state: RunState) -> tuple[str, str, str]:
 # The way on
 
 
-@pytest.mark.parametrize(
-    ("output", "target", "reason"),
-    [(1, "b", "routing"), (2, "c", "routing"), (3, "d", "default")],
-)
-def test_routes_are_tried_in_order_then_default_next(output: int, target: str, reason: str) -> None:
-    routes = ways(("output == 1", "b"), ("output <= 2", "c"))
-    spec = machine(task("a", routes=routes, default_next="d"), task("b"), task("c"), task("d"))
-    decision = succeed(spec, output)
-    assert decision.state.tree.stage == target
-    assert [(step.source, step.target, step.reason) for step in decision.transitions] == [("a", target, reason)]
+def test_routes_are_tried_in_order_then_default_next() -> None:
+    def one_case(output: int, target: str, reason: str) -> None:
+        routes = ways(("output == 1", "b"), ("output <= 2", "c"))
+        spec = machine(task("a", routes=routes, default_next="d"), task("b"), task("c"), task("d"))
+        decision = succeed(spec, output)
+        assert decision.state.tree.stage == target
+        assert [(step.source, step.target, step.reason) for step in decision.transitions] == [("a", target, reason)]
+
+    check_cases(one_case, [(1, "b", "routing"), (2, "c", "routing"), (3, "d", "default")])
 
 
 def test_the_first_route_that_matches_wins_and_later_ones_are_not_evaluated() -> None:
@@ -99,12 +99,14 @@ MERGES: list[tuple[str, Json, Json, Json]] = [
 ]
 
 
-@pytest.mark.parametrize(("base", "patch", "merged"), [m[1:] for m in MERGES], ids=[m[0] for m in MERGES])
-def test_set_is_merged_deeply(base: Json, patch: Json, merged: Json) -> None:
-    assert merge(base, patch) == merged
-    spec = machine(task("a", set={key: f"output.{key}" for key in patch}), state=base)
-    assert succeed(spec, patch).state.state == merged
-    assert spec.state == base
+def test_set_is_merged_deeply() -> None:
+    def one_case(base: Json, patch: Json, merged: Json) -> None:
+        assert merge(base, patch) == merged
+        spec = machine(task("a", set={key: f"output.{key}" for key in patch}), state=base)
+        assert succeed(spec, patch).state.state == merged
+        assert spec.state == base
+
+    check_cases(one_case, [m[1:] for m in MERGES])
 
 
 def test_set_may_nest_and_its_expressions_see_the_state_before_it() -> None:
@@ -125,30 +127,32 @@ def test_an_answer_is_settled_like_an_output() -> None:
     assert (state.state, state.tree.stage) == ({"said": "go"}, "b")
 
 
-@pytest.mark.parametrize(
-    ("stage", "kind"),
-    [
-        (task("a", set={"x": "1", "y": {"z": "output.missing"}}), "set"),
-        (task("a", set={"x": "nonsense"}), "set"),
-        (task("a", set={"x": "1"}, routes=ways(("output.missing == 1", "b"))), "condition"),
-        (task("a", set={"x": "1"}, routes=ways(("nonsense", "b"))), "condition"),
-        (task("a", set={"x": "1"}, routes=ways(("1", "b"))), "condition"),
-        (task("a", set={"x": "1", "n": "'not a number'"}), "state_schema"),
-    ],
-)
-def test_a_mistake_in_set_or_routes_fails_the_stage_and_keeps_its_output_and_the_state(stage: Stage, kind: str) -> None:
-    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
-    spec = machine(stage, task("b"), state={"n": 0}, state_schema=schema)
-    state = succeed(spec, {"fine": True}).state
-    assert failure_in(state) == (kind, "a", "settling")
-    assert (state.outputs, state.state, state.edges) == ({"a": {"fine": True}}, {"n": 0}, {})
+def test_a_mistake_in_set_or_routes_fails_the_stage_and_keeps_its_output_and_the_state() -> None:
+    def one_case(stage: Stage, kind: str) -> None:
+        schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+        spec = machine(stage, task("b"), state={"n": 0}, state_schema=schema)
+        state = succeed(spec, {"fine": True}).state
+        assert failure_in(state) == (kind, "a", "settling")
+        assert (state.outputs, state.state, state.edges) == ({"a": {"fine": True}}, {"n": 0}, {})
 
-    spec = replace(spec, stages={**spec.stages, "a": replace(stage, error_next="b")})
-    decision = succeed(spec, {"fine": True})
-    assert [(step.target, step.reason) for step in decision.transitions] == [("b", "error")]
-    assert decision.state.tree.cause is not None
-    assert decision.state.tree.cause.kind == kind
-    assert (decision.state.outputs, decision.state.state) == ({"a": {"fine": True}}, {"n": 0})
+        spec = replace(spec, stages={**spec.stages, "a": replace(stage, error_next="b")})
+        decision = succeed(spec, {"fine": True})
+        assert [(step.target, step.reason) for step in decision.transitions] == [("b", "error")]
+        assert decision.state.tree.cause is not None
+        assert decision.state.tree.cause.kind == kind
+        assert (decision.state.outputs, decision.state.state) == ({"a": {"fine": True}}, {"n": 0})
+
+    check_cases(
+        one_case,
+        [
+            (task("a", set={"x": "1", "y": {"z": "output.missing"}}), "set"),
+            (task("a", set={"x": "nonsense"}), "set"),
+            (task("a", set={"x": "1"}, routes=ways(("output.missing == 1", "b"))), "condition"),
+            (task("a", set={"x": "1"}, routes=ways(("nonsense", "b"))), "condition"),
+            (task("a", set={"x": "1"}, routes=ways(("1", "b"))), "condition"),
+            (task("a", set={"x": "1", "n": "'not a number'"}), "state_schema"),
+        ],
+    )
 
 
 def test_the_message_of_a_mistake_says_where_it_is() -> None:
@@ -205,22 +209,24 @@ def test_conditions_see_exactly_the_names_of_the_contract() -> None:
     assert names(state, Facts())["context"] is None
 
 
-@pytest.mark.parametrize(
-    "condition",
-    [
-        "input.q == 'x'",
-        "state.n == 0",
-        "output.ok",
-        "outputs.a.ok",
-        "visits.a == 1",
-        "context.settings.strict",
-        "error == null",
-    ],
-)
-def test_every_name_can_decide_the_way(condition: str) -> None:
-    spec = machine(task("a", routes=ways((condition, "b"))), task("b"), state={"n": 0})
-    facts = Facts(context={"settings": {"strict": True}})
-    assert succeed(spec, {"ok": True}, facts, input={"q": "x"}).state.tree.stage == "b"
+def test_every_name_can_decide_the_way() -> None:
+    def one_case(condition: str) -> None:
+        spec = machine(task("a", routes=ways((condition, "b"))), task("b"), state={"n": 0})
+        facts = Facts(context={"settings": {"strict": True}})
+        assert succeed(spec, {"ok": True}, facts, input={"q": "x"}).state.tree.stage == "b"
+
+    check_cases(
+        one_case,
+        [
+            "input.q == 'x'",
+            "state.n == 0",
+            "output.ok",
+            "outputs.a.ok",
+            "visits.a == 1",
+            "context.settings.strict",
+            "error == null",
+        ],
+    )
 
 
 RECOVERING = machine(
@@ -289,14 +295,16 @@ def test_a_run_that_completes_leaves_no_question_and_no_error_behind() -> None:
     assert (state.status, state.tree.error) == ("complete", None)
 
 
-@pytest.mark.parametrize("after", [None, "b"])
-def test_an_operators_retry_leaves_no_trace_once_its_stage_is_left(after: str | None) -> None:
-    spec = machine(task("a", set={"x": "context.x"}, default_next=after), task("b"))
-    state = advance(spec, None, Started()).state
-    for event in (Failed(kind="exit", message="no"), Retried(), Succeeded(output=1)):
-        state = advance(spec, state, event).state
-    assert (state.tree.resume, state.tree.attempt, state.tree.first_attempt) == ("settling", 2, 2)
-    state = advance(spec, state, Retried(), Facts(context={"x": 1})).state
-    assert (state.tree.resume, state.tree.error) == ("ready", None)
-    if after:
-        assert (state.tree.attempt, state.tree.first_attempt) == (1, 1)
+def test_an_operators_retry_leaves_no_trace_once_its_stage_is_left() -> None:
+    def one_case(after: str | None) -> None:
+        spec = machine(task("a", set={"x": "context.x"}, default_next=after), task("b"))
+        state = advance(spec, None, Started()).state
+        for event in (Failed(kind="exit", message="no"), Retried(), Succeeded(output=1)):
+            state = advance(spec, state, event).state
+        assert (state.tree.resume, state.tree.attempt, state.tree.first_attempt) == ("settling", 2, 2)
+        state = advance(spec, state, Retried(), Facts(context={"x": 1})).state
+        assert (state.tree.resume, state.tree.error) == ("ready", None)
+        if after:
+            assert (state.tree.attempt, state.tree.first_attempt) == (1, 1)
+
+    check_cases(one_case, [None, "b"])

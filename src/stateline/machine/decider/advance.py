@@ -1,11 +1,10 @@
-"""The only decider: a run's state and an event give its next state. Pure: no file, no clock, no randomness.
+"""The only decider: a run's state and an event give the next state. Pure: no file, no clock, no randomness.
 
-``TABLE`` says which event is legal where, ``machine.handlers`` and ``machine.rounds`` what it does. What is not in the
-table raises :class:`~stateline.errors.IllegalEventError`. Whatever raises, nothing has changed: states are never changed in
-place.
+``TABLE`` lists the legal events, ``handlers`` and ``rounds`` carry them out. Any other event raises
+:class:`~stateline.errors.IllegalEventError`. An error changes nothing: states are never modified in place.
 
-Started is legal everywhere and begins the run anew; Replaced is legal wherever there is a run that is not complete, and
-accepts a changed machine. The tables below are of the others.
+Started is legal everywhere and restarts the run; Replaced is legal in every run that is not complete, and accepts a
+changed machine. The tables below show the other events.
 
     place                     Intended  Succeeded  Failed  Lost     Answered  Retried
     absent                    -         -          -       -        -         -
@@ -19,8 +18,8 @@ accepts a changed machine. The tables below are of the others.
     failed, routing           -         -          -       -        -         route again
     done                      -         -          -       -        -         -
 
-An agent stage has places of its own: there a model's reply ends the effect, a person may stand in for the model, and
-the calls of tools in a reply are effects as well.
+Agent stages have separate places: a model's reply ends the effect, a caller may answer instead of the model, and the
+tool calls in a reply are effects as well.
 
     place                      Intended Asked Replied Failed CallsIntended CallEnded Lost    Unsent Answered Retried
     agent ready, once          started  wait  -       -      -             -         -       -      -        -
@@ -86,9 +85,9 @@ Place = Literal[
     "failed, routing",
     "done",
 ]
-"""A phase, split where the legal events or their meaning differ: by whether a task, a person or an agent is at work
-(only an agent has a conversation), ``ready`` and what an agent has by whether the stage's effect may be repeated,
-``unknown`` by what was lost, ``failed`` by where a retry goes on. ``absent``: there is no run yet."""
+"""A phase, split where the legal events or their meaning differ: by the kind of stage (only an agent has a
+conversation), by whether the effect may be repeated (``ready``, and all phases of an agent), by the lost effect
+(``unknown``), by where a retry continues (``failed``). ``absent``: before the run."""
 
 Handler = Callable[[Machine, Any, Any, Facts], Decision]
 
@@ -138,7 +137,7 @@ TABLE: dict[tuple[Place, type], Handler] = {
     ("call unknown", Replaced): rounds.accept_calls,
     ("failed, calling", Retried): rounds.call_again,
 }
-"""The legal events. Tests hold the tables in the module's docstring against this one."""
+"""The legal events. A test compares the tables in the module's docstring with this one."""
 
 _KINDS: dict[Place, tuple[str, ...]] = {
     "ready, once": ("task",),
@@ -155,16 +154,16 @@ _KINDS: dict[Place, tuple[str, ...]] = {
     "agent unknown": ("agent",),
     "calling": ("agent",),
     "call unknown": ("agent",),
-    # The effect is to begin anew, whatever it is.
+    # The effect is performed again, for both kinds.
     "failed, ready": ("task", "agent"),
     "failed, calling": ("agent",),
-    # The effect is over and only `set` and `routes` are left, which are the same for all kinds.
+    # Only `set` and `routes` are left, which are the same for all kinds.
     "failed, settling": ("task", "agent", "human"),
     "failed, routing": ("task", "agent", "human"),
 }
-"""The kinds of stage that a run can stand at. The state does not repeat the kind; the place tells it."""
+"""The kinds of stage possible at each place. The state does not store the kind."""
 
-_MODEL = "answer in the model's stead with `exec resume RUN --input`"
+_MODEL = "answer instead of the model with `exec resume RUN --input`"
 _RETRY = "`exec resume RUN --retry` clears the error"
 _HINTS: dict[Place, str] = {
     "absent": "start the run first",
@@ -174,9 +173,9 @@ _HINTS: dict[Place, str] = {
     "waiting": "answer with `exec resume RUN --input JSON`",
     "unknown": "give the effect's result with `exec resume RUN --input JSON`, or run it again with --retry",
     "agent ready, once": "save the intent of the model's call first, then make it",
-    "agent ready, repeatable": "call the model and report its reply, or ask for an answer in its stead",
+    "agent ready, repeatable": "call the model and report its reply, or ask the caller for an answer",
     "agent started, once": "report the model's reply, that its outcome is unknown, or that nothing was sent",
-    "agent started, repeatable": "report how the call ended; if it was cut off, `exec resume RUN` makes it again",
+    "agent started, repeatable": "report how the call ended; if it was cut off, `exec resume RUN` repeats it",
     "agent waiting, once": _MODEL,
     "agent waiting, repeatable": _MODEL,
     "agent unknown": f"{_MODEL}, or ask again with --retry",
@@ -186,7 +185,7 @@ _HINTS: dict[Place, str] = {
     "failed, calling": _RETRY,
     "failed, settling": _RETRY,
     "failed, routing": _RETRY,
-    "done": "start another run; `execute` and `run` begin this one anew with --id RUN --force",
+    "done": "start another run; `execute` and `run` restart this one with --id RUN --force",
 }
 
 _FAILED: dict[str, Place] = {
@@ -198,16 +197,16 @@ _FAILED: dict[str, Place] = {
 
 
 def advance(machine: Machine, state: RunState | None, event: Event, facts: Facts = Facts()) -> Decision:  # noqa: B008 (frozen)
-    """Decide what ``event`` makes of ``state`` (None: there is no run yet).
+    """Return the next state after ``event`` (``state`` None: before the run).
 
-    The same arguments always give equal decisions; ``facts`` are read for conditions and limits only and leave no
-    trace of themselves in the state. What to do next stands in ``state.tree.phase``: ``ready`` means perform the
-    effect of ``tree.stage`` (after :class:`Intended`, unless the stage is repeatable).
+    The same arguments always give equal decisions. ``facts`` are read for conditions and limits only and are not
+    stored. ``state.tree.phase`` says what to do next: ``ready`` means perform the effect of ``tree.stage`` (after
+    :class:`Intended`, unless the stage is repeatable).
 
-    Raises, with nothing changed: ``IllegalEventError`` for an event that ``TABLE`` does not have here; ``InvalidValueError``
-    for an input, and ``InvalidAnswerError`` for an answer, that its schema forbids; ``MachineChangedError`` for a machine that
-    lacks the current stage or has another kind of stage there; ``RequestError`` for repeating a lost effect that a
-    limit forbids.
+    Raises, with nothing changed: ``IllegalEventError`` for an event that ``TABLE`` does not have here;
+    ``InvalidValueError`` for an input, and ``InvalidAnswerError`` for an answer, that its schema forbids;
+    ``MachineChangedError`` for a machine without the current stage or with another kind of stage there;
+    ``RequestError`` for repeating a lost effect that a limit forbids.
     """
     place = place_of(machine, state)
     if state is not None and not isinstance(event, Started):
@@ -219,7 +218,7 @@ def advance(machine: Machine, state: RunState | None, event: Event, facts: Facts
 
 
 def place_of(machine: Machine, state: RunState | None) -> Place:
-    """Where the run stands, as a row of ``TABLE``. A stage that the machine does not have counts as not repeatable."""
+    """Return the row of ``TABLE`` for a run. A stage that the machine does not have counts as not repeatable."""
     if state is None:
         return "absent"
     tree = state.tree
@@ -252,28 +251,28 @@ def _illegal(place: Place, state: RunState | None, event: Event) -> IllegalEvent
     if state is not None and isinstance(event, Retried):
         return IllegalEventError(f"{_nothing_to_retry(place, state)}; nothing changed", hint=_HINTS[place])
     name = type(event).__name__.lower()
-    where = "there is no run yet" if state is None else f"stage {state.tree.stage!r} is {place}"
+    where = "the run does not exist" if state is None else f"stage {state.tree.stage!r} is {place}"
     return IllegalEventError(f"the event {name!r} is not legal while {where}; nothing changed", hint=_HINTS[place])
 
 
 def _nothing_to_retry(place: Place, state: RunState) -> str:
-    """Said to operators, who know of retries and not of events."""
+    """Return the message for operators, who know retries but not events."""
     stage = quoted(state.tree.stage)
     if place == "agent started, repeatable":
-        return f"the model's call of stage {stage} may still be under way, or was cut off: then it needs no retry"
+        return f"the model call of stage {stage} may still be running; if it was cut off, it needs no retry"
     if place == "done":
         return f"the run is complete at stage {stage}, so there is nothing to retry"
-    return f"stage {stage} has not failed, and no outcome of it is unknown, so there is nothing to retry"
+    return f"stage {stage} has not failed and has no unknown outcome, so there is nothing to retry"
 
 
 def _require_stage(machine: Machine, state: RunState, place: Place) -> None:
-    """The machine must have the place where the run stands; any other machine would be used by mistake."""
+    """Raise ``MachineChangedError`` unless the machine has the current stage, with a kind that fits."""
     name, kinds = state.tree.stage, _KINDS.get(place, ())
     stage = machine.stages.get(name)
     if place == "done" or (stage is not None and stage.kind in kinds):
         return
-    have = "does not have" if stage is None else f"has as a stage of kind {stage.kind!r}, not {' or '.join(kinds)}"
+    problem = "does not have" if stage is None else f"has as a stage of kind {stage.kind!r}, not {' or '.join(kinds)}"
     raise MachineChangedError(
-        f"the run stands at stage {name!r}, which the machine {machine.name!r} {have}; nothing changed",
-        hint="keep that stage in the machine file, or start another run with --id, or this one anew with --force",
+        f"the run is at stage {name!r}, which the machine {machine.name!r} {problem}; nothing changed",
+        hint="keep that stage in the machine file, start another run with --id, or restart this one with --force",
     )

@@ -1,7 +1,7 @@
-"""What an agent stage asks a model and what it takes for an answer. Pure.
+"""Requests of agent stages to a model, and checks of the replies. Pure.
 
-The decider (``machine.rounds``), and whoever performs a model's call or takes one from a person, go by the same
-functions: what is shown, what is sent and what is checked cannot come apart.
+The decider (``rounds``) and the engine use the same functions, so that the request that is shown, the request that is
+sent and the check of the reply always agree.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from stateline.machine.decider.run import Facts, RunState
 from stateline.machine.spec import Agent, Json, Machine, Stage, Tool
 
 ARGUMENTS_DEPTH = canonical.DEPTH - 6
-"""How deep arguments may nest: they lie six levels down in a run's state, in a call of a message of a conversation."""
+"""Deepest nesting of arguments: they are six levels down in a run's state, in a call of a message."""
 RESULT_DEPTH = canonical.DEPTH - 4
-"""How deep a tool's result may nest: it lies four levels down."""
-_NAMED = 20
+"""Deepest nesting of a tool's result: it is four levels down."""
+_SHOWN = 20
 
 
 class ReplyError(Exception):
-    """A reply is not what the stage asks for. ``kind``: ``reply`` (it is none) or ``output`` (by ``output_schema``)."""
+    """A reply that the stage cannot use. ``kind``: ``reply`` (malformed) or ``output`` (against ``output_schema``)."""
 
     def __init__(self, kind: str, message: str, hint: str) -> None:
         super().__init__(message)
@@ -31,8 +31,8 @@ class ReplyError(Exception):
 
 
 def messages(state: RunState, facts: Facts) -> list[dict[str, Json]]:
-    """All that a model gets at the current stage, in order: the context's system prompt, if there is one, each of its
-    developer prompts, then the conversation."""
+    """Return the messages for the model at the current stage: the context's system prompt, if any, its developer
+    prompts, then the conversation."""
     prompts = (facts.context or {}).get("prompts") or {}
     system, developer = prompts.get("system"), prompts.get("developer") or []
     first = [{"role": "system", "content": system}] if system else []
@@ -40,19 +40,19 @@ def messages(state: RunState, facts: Facts) -> list[dict[str, Json]]:
 
 
 def offered(machine: Machine, stage: Stage) -> list[Tool]:
-    """The tools that a model may call at ``stage``, in the order in which the stage names them."""
+    """Return the tools that a model may call at ``stage``, in the order of the stage."""
     wanted = stage.agent.tools if stage.agent is not None else []
     tools = machine.toolset.tools if machine.toolset is not None else {}
     return [tools[name] for name in wanted if name in tools]
 
 
 def prompt(stage: Stage, state: RunState, facts: Facts) -> str:
-    """The stage's prompt with its expressions replaced; ``state`` stands at the stage already. Raises :class:`EvaluationError`
-    (kind ``prompt``) for a template that cannot be rendered, or of which nothing is left."""
+    """Render the stage's prompt; ``state`` is at the stage already. Raises :class:`EvaluationError` (kind ``prompt``)
+    for a template that cannot be rendered or renders to nothing."""
     template = stage.agent.prompt if stage.agent is not None else ""
     text = _rendered(template, names(state, facts)) if "{{" in template else template
     if not text.strip():
-        raise EvaluationError("prompt", "the prompt is empty", "see `prompt` of the stage, and what it names")
+        raise EvaluationError("prompt", "the prompt is empty", "see `prompt` of the stage, and the values that it uses")
     return text
 
 
@@ -67,8 +67,8 @@ def _rendered(template: str, scope: Mapping[str, Json]) -> str:
 
 
 def require_reply(content: Any, calls: Any) -> None:
-    """Raise :class:`ReplyError` (kind ``reply``) for what is no reply, whatever its types: text that is neither an answer
-    nor comes with calls, calls that cannot be told apart, or what a run cannot keep."""
+    """Raise :class:`ReplyError` (kind ``reply``) for a malformed reply of any types: empty without calls, calls with
+    equal ids, or a value that a run cannot store."""
     if not isinstance(content, str) or not isinstance(calls, list):
         raise _no_reply("`content` must be text and `tool_calls` a list")
     if not calls and not content.strip():
@@ -93,22 +93,23 @@ def _require_storable(value: Json, what: str) -> None:
     try:
         canonical.encode(value, depth=ARGUMENTS_DEPTH)
     except InvalidValueError as refused:
-        raise _no_reply(f"{what} cannot be kept: {refused.message}") from None
+        raise _no_reply(f"{what} cannot be stored: {refused.message}") from None
 
 
 def _no_reply(why: str) -> ReplyError:
-    return ReplyError("reply", f"the reply cannot be used: {why}", "a reply is text, or calls of tools, or both")
+    return ReplyError("reply", f"the reply cannot be used: {why}", "a reply is text, tool calls, or both")
 
 
 def call_problem(machine: Machine, stage: Stage, call: Mapping[str, Json]) -> tuple[str, str] | None:
-    """Why ``call`` (of a reply that :func:`require_reply` let through) must not be performed, as kind and message; None
-    when it may be. Kinds: ``unknown_tool``, ``arguments``."""
+    """Return why ``call`` (of a reply that :func:`require_reply` accepted) must not be performed, as kind and message,
+    or None. Kinds: ``unknown_tool``, ``arguments``. The model gets the message: with other words, requests that were recorded
+    after a wrong call would not be found in playback."""
     tools = {tool.name: tool for tool in offered(machine, stage)}
     tool = tools.get(call["name"])
     if tool is None:
-        known = ", ".join(list(tools)[:_NAMED]) + (", ..." if len(tools) > _NAMED else "")
-        there = f"the tools here are: {known}" if tools else "there are no tools here"
-        return "unknown_tool", f"there is no tool {_short(call['name'])!r}; {there}"
+        known = ", ".join(list(tools)[:_SHOWN]) + (", ..." if len(tools) > _SHOWN else "")
+        available = f"the tools here are: {known}" if tools else "there are no tools here"
+        return "unknown_tool", f"there is no tool {_short(call['name'])!r}; {available}"
     found = violations_of(tool.schema, call["arguments"])
     if found:
         return "arguments", f"the arguments do not fit the schema of the tool {tool.name!r}: {violations_text(found)}"
@@ -116,11 +117,11 @@ def call_problem(machine: Machine, stage: Stage, call: Mapping[str, Json]) -> tu
 
 
 def output_of(agent: Agent, content: str) -> Json:
-    """The stage's output in an answer. Raises :class:`ReplyError` (kind ``output``) for one that is not the JSON that
-    ``output_schema`` asks for."""
+    """Return the stage's output from an answer. Raises :class:`ReplyError` (kind ``output``) for one that is not JSON
+    or does not fit ``output_schema``."""
     if agent.output_schema is None:
         return content
-    hint = "the stage's `output_schema` says what is asked for"
+    hint = "see the stage's `output_schema`"
     try:
         value = canonical.parse(content.encode(), what="the answer")
     except InvalidValueError as refused:
@@ -132,18 +133,18 @@ def output_of(agent: Agent, content: str) -> Json:
 
 
 def assistant(content: str, calls: list[Json]) -> dict[str, Json]:
-    """A reply as a message of the conversation."""
+    """Return a reply as a message of the conversation."""
     message: dict[str, Json] = {"role": "assistant", "content": content}
     return {**message, "tool_calls": calls} if calls else message
 
 
 def result_message(call: Mapping[str, Json]) -> dict[str, Json]:
-    """A performed call of ``pending`` as a message of the conversation."""
+    """Return a finished call of ``pending`` as a message of the conversation."""
     return {"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": call["result"]}
 
 
 def kept_result(result: Json) -> Json:
-    """``result``, or the error that says why it cannot be kept: whatever a tool gives, the run goes on."""
+    """Return ``result``, or an error result if it cannot be stored: the run continues in either case."""
     try:
         canonical.encode(result, depth=RESULT_DEPTH)
     except InvalidValueError as refused:
@@ -152,7 +153,7 @@ def kept_result(result: Json) -> Json:
 
 
 def error_result(kind: str, message: str) -> dict[str, Json]:
-    """A failure as a tool's result: data for the model, which may find another way."""
+    """Return a failure as a tool's result: data for the model, which may try something else."""
     return {"error": {"kind": kind, "message": message}}
 
 

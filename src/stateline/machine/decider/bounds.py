@@ -1,14 +1,13 @@
 """The limits of a run: one function per bound, each with the reason for its number.
 
 A bound of N allows N and refuses the next, so every rule reads "after this step the count would be above N". Limits
-stand before what comes next, never after what was done: a run that finishes exactly at its limit is complete.
+are checked before the next step, never after a finished one: a run that finishes exactly at its limit is complete.
 
-Four bounds count transitions and are asked about every one of them, those of ``error_next`` included. Four are meters
-that the engine keeps (:class:`~stateline.machine.decider.run.Facts`) and are asked before an effect is dispatched; a human or
-an end stage dispatches none, so reaching it costs neither time nor calls. Whether a model is there or a person answers
-for it makes no difference: both are calls.
+Four bounds count transitions and are checked for each of them, including ``error_next``. Four are meters of the engine
+(:class:`~stateline.machine.decider.run.Facts`) and are checked before an effect is dispatched; a human or an end stage
+dispatches none, so reaching it costs neither time nor calls. An answer by a caller instead of a model counts as a call.
 
-No message holds a meter's reading: failures are part of the run's ``state``, which must not depend on a clock.
+No message contains a meter's value: failures are part of the run's ``state``, which must not depend on a clock.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from __future__ import annotations
 from stateline.machine.decider.run import Facts, Failure, RunState
 from stateline.machine.spec import Machine, Stage
 
-_WAY_OUT = "Raise it in the machine file, then call `execute --accept-change` and `exec resume --retry`."
+_HINT = "Raise it in the machine file, then call `execute --accept-change` and `exec resume --retry`."
 
 _MODEL_CALLS = {"task": 0, "agent": 1}
-"""Model calls that dispatching a stage of this kind makes at once. A kind that is not here dispatches no effect."""
+"""Model calls made by dispatching a stage of each kind. A kind that is missing here dispatches no effect."""
 
 
 def refusal(machine: Machine, state: RunState, target: str, facts: Facts) -> Failure | None:
-    """The limit that forbids going from the current stage to ``target``, or None. Of several, the first in the order
-    max_visits, edge_limits, max_iterations, max_agent_hops, timeout, max_llm_calls, max_tokens."""
+    """Return the limit that forbids going from the current stage to ``target``, or None. The first of several, in the
+    order max_visits, edge_limits, max_iterations, max_agent_hops, timeout, max_llm_calls, max_tokens."""
     stage = machine.stages[target]
     return (
         _visits(state, stage)
@@ -36,7 +35,7 @@ def refusal(machine: Machine, state: RunState, target: str, facts: Facts) -> Fai
 
 
 def dispatch_refusal(machine: Machine, state: RunState, target: str, facts: Facts) -> Failure | None:
-    """The meter that forbids performing ``target``'s effect (again), or None: timeout, then max_llm_calls, then
+    """Return the meter that forbids performing ``target``'s effect (again), or None. Order: timeout, max_llm_calls,
     max_tokens."""
     stage = machine.stages[target]
     if stage.kind not in _MODEL_CALLS:
@@ -49,30 +48,29 @@ def dispatch_refusal(machine: Machine, state: RunState, target: str, facts: Fact
 
 
 def calls_refusal(machine: Machine, state: RunState, facts: Facts) -> Failure | None:
-    """The meter that forbids performing the tool calls of a reply, or None: max_tool_rounds, then timeout. The calls of
-    one reply are one round, those that are refused for their arguments included: a model that never calls rightly must
-    come to an end too."""
+    """Return the meter that forbids performing the tool calls of a reply, or None. Order: max_tool_rounds, timeout. All
+    calls of one reply are one round, including rejected ones: a model that makes only wrong calls must end too."""
     allowed = machine.bounds.max_tool_rounds
     if allowed and facts.tool_rounds + 1 > allowed:
-        return _limit(state, "max_tool_rounds", f"models may have their tool calls performed {_times(allowed)}")
+        return _limit(state, "max_tool_rounds", f"tool calls may be performed {_times(allowed)}")
     return time_refusal(machine, state, facts)
 
 
 def is_backward(machine: Machine, source: str, target: str) -> bool:
-    """Whether this edge begins a new iteration: ``target`` stands at or before ``source`` in ``order``."""
+    """Return True if this edge begins a new iteration: ``target`` is at or before ``source`` in ``order``."""
     return machine.order.index(target) <= machine.order.index(source)
 
 
 def _visits(state: RunState, stage: Stage) -> Failure | None:
-    """Counted at the target, the first visit included, so 1 means: never come back. It bounds one stage whatever
-    way leads there, an end stage too: who declares it there means it."""
+    """Count visits of the target, including the first, so 1 means: never return. It applies to all edges to the stage,
+    and to end stages too, since it is declared on the stage."""
     if not stage.max_visits or state.visits.get(stage.name, 0) + 1 <= stage.max_visits:
         return None
     return _limit(state, "max_visits", f"stage {stage.name!r} may be visited {_times(stage.max_visits)}")
 
 
 def _edge(machine: Machine, state: RunState, stage: Stage) -> Failure | None:
-    """Counted per pair of stages, by whatever reason the edge was taken. Two entries for one edge: the lower rules."""
+    """Count an edge for every reason of taking it. Of two entries for one edge, the lower one applies."""
     source = state.tree.stage
     taken = state.edges.get(source, {}).get(stage.name, 0)
     limits = [e.max_count for e in machine.edge_limits if (e.source, e.target) == (source, stage.name) and e.max_count]
@@ -82,8 +80,8 @@ def _edge(machine: Machine, state: RunState, stage: Stage) -> Failure | None:
 
 
 def _iterations(machine: Machine, state: RunState, stage: Stage) -> Failure | None:
-    """Only backward edges count, since only they can make a run endless. An end stage may stand anywhere in the file,
-    and a run is never kept from ending by a bound that is there to make it end."""
+    """Count backward edges only, since only they can make a run endless. An end stage may be anywhere in the file, and
+    a bound that makes runs end must not keep one from ending."""
     allowed = machine.bounds.max_iterations
     if not allowed or stage.kind == "end" or not is_backward(machine, state.tree.stage, stage.name):
         return None
@@ -93,8 +91,8 @@ def _iterations(machine: Machine, state: RunState, stage: Stage) -> Failure | No
 
 
 def _hops(machine: Machine, state: RunState, stage: Stage) -> Failure | None:
-    """Every transition between two stages is a hop, entering the first stage is none. An end stage is let through as
-    with iterations. The sum is over the machine's edges, not over the run's history."""
+    """Count every transition between two stages, not entering the first stage. End stages are exempt, as for
+    iterations. The sum is over the machine's edges, not over the run's history."""
     allowed = machine.bounds.max_agent_hops
     if not allowed or stage.kind == "end":
         return None
@@ -105,21 +103,20 @@ def _hops(machine: Machine, state: RunState, stage: Stage) -> Failure | None:
 
 
 def time_refusal(machine: Machine, state: RunState, facts: Facts) -> Failure | None:
-    """The limit of active time, or None. An effect may start while its first instant is still within the bound:
-    exactly N seconds used is allowed, as with every bound. A model's call gets no more time than is left, and ends by
-    this limit; what else is under way is not cut short by it, a stage's own ``timeout`` does that."""
+    """Return the limit on active time, or None. An effect may start at exactly N seconds, as with every bound. A model
+    call gets only the time that is left and ends by this limit; other effects end by their stage's ``timeout``."""
     allowed = machine.bounds.timeout
     return None if not allowed or facts.active <= allowed else time_over(machine, state)
 
 
 def time_over(machine: Machine, state: RunState) -> Failure:
-    """What is said of the bound on active time, of a machine that has one, where it strikes."""
+    """Return the failure for reaching the machine's bound on active time."""
     return _limit(state, "timeout", f"the run may be active for {machine.bounds.timeout:g} s")
 
 
 def _llm_calls(machine: Machine, state: RunState, stage: Stage, facts: Facts) -> Failure | None:
-    """N calls made leave none, so a stage that needs one is refused. A task needs none and may run after the last
-    call; it is refused only when the meter is above the bound (a lower one was accepted during the run)."""
+    """Refuse a stage that needs a call when all are used. A task needs none and may run after the last call; it is
+    refused only when the meter is above the bound (after a lower bound was accepted during the run)."""
     allowed = machine.bounds.max_llm_calls
     if not allowed or facts.llm_calls + _MODEL_CALLS[stage.kind] <= allowed:
         return None
@@ -127,7 +124,7 @@ def _llm_calls(machine: Machine, state: RunState, stage: Stage, facts: Facts) ->
 
 
 def _tokens(machine: Machine, state: RunState, stage: Stage, facts: Facts) -> Failure | None:
-    """Nobody knows what the next call will use, so a call may go over the bound; none is made once it is reached."""
+    """Refuse calls once the bound is reached. The usage of a call is unknown before it, so one call may exceed it."""
     allowed = machine.bounds.max_tokens
     if not allowed or not _MODEL_CALLS[stage.kind] or facts.tokens < allowed:
         return None
@@ -144,5 +141,5 @@ def _limit(state: RunState, bound: str, rule: str) -> Failure:
         kind="limit",
         bound=bound,
         message=f"limit {bound}: {rule}; that is used up",
-        hint=_WAY_OUT,
+        hint=_HINT,
     )

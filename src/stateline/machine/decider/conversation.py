@@ -1,7 +1,6 @@
-"""What the decider relies on in the conversation and the pending effects of a run that somebody else may have written.
-Pure.
+"""Check the conversation and the pending effects of a stored run, which another program may have written. Pure.
 
-``machine.run`` has both as plain JSON, because they are kept as such; here is what they must look like.
+``run`` has both as plain JSON, as they are stored; the decider relies on the shapes here.
 """
 
 from __future__ import annotations
@@ -51,33 +50,33 @@ class _PendingStage(msgspec.Struct):
 
 
 def conversation_problem(state: RunState) -> str:
-    """What the decider could trip over, or ""."""
+    """Return what would break the decider, or ""."""
     tree = state.tree
     try:
         msgspec.convert(tree.conversation, list[_User | _Assistant | _Tool])
         if _has_calls(tree):
-            return _unsound_calls(tree, msgspec.convert(tree.pending, list[_PendingCall]))
+            return _calls_problem(tree, msgspec.convert(tree.pending, list[_PendingCall]))
         msgspec.convert(tree.pending, list[_PendingStage])
     except msgspec.ValidationError as error:
-        return f"the conversation or the pending effects are not as they must be: {error}"
+        return f"the conversation or the pending effects have the wrong shape: {error}"
     return ""
 
 
 def _has_calls(tree: Instance) -> bool:
-    """Whether it is tool calls that are pending: by the phase, or where that leaves it open, by what is there."""
+    """Return True if tool calls are pending: by the phase, or if that is ambiguous, by the effects."""
     if tree.phase == "unknown" and tree.conversation:
         return any(isinstance(effect, dict) and effect.get("type") == "tool" for effect in tree.pending)
     return tree.phase == "calling" or (tree.phase == "failed" and tree.resume == "calling")
 
 
-def _unsound_calls(tree: Instance, calls: list[_PendingCall]) -> str:
+def _calls_problem(tree: Instance, calls: list[_PendingCall]) -> str:
     statuses = {call.status for call in calls}
     if not tree.conversation or not calls or len({call.id for call in calls}) < len(calls):
-        return "tool calls are pending without a conversation, or cannot be told apart"
+        return "tool calls are pending without a conversation, or with equal ids"
     if any((call.status == "done") is (call.result is msgspec.UNSET) for call in calls):
         return "a tool call is done without a result, or has one before it is done"
     if tree.phase == "calling" and statuses == {"done"}:
-        return "tool calls are to be performed and all of them are done"
+        return "the phase is calling, but all tool calls are done"
     if (tree.phase == "unknown") and "started" not in statuses:
-        return "the outcome of a tool call is unknown, and none was started"
+        return "the phase is unknown, but no tool call was started"
     return ""

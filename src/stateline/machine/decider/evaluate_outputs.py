@@ -1,6 +1,6 @@
-"""What a stage's output does before the run goes on: ``set`` changes the user's state, ``routes`` choose the way. Pure.
+"""Apply ``set`` to the user's state and choose the next stage by ``routes``, after a stage's output. Pure.
 
-CEL and JSON Schema are loaded where something is evaluated, so a machine without conditions never waits for them.
+CEL and JSON Schema are imported only on use, so a machine without conditions does not wait for them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from stateline.machine.decider.run import Facts, RunState
 from stateline.machine.spec import Json, Machine, Stage
 
 _SHOWN = 3
-"""Violations of a schema that a message spells out; each quotes data, and the message is kept in ``state``."""
+"""Violations of a schema in one message; each quotes data, and the message is stored in ``state``."""
 
 
 class EvaluationError(Exception):
-    """``set`` or ``routes`` could not be evaluated; carries what the failure will say."""
+    """``set``, ``routes`` or a prompt could not be evaluated. Has the kind, message and hint of the failure."""
 
     def __init__(self, kind: str, message: str, hint: str) -> None:
         super().__init__(message)
@@ -24,7 +24,7 @@ class EvaluationError(Exception):
 
 
 def names(state: RunState, facts: Facts) -> dict[str, Json]:
-    """What conditions and templates may name in the current stage (contract, section 5).
+    """Return the names for conditions and templates in the current stage (contract, section 5).
 
     ``output`` is the last output of this stage, null before the first. ``error`` is the failure that led here by
     ``error_next``, as ``{"stage", "kind", "message"}``, else null. ``context`` is null without a context.
@@ -42,14 +42,14 @@ def names(state: RunState, facts: Facts) -> dict[str, Json]:
 
 
 def merge(base: Json, patch: Json) -> Json:
-    """``patch`` laid over ``base``: objects recurse; arrays and scalars replace; null is a value, not a deletion."""
+    """Merge ``patch`` into ``base``: objects recurse; arrays and scalars replace; null is a value, not a deletion."""
     if not (isinstance(base, dict) and isinstance(patch, dict)):
         return patch
     return base | {key: merge(base[key], value) if key in base else value for key, value in patch.items()}
 
 
 def apply_set(machine: Machine, stage: Stage, state: RunState, facts: Facts) -> RunState:
-    """The run's state with the stage's ``set`` merged into the user's. Raises :class:`EvaluationError`."""
+    """Return the run's state with the stage's ``set`` merged. Raises :class:`EvaluationError`."""
     if not stage.set:
         return state
     value = merge(state.state, _evaluate(stage.set, "set", names(state, facts)))
@@ -64,35 +64,35 @@ def apply_set(machine: Machine, stage: Stage, state: RunState, facts: Facts) -> 
 
 
 def choose(stage: Stage, state: RunState, facts: Facts) -> tuple[str | None, str]:
-    """The target (None: the run is complete) and the reason that the transition will state. Raises :class:`EvaluationError`."""
+    """Return the target (None: the run is complete) and the transition's reason. Raises :class:`EvaluationError`."""
     if stage.routes:
         from stateline.machine.expressions.cel import evaluate_condition
         from stateline.machine.expressions.cel_errors import ExpressionError
 
         scope = names(state, facts)
-        for index, way in enumerate(stage.routes):
+        for index, route in enumerate(stage.routes):
             try:
-                if evaluate_condition(way.when, scope):
-                    return way.to, "routing"
+                if evaluate_condition(route.when, scope):
+                    return route.to, "routing"
             except ExpressionError as error:
                 raise EvaluationError("condition", f"routes[{index}].when: {error.message}", error.hint) from error
     return stage.default_next, "default"
 
 
 def _require_storable(value: Json) -> None:
-    """A state that cannot be saved would lose the finished effect with it, so that is found out here."""
+    """Raise :class:`EvaluationError` for a state that could not be saved: the finished effect would be lost with it."""
     from stateline.bundle import canonical
 
     try:
-        canonical.encode(value, depth=canonical.DEPTH - 1)  # the user's state stands one level deep in the run's
+        canonical.encode(value, depth=canonical.DEPTH - 1)  # the user's state is one level deep in the run's
     except InvalidValueError as refused:
         raise EvaluationError(
-            "set", f"`set` would give a state that cannot be kept: {refused.message}", refused.hint
+            "set", f"`set` would give a state that cannot be stored: {refused.message}", refused.hint
         ) from None
 
 
 def _evaluate(tree: dict[str, Json], where: str, scope: dict[str, Json]) -> dict[str, Json]:
-    """A nested mapping of expressions as the same mapping of their values."""
+    """Evaluate a nested mapping of expressions."""
     from stateline.machine.expressions.cel import evaluate
     from stateline.machine.expressions.cel_errors import ExpressionError
 
@@ -109,7 +109,7 @@ def _evaluate(tree: dict[str, Json], where: str, scope: dict[str, Json]) -> dict
 
 
 def violations_of(schema: Json, value: Json) -> list[str]:
-    """How ``value`` breaks ``schema``; nothing does where there is no schema."""
+    """Return the violations of ``schema``; none without a schema."""
     if schema is None:
         return []
     from stateline.machine.expressions.json_schema import violations
@@ -118,5 +118,5 @@ def violations_of(schema: Json, value: Json) -> list[str]:
 
 
 def violations_text(violations: list[str]) -> str:
-    """The first few violations of a schema as one line."""
+    """Join the first few violations on one line."""
     return "; ".join(violations[:_SHOWN]) + ("; and more" if len(violations) > _SHOWN else "")

@@ -1,9 +1,7 @@
-"""What each legal event does: the functions that ``machine.advance`` has in its table. Pure. Those of models' replies
-and tool calls are in ``machine.rounds``.
+"""Handlers of events in the table of ``advance``, except those of model replies and tool calls (``rounds``). Pure.
 
-Each takes the machine, the run's state, the event and the facts, and gives a decision. That the event is legal where
-the run stands, and that the machine has the current stage, was checked before. A handler that raises has changed
-nothing.
+Each takes the machine, the run's state, the event and the facts, and returns a decision. ``advance`` has checked that
+the event is legal and that the machine has the current stage. A handler that raises has changed nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from stateline.machine.spec import Json, Machine
 
 
 def begin(machine: Machine, state: RunState | None, event: Started, facts: Facts) -> Decision:
-    """A restart keeps nothing: whatever ``state`` was, the run is new."""
+    """Begin a run; a restart keeps nothing of the old ``state``."""
     found = violations_of(machine.input, event.input)
     if found:
         raise InvalidValueError(
@@ -53,7 +51,7 @@ def begin(machine: Machine, state: RunState | None, event: Started, facts: Facts
 
 
 def intend(machine: Machine, state: RunState, event: Intended, facts: Facts) -> Decision:
-    """A model's effect may start where an answer was awaited in its stead: a model is there now."""
+    """Start an effect. A model call may also start while a caller's answer is awaited: a model is available now."""
     effect = routing.effect(machine.stages[state.tree.stage])
     tree = replace(state.tree, phase="started", pending=[effect])
     return Decision(state=replace(state, status="running", tree=tree, interrupts=[]))
@@ -64,12 +62,12 @@ def succeed(machine: Machine, state: RunState, event: Succeeded, facts: Facts) -
 
 
 def fail(machine: Machine, state: RunState, event: Failed, facts: Facts) -> Decision:
-    """Try again while the retry budget lasts, else the stage has failed. A timeout leaves open what the effect did
-    before it was ended, so it is tried again only where repeating is harmless."""
+    """Retry within the budget, or fail the stage. The side effects before a timeout are unknown, so it is retried only
+    if the stage is repeatable."""
     stage, tree = machine.stages[state.tree.stage], state.tree
     failure = Failure(stage=stage.name, kind=event.kind, message=event.message, hint=event.hint)
     if event.bound == "timeout" and machine.bounds.timeout:
-        # Said by the event, and not by the clock: played back, the call takes no time at all.
+        # Taken from the event, not the clock: a recorded call takes no time when played back.
         over = bounds.time_over(machine, state)
         over = replace(over, message=f"{over.message} (which ended this: {failure.message})")
         return routing.fail(machine, state, over, "ready", facts)
@@ -90,24 +88,24 @@ def lose(machine: Machine, state: RunState, event: Lost, facts: Facts) -> Decisi
 
 
 def lose_again(machine: Machine, state: RunState, event: Lost, facts: Facts) -> Decision:
-    """A model's call that may be repeated is made once more without asking anybody, in the same attempt, unless a limit
-    forbids it: the lost one has counted."""
+    """Repeat a lost model call that is repeatable, in the same attempt, unless a limit forbids it: the lost call
+    counts."""
     stage = machine.stages[state.tree.stage]
     refused = bounds.dispatch_refusal(machine, state, stage.name, facts)
     if refused is None:
         return Decision(state=routing.to_perform(stage, state, facts, state.tree.error))
-    why = event.message or "a call was made whose outcome is not known"
+    why = event.message or "a call was made, and its outcome is unknown"
     refused = replace(refused, message=f"{refused.message} (before another attempt after: {why})")
     return routing.fail(machine, state, refused, "ready", facts)
 
 
 def take_back(machine: Machine, state: RunState, event: Unsent, facts: Facts) -> Decision:
-    """The intent counts for nothing: neither an attempt nor a retry is used up by what was never sent."""
+    """Take back an intent: a call that was never sent uses neither an attempt nor a retry."""
     return Decision(state=replace(state, tree=replace(state.tree, phase="ready")))
 
 
 def answer(machine: Machine, state: RunState, event: Answered, facts: Facts) -> Decision:
-    """A person's answer, or what became of a lost effect: a task has no schema, so its result is taken as it is."""
+    """Take a person's answer, or the result of a lost effect. A task has no schema, so any result is accepted."""
     stage = machine.stages[state.tree.stage]
     found = violations_of(stage.schema, event.value)
     if found:
@@ -120,8 +118,8 @@ def answer(machine: Machine, state: RunState, event: Answered, facts: Facts) -> 
 
 
 def rerun(machine: Machine, state: RunState, event: Retried, facts: Facts) -> Decision:
-    """Run a lost effect again. A limit that forbids it must not turn "unknown" into "failed": the way of giving the
-    effect's result stays open."""
+    """Run a lost effect again. A limit that forbids it must not turn "unknown" into "failed": giving the effect's
+    result must stay possible."""
     refused = bounds.dispatch_refusal(machine, state, state.tree.stage, facts)
     if refused is not None:
         raise RequestError(
@@ -147,23 +145,23 @@ def route_again(machine: Machine, state: RunState, event: Retried, facts: Facts)
 
 
 def accept(machine: Machine, state: RunState, event: Replaced, facts: Facts) -> Decision:
-    """``_require_stage`` has checked the new machine; counters, outputs and the user's state stay as they are."""
+    """Accept a changed machine, which ``_require_stage`` has checked. Counters, outputs and the user's state stay."""
     return Decision(state=state)
 
 
 def keep_unsettled(machine: Machine, state: RunState, output: Json, message: str, facts: Facts) -> Decision:
-    """For the engine, when deciding itself broke: keep the output, and fail so that a retry only settles again."""
+    """Keep the output after a crash of the decider, and fail so that a retry only evaluates it again."""
     kept = replace(state, outputs=state.outputs | {state.tree.stage: output})
     return routing.fail(machine, kept, internal(state, message), "settling", facts)
 
 
 def internal(state: RunState, message: str) -> Failure:
-    """What is said where deciding itself broke."""
-    hint = "this is a bug in stateline, or memory ran out; the output is kept, --retry goes on with it"
+    """Return the failure for a crash of the decider."""
+    hint = "this is a bug in stateline, or memory ran out; the output is kept, and --retry continues with it"
     return Failure(stage=state.tree.stage, kind="internal", message=message, hint=hint)
 
 
 def settle(machine: Machine, state: RunState, output: Json, facts: Facts) -> Decision:
-    """Keep the output before anything that may fail is evaluated, so that it is never lost and never earned twice."""
+    """Keep the output before evaluating anything that may fail, so that it is never lost and never computed twice."""
     kept = replace(state, outputs=state.outputs | {state.tree.stage: output})
     return routing.settle(machine, kept, facts)

@@ -1,7 +1,7 @@
-"""What a model's reply does, and the tool calls in it: what the table of ``advance`` has for agent stages. Pure.
+"""Handlers of model replies and tool calls, for agent stages in the table of ``advance``. Pure.
 
-A round is one reply with its tool calls. Calls may end in any order: each result is kept in its own place, and the
-messages are appended in the order in which the model asked, once all are there.
+A round is one reply with its tool calls. Calls may end in any order: each result is kept with its call, and the
+messages are appended in the order of the calls once all are done.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from stateline.machine.spec import Agent, Json, Machine, Stage
 
 
 def ask(machine: Machine, state: RunState, event: Asked, facts: Facts) -> Decision:
-    """Wait for whoever stands in for the model, whatever ``facts`` say: there is none in this call."""
+    """Wait for a caller's answer, regardless of ``facts.manual``: this call has no model."""
     waiting = routing.to_perform(_stage(machine, state), state, replace(facts, manual=True), state.tree.error)
     return Decision(state=waiting)
 
 
 def reply(machine: Machine, state: RunState, event: Replied, facts: Facts) -> Decision:
-    """Keep the reply, then perform its calls or go on with its answer. One that is not what the stage asks for is not
-    kept, and is a failure like any other: asking again may mend it. A wrong call is told to the model instead."""
+    """Keep the reply, then perform its calls or continue with its answer. A reply that the stage cannot use is not kept
+    and is an ordinary failure: a retry may fix it. A wrong call is reported to the model instead."""
     try:
         agents.require_reply(event.content, event.tool_calls)
         output = None if event.tool_calls else agents.output_of(_agent(machine, state), event.content)
@@ -48,14 +48,12 @@ def reply(machine: Machine, state: RunState, event: Replied, facts: Facts) -> De
 
 
 def answer(machine: Machine, state: RunState, event: Answered, facts: Facts) -> Decision:
-    """The reply of whoever stands in for the model. Nothing is kept of one that the stage cannot use: who gave it can
-    give another, so that nothing is lost."""
+    """Take a caller's reply instead of the model's. One that the stage cannot use is refused: the caller can send
+    another."""
     stage, value = _stage(machine, state), event.value
     try:
         if not isinstance(value, dict) or not {"content"} <= value.keys() <= {"content", "tool_calls"}:
-            raise ReplyError(
-                "reply", "the reply must be an object with `content`, and `tool_calls` if there are any", ""
-            )
+            raise ReplyError("reply", "the reply must be an object with `content` and optional `tool_calls`", "")
         content, calls = value["content"], value.get("tool_calls", [])
         agents.require_reply(content, calls)
         for call in calls:
@@ -65,13 +63,13 @@ def answer(machine: Machine, state: RunState, event: Answered, facts: Facts) -> 
     except ReplyError as unfit:
         raise InvalidAnswerError(
             f"the answer does not fit what stage {stage.name!r} asks for: {unfit.message}; the run still waits",
-            hint=unfit.hint or "answer in the model's stead with a text, or with calls of the tools that are offered",
+            hint=unfit.hint or "answer with text, or with calls of the offered tools",
         ) from None
     return _take(machine, state, Replied(content=content, tool_calls=calls), output, facts)
 
 
 def intend_calls(machine: Machine, state: RunState, event: CallsIntended, facts: Facts) -> Decision:
-    """Note that these calls are about to start. Each must be there, not have started, and not be repeatable."""
+    """Mark calls as about to start. Each must be ready and not repeatable."""
     wanted, repeatable = set(event.ids), _repeatable(machine, state)
     for call in _calls(state):
         if call["id"] in wanted and call["status"] == "ready" and call["name"] not in repeatable:
@@ -83,30 +81,30 @@ def intend_calls(machine: Machine, state: RunState, event: CallsIntended, facts:
 
 
 def end_call(machine: Machine, state: RunState, event: CallEnded, facts: Facts) -> Decision:
-    """Keep the result in the call's place; with the last one, the round is over."""
+    """Keep the result of a call; the last one ends the round."""
     call = next((call for call in _calls(state) if call["id"] == event.id), None)
     if call is None or call["status"] == "done":
         raise _illegal(state, "callended", "name a call that is not done")
     if call["status"] == "ready" and call["name"] not in _repeatable(machine, state):
         raise _illegal(state, "callended", "save the call's intent first, then perform it")
-    return _resulted(machine, state, event.id, event.result, facts)
+    return _with_result(machine, state, event.id, event.result, facts)
 
 
 def lose_calls(machine: Machine, state: RunState, event: Lost, facts: Facts) -> Decision:
-    """What became of the started calls is unknown; a person is asked about one after the other."""
+    """Mark the outcome of the started calls as unknown; a person is asked about them one by one."""
     if not any(call["status"] == "started" for call in _calls(state)):
         raise _illegal(state, "lost", "perform the calls that are ready: none has started")
-    return Decision(state=_doubtful(state, _calls(state)))
+    return Decision(state=_waiting_for_outcome(state, _calls(state)))
 
 
 def answer_call(machine: Machine, state: RunState, event: Answered, facts: Facts) -> Decision:
-    """The result of the lost call that is asked about; any value is one."""
+    """Take the result of the lost call in question; any value is accepted."""
     lost = next(call["id"] for call in _calls(state) if call["status"] == "started")
-    return _resulted(machine, state, lost, event.value, facts)
+    return _with_result(machine, state, lost, event.value, facts)
 
 
 def rerun_calls(machine: Machine, state: RunState, event: Retried, facts: Facts) -> Decision:
-    """Run all lost calls again. As with a lost task, a limit must not take away the way of giving their results."""
+    """Run all lost calls again. As with a lost task, giving their results must stay possible despite a limit."""
     refused = bounds.time_refusal(machine, state, facts)
     if refused is not None:
         raise RequestError(
@@ -118,7 +116,7 @@ def rerun_calls(machine: Machine, state: RunState, event: Retried, facts: Facts)
 
 
 def call_again(machine: Machine, state: RunState, event: Retried, facts: Facts) -> Decision:
-    """Perform the calls of a reply that was kept when a limit refused them, as the machine allows them now."""
+    """Perform calls that a limit refused, checked against the machine as it is now."""
     stage = _stage(machine, state)
     calls = [{name: call[name] for name in ("id", "name", "arguments")} for call in _calls(state)]
     tree = replace(state.tree, error=None, pending=_checked(machine, stage, calls))
@@ -126,12 +124,12 @@ def call_again(machine: Machine, state: RunState, event: Retried, facts: Facts) 
 
 
 def accept_calls(machine: Machine, state: RunState, event: Replaced, facts: Facts) -> Decision:
-    """Go on with a changed machine, if it allows the calls that are not done: they were checked by the old one."""
+    """Accept a changed machine if it allows the calls that are not done, which the old one had checked."""
     for call in _calls(state):
         problem = None if call["status"] == "done" else agents.call_problem(machine, _stage(machine, state), call)
         if problem is not None:
             raise MachineChangedError(
-                f"the run stands at tool calls of stage {state.tree.stage!r} which the changed machine does not allow: "
+                f"the run is at tool calls of stage {state.tree.stage!r} which the changed machine does not allow: "
                 f"{problem[1]}; nothing changed",
                 hint="keep the stage's tools until the calls are done, or start another run with --id",
             )
@@ -139,8 +137,8 @@ def accept_calls(machine: Machine, state: RunState, event: Replaced, facts: Fact
 
 
 def keep_undecided(machine: Machine, state: RunState, event: Replied, message: str, facts: Facts) -> Decision:
-    """For the engine, when deciding on a reply itself broke: keep it, and fail so that a retry only goes on with it.
-    Raises :class:`ReplyError` for what is no such reply."""
+    """Keep a reply after a crash of the decider, and fail so that a retry continues with it. Raises :class:`ReplyError`
+    for a reply that the stage cannot use."""
     agents.require_reply(event.content, event.tool_calls)
     kept = _with_reply(state, event)
     if not event.tool_calls:
@@ -151,26 +149,26 @@ def keep_undecided(machine: Machine, state: RunState, event: Replied, message: s
     return routing.fail(machine, kept, handlers.internal(state, message), "calling", facts)
 
 
-def _take(machine: Machine, state: RunState, said: Replied, output: Json, facts: Facts) -> Decision:
-    """Append a checked reply to the conversation and go on: with its calls, or with the answer's ``output``."""
-    state = _with_reply(state, said)
-    if not said.tool_calls:
+def _take(machine: Machine, state: RunState, reply: Replied, output: Json, facts: Facts) -> Decision:
+    """Append a checked reply to the conversation and continue with its calls, or with the answer's ``output``."""
+    state = _with_reply(state, reply)
+    if not reply.tool_calls:
         return handlers.settle(machine, state, output, facts)
-    return _begin_round(machine, _calling(state, _checked(machine, _stage(machine, state), said.tool_calls)), facts)
+    return _begin_round(machine, _calling(state, _checked(machine, _stage(machine, state), reply.tool_calls)), facts)
 
 
-def _with_reply(state: RunState, said: Replied) -> RunState:
-    conversation = [*state.tree.conversation, agents.assistant(said.content, said.tool_calls)]
+def _with_reply(state: RunState, reply: Replied) -> RunState:
+    conversation = [*state.tree.conversation, agents.assistant(reply.content, reply.tool_calls)]
     return replace(state, interrupts=[], tree=replace(state.tree, conversation=conversation, error=None, pending=[]))
 
 
 def _checked(machine: Machine, stage: Stage, calls: list[Json]) -> list[Json]:
-    """The calls of a reply as they stand in ``pending``: those that must not be performed have their result at once."""
+    """Return the calls of a reply for ``pending``: those that must not be performed have an error result."""
     pending = []
     for position, call in enumerate(calls):
         problem = agents.call_problem(machine, stage, call)
-        told = {"status": "done", "result": agents.error_result(*problem)} if problem else {"status": "ready"}
-        pending.append(_entry(position, call) | told)
+        status = {"status": "done", "result": agents.error_result(*problem)} if problem else {"status": "ready"}
+        pending.append(_entry(position, call) | status)
     return pending
 
 
@@ -185,20 +183,22 @@ def _begin_round(machine: Machine, state: RunState, facts: Facts) -> Decision:
     return replace(_go_on(machine, state, _calls(state), facts), tool_rounds=1)
 
 
-def _resulted(machine: Machine, state: RunState, identity: str, result: Json, facts: Facts) -> Decision:
+def _with_result(machine: Machine, state: RunState, identity: str, result: Json, facts: Facts) -> Decision:
     done = {"status": "done", "result": agents.kept_result(result)}
     pending = [call | done if call["id"] == identity else call for call in _calls(state)]
     if state.tree.phase == "unknown" and any(call["status"] == "started" for call in pending):
-        return Decision(state=_doubtful(state, pending))
+        return Decision(state=_waiting_for_outcome(state, pending))
     return _go_on(machine, state, pending, facts)
 
 
 def _go_on(machine: Machine, state: RunState, pending: list[Json], facts: Facts) -> Decision:
-    """Perform what is left of ``pending``; when all is done, tell the model, if a limit does not forbid it."""
+    """Perform the rest of ``pending``; when all are done, call the model, unless a limit forbids it."""
     if any(call["status"] != "done" for call in pending):
         return Decision(state=_calling(state, pending))
-    told = [*state.tree.conversation, *map(agents.result_message, pending)]
-    tree = replace(state.tree, conversation=told, pending=[], attempt=1, first_attempt=1, resume="ready", error=None)
+    conversation = [*state.tree.conversation, *map(agents.result_message, pending)]
+    tree = replace(
+        state.tree, conversation=conversation, pending=[], attempt=1, first_attempt=1, resume="ready", error=None
+    )
     state, stage = replace(state, tree=tree), _stage(machine, state)
     refused = bounds.dispatch_refusal(machine, state, stage.name, facts)
     if refused is not None:
@@ -211,11 +211,11 @@ def _calling(state: RunState, pending: list[Json]) -> RunState:
     return replace(state, status="running", tree=tree, interrupts=[])
 
 
-def _doubtful(state: RunState, pending: list[Json]) -> RunState:
+def _waiting_for_outcome(state: RunState, pending: list[Json]) -> RunState:
     lost = next(call for call in pending if call["status"] == "started")
-    doubt = {"kind": "unknown_outcome", "stage": state.tree.stage, "call": lost["id"], "tool": lost["name"]}
+    interrupt = {"kind": "unknown_outcome", "stage": state.tree.stage, "call": lost["id"], "tool": lost["name"]}
     tree = replace(state.tree, phase="unknown", pending=pending)
-    return replace(state, status="waiting", tree=tree, interrupts=[doubt])
+    return replace(state, status="waiting", tree=tree, interrupts=[interrupt])
 
 
 def _calls(state: RunState) -> list[Json]:

@@ -1,8 +1,8 @@
-"""What follows once a stage's effect has ended: ``set``, the way on, and entering the next stage. Pure.
+"""Leave a stage whose effect has ended, and enter the next one. Pure.
 
-:mod:`~stateline.machine.decider.advance` decides which event is legal when; the functions here carry out what the legal ones
-have in common. Each takes a run's state and gives a :class:`~stateline.machine.decider.run.Decision`; nothing is changed in
-place. One event moves an instance over at most one edge, and on over ``error_next`` past stages that cannot be entered.
+Handlers of events share the functions here. Each takes a run's state and returns a
+:class:`~stateline.machine.decider.run.Decision`; nothing is modified in place. One event moves an instance over at most
+one edge, and further over ``error_next`` past stages that cannot be entered.
 
 The order (contract, section 5): failed -> ``error_next`` or the run fails; then ``routes``, first match; then
 ``default_next``; then the run is complete.
@@ -21,10 +21,10 @@ from stateline.machine.spec import Json, Machine, Stage
 
 
 def settle(machine: Machine, state: RunState, facts: Facts) -> Decision:
-    """Go on from a stage whose output is kept: apply ``set``, then choose the way on.
+    """Continue from a stage whose output is kept: apply ``set``, then choose the next stage.
 
-    Both or neither: where a condition fails, ``set`` is not applied, so that evaluating both again later gives what
-    it would have given now. The stage then failed with kind ``set``, ``state_schema`` or ``condition``.
+    Both or neither: if a condition fails, ``set`` is not applied, so that evaluating both again later gives the same
+    result. The stage then fails with kind ``set``, ``state_schema`` or ``condition``.
     """
     stage = machine.stages[state.tree.stage]
     try:
@@ -36,7 +36,7 @@ def settle(machine: Machine, state: RunState, facts: Facts) -> Decision:
 
 
 def route(machine: Machine, state: RunState, facts: Facts) -> Decision:
-    """Go on from a stage whose ``set`` was applied: choose the way on again and check the limits anew."""
+    """Continue from a stage whose ``set`` was applied: choose the next stage and check the limits again."""
     stage = machine.stages[state.tree.stage]
     try:
         target, reason = choose(stage, state, facts)
@@ -46,10 +46,10 @@ def route(machine: Machine, state: RunState, facts: Facts) -> Decision:
 
 
 def fail(machine: Machine, state: RunState, failure: Failure, resume: Resume, facts: Facts) -> Decision:
-    """The current stage failed for good: go to its ``error_next``, or the run fails and can be resumed at ``resume``.
+    """Fail the current stage: go to its ``error_next``, or fail the run, which can be resumed at ``resume``.
 
-    A limit that refuses ``error_next`` as well fails the run. The failure is then of kind ``limit`` and names the
-    limit that was met first; its message tells what happened before or after.
+    A limit that refuses ``error_next`` as well fails the run. The failure then has kind ``limit`` and names the first
+    limit; its message has both causes.
     """
     handler, failure = _handler(machine, state, failure, facts)
     if handler is None:
@@ -58,16 +58,16 @@ def fail(machine: Machine, state: RunState, failure: Failure, resume: Resume, fa
 
 
 def begin(machine: Machine, state: RunState, facts: Facts) -> Decision:
-    """Enter the first stage. No limit can refuse it: nothing is used up yet, and meters begin with the run."""
+    """Enter the first stage. No limit can refuse it: nothing is used yet, and meters begin with the run."""
     step = Transition(source=None, target=machine.start, reason="start", iteration=0, count=0)
     return _arrive(machine, state, step, None, facts)
 
 
 def again(machine: Machine, state: RunState, error: Failure | None, facts: Facts, *, new_budget: bool) -> Decision:
-    """The current stage's effect shall be performed once more, in the same visit. ``error`` is kept for the record.
+    """Perform the current stage's effect once more, in the same visit. ``error`` is kept in the state.
 
-    An agent's conversation goes on where it is. Where its prompt could not be rendered nothing has been attempted: it
-    is rendered now, or the stage fails again.
+    An agent's conversation continues. If its prompt could not be rendered, nothing was attempted: it is rendered now,
+    or the stage fails again.
     """
     stage, tree = machine.stages[state.tree.stage], state.tree
     if stage.kind == "agent" and not tree.conversation:
@@ -84,8 +84,7 @@ def again(machine: Machine, state: RunState, error: Failure | None, facts: Facts
 
 
 def to_perform(stage: Stage, state: RunState, facts: Facts, error: Failure | None = None) -> RunState:
-    """The run about to perform the effect of ``stage``, where it stands; waiting, if that needs a model and there is
-    none."""
+    """Return the state about to perform the effect of ``stage``; waiting, if that needs a model and there is none."""
     if stage.kind == "agent" and facts.manual:
         tree = replace(state.tree, phase="waiting", error=error, pending=[])
         return replace(state, status="waiting", tree=tree, interrupts=[{"kind": "llm_request", "stage": stage.name}])
@@ -94,7 +93,7 @@ def to_perform(stage: Stage, state: RunState, facts: Facts, error: Failure | Non
 
 
 def effect(stage: Stage) -> Json:
-    """A stage's own effect, as it stands in ``pending``."""
+    """Return a stage's effect for ``pending``."""
     return {"type": "model" if stage.kind == "agent" else "task", "stage": stage.name, "position": 0}
 
 
@@ -107,8 +106,8 @@ def _reason(failure: Failure) -> Literal["limit", "error"]:
 
 
 def _handler(machine: Machine, state: RunState, failure: Failure, facts: Facts) -> tuple[str | None, Failure]:
-    """The stage that is to handle ``failure``, if there is one and no limit refuses it; and the failure, which says so
-    where one does."""
+    """Return the stage that handles ``failure``, or None without one or if a limit refuses it; and the failure, with
+    the limit added in that case."""
     handler = machine.stages[state.tree.stage].error_next
     if handler is None:
         return None, failure
@@ -141,13 +140,13 @@ def _enter(
     machine: Machine, state: RunState, target: str, reason: str, cause: Failure | None, facts: Facts
 ) -> Decision:
     """Take the edge from the current stage to ``target``, whose limits were checked. ``cause`` is the failure that
-    ``target`` is to handle; None when the stage is left by success."""
+    ``target`` handles; None after success."""
     step, moved = _step(machine, state, target, reason)
     return _arrive(machine, moved, step, cause, facts)
 
 
 def _step(machine: Machine, state: RunState, target: str, reason: str) -> tuple[Transition, RunState]:
-    """The edge to ``target``, and the state with it counted."""
+    """Return the transition to ``target``, and the state with its counts."""
     source = state.tree.stage
     taken = state.edges.get(source, {})
     count = taken.get(target, 0) + 1
@@ -157,15 +156,15 @@ def _step(machine: Machine, state: RunState, target: str, reason: str) -> tuple[
 
 
 def _arrive(machine: Machine, state: RunState, step: Transition, cause: Failure | None, facts: Facts) -> Decision:
-    """Enter ``step``'s target, and where its prompt cannot be rendered the stage that handles that; a stage which this
-    event has entered already is not entered for that again, so that nothing goes round without an end."""
+    """Enter the target of ``step``; if its prompt cannot be rendered, enter the stage that handles that. A stage is
+    entered once per event for that reason, which excludes endless loops."""
     steps: list[Transition] = []
     while True:
         steps.append(step)
         stage = machine.stages[str(step.target)]
         state = _entered(stage, state, step, cause)
         try:
-            state = _standing(stage, state, facts)
+            state = _with_phase(stage, state, facts)
         except EvaluationError as broken:
             handler, cause = _handler(machine, state, _failure(stage, broken), facts)
             if handler is None or any(earlier.target == handler for earlier in steps):
@@ -178,7 +177,7 @@ def _arrive(machine: Machine, state: RunState, step: Transition, cause: Failure 
 
 
 def _entered(stage: Stage, state: RunState, step: Transition, cause: Failure | None) -> RunState:
-    """The state in ``stage``, with nothing left of the stage before, and not yet in the phase of its kind."""
+    """Return the state in ``stage``, without anything of the previous stage, before the phase of its kind is set."""
     tree: Instance = replace(
         state.tree,
         stage=stage.name,
@@ -194,8 +193,8 @@ def _entered(stage: Stage, state: RunState, step: Transition, cause: Failure | N
     return replace(state, visits=visits, iteration=step.iteration, tree=tree, interrupts=[])
 
 
-def _standing(stage: Stage, state: RunState, facts: Facts) -> RunState:
-    """How an instance stands in a stage it has just entered, by the stage's kind. Raises :class:`EvaluationError` for a prompt
+def _with_phase(stage: Stage, state: RunState, facts: Facts) -> RunState:
+    """Return the state with the first phase of ``stage``, by its kind. Raises :class:`EvaluationError` for a prompt
     that cannot be rendered."""
     if stage.kind == "human":
         waiting = replace(state.tree, phase="waiting")

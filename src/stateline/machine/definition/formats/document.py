@@ -9,7 +9,7 @@ from stateline.machine.problems import Findings, Path, Position, quoted
 from stateline.machine.spec import Json
 
 DEPTH = 128
-"""How deep lists and objects may nest, as in every value of format 1."""
+"""Deepest nesting of lists and objects, as in every value of format 1."""
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
 """Range of integers in format 1."""
 _MAX_POSITIONS = 100_000
