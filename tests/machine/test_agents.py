@@ -172,13 +172,15 @@ def test_a_limit_may_refuse_the_way_out_of_a_prompt_that_cannot_be_rendered() ->
 
 def test_a_prompt_without_braces_loads_no_cel() -> None:
     code = (
-        "import sys; from stateline.machine.decider.advance import advance; from stateline.machine.decider.run import *;"
+        "import sys; from stateline.machine.decider.advance import advance;"
+        "from stateline.machine.decider.run import *;"
         "from stateline.machine.spec import *;"
         "stage = Stage(name='a', kind='agent', agent=Agent(prompt='Think.'), repeatable=True);"
         "spec = Machine(name='m', start='a', order=['a'], stages={'a': stage});"
         "state = advance(spec, None, Started(), Facts(manual=False)).state;"
         "state = advance(spec, state, Replied(content='Yes.'), Facts()).state;"
-        "print(state.outputs, {'cel_expr_python', 'jsonschema_rs', 'stateline.machine.expressions.cel'} & set(sys.modules))"
+        "print(state.outputs, {'cel_expr_python', 'jsonschema_rs', 'stateline.machine.expressions.cel'}"
+        " & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "{'a': 'Yes.'} set()\n"

@@ -730,7 +730,8 @@ _Block.add_representer(float, lambda dumper, x: dumper.represent_scalar("tag:yam
 
 def test_importing_the_check_loads_no_slow_library() -> None:
     slow = "{'yaml', 'cel_expr_python', 'jsonschema_rs', 'json', 'difflib', 'pathlib', 'dataclasses'}"
-    code = f"import sys; old = set(sys.modules); import stateline.machine.definition.check; print({slow} & (set(sys.modules) - old))"
+    code = "import sys; old = set(sys.modules); import stateline.machine.definition.check;"
+    code += f"print({slow} & (set(sys.modules) - old))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "set()\n"
 

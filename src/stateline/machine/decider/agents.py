@@ -102,7 +102,7 @@ def _no_reply(why: str) -> ReplyError:
 
 def call_problem(machine: Machine, stage: Stage, call: Mapping[str, Json]) -> tuple[str, str] | None:
     """Return why ``call`` (of a reply that :func:`require_reply` accepted) must not be performed, as kind and message,
-    or None. Kinds: ``unknown_tool``, ``arguments``. The model gets the message: with other words, requests that were recorded
+    or None. Kinds: ``unknown_tool``, ``arguments``. The model gets the message: with other words, requests recorded
     after a wrong call would not be found in playback."""
     tools = {tool.name: tool for tool in offered(machine, stage)}
     tool = tools.get(call["name"])
