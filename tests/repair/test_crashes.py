@@ -43,7 +43,7 @@ class Died(BaseException):
 
 
 class Stopping(Filesystem):
-    """Stops before the changing call with the number ``at``: dies and stays dead, or fails that one call with ``number``."""
+    """Stops before the changing call number ``at``: dies and stays dead, or fails that one call with ``number``."""
 
     def __init__(self, at: int = -1, number: int | None = None) -> None:
         self.at = at

@@ -34,7 +34,7 @@ def test_no_directory_is_made_if_nothing_is_set_aside(store: Store, place: Path,
 def test_a_damaged_object_stays_while_a_blocked_scope_may_need_it(
     store: Store, place: Path, open_store: OpenStore, publish: Publish, version: str
 ) -> None:
-    """That scope cannot declare the loss: a newer version must repair it."""
+    """A newer version must repair the scope: it cannot declare the loss."""
     first = store.scope(KEY).save({"n": 0, "big": "x" * 5000})
     store.scope(OTHER).save({"n": 0})
     store.scope(OTHER).save({"n": 1, "big": "x" * 5000})

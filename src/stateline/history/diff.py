@@ -43,7 +43,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def artifact_only(self) -> bool:
-        """Whether only an artifact changed, so that the resolved state is the same before and after."""
+        """True if only an artifact changed, so that the resolved state is the same before and after."""
         return self.op == "replace" and all(value is None or is_artifact(value) for value in (self.old, self.new))
 
 

@@ -23,7 +23,7 @@ class ListEdit(msgspec.Struct, frozen=True):
 def list_edits(old: Sequence[int], new: Sequence[int]) -> list[ListEdit]:
     """Return the edits from ``old`` to ``new``. Linear in a common beginning and end.
 
-    What lies between is aligned, so that an item inserted in front does not change all that follow.
+    The items between are aligned, so that an item inserted in front does not change all that follow.
     """
     shorter = min(len(old), len(new))
     start = 0

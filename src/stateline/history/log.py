@@ -12,7 +12,7 @@ from stateline.bundle.canonical import Json
 from stateline.errors import IntegrityError, NewerVersionError, StorageError, UnsafePathError
 from stateline.store.snapshot import Snapshot, read_head
 from stateline.store.store import Store
-from stateline.verify.findings import Finding
+from stateline.verify.findings import Document, Finding
 
 if TYPE_CHECKING:
     from stateline.history.declared_losses import RepairHistory
@@ -90,7 +90,7 @@ def repair_history(store: Store, snapshot: Snapshot) -> RepairHistory:
 
 
 def unknown_changes(repairs: RepairHistory, snapshot: Snapshot, error: IntegrityError) -> UnknownChanges:
-    """Return the placeholder for the changes up to ``snapshot``; raise ``error`` unless a repair has declared the loss."""
+    """Return the placeholder for the changes up to ``snapshot``; raise ``error`` if no repair has declared the loss."""
     loss = repairs.explain(snapshot, error)
     if loss is None:
         raise error
@@ -110,7 +110,7 @@ def _changes(
         return unknown_changes(repairs, snapshot, error)
 
 
-class ScopeRow(msgspec.Struct, frozen=True):
+class ScopeRow(Document, frozen=True):
     """One scope. ``head`` is the full sha of its head, ``seq`` its number, ``hash`` the directory's name."""
 
     scope: str
@@ -118,23 +118,12 @@ class ScopeRow(msgspec.Struct, frozen=True):
     head: str
     seq: int
 
-    def document(self) -> dict[str, Json]:
-        """Return the row as in ``--format json``."""
-        return msgspec.structs.asdict(self)
 
-
-class ScopeList(msgspec.Struct, frozen=True):
+class ScopeList(Document, frozen=True):
     """Scopes with a readable head, by key; ``findings`` are about those whose head cannot be read."""
 
     scopes: tuple[ScopeRow, ...]
     findings: tuple[Finding, ...]
-
-    def document(self) -> dict[str, Json]:
-        """Return the list as in ``--format json``."""
-        return {
-            "scopes": [row.document() for row in self.scopes],
-            "findings": [finding.document() for finding in self.findings],
-        }
 
 
 def list_scopes(store: Store) -> ScopeList:

@@ -1,4 +1,4 @@
-"""Revisions: names that users give to snapshots. ``KEY``, ``KEY~N``, ``KEY@SEQ``, ``KEY@NAME``, or a sha's first digits."""
+"""Revisions, the names of snapshots: ``KEY``, ``KEY~N``, ``KEY@SEQ``, ``KEY@NAME``, or a sha's first digits."""
 
 from __future__ import annotations
 

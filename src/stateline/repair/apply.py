@@ -1,4 +1,4 @@
-"""A repair: plan it, or carry it out. Each step is durable before the next; another repair finishes one that crashed."""
+"""Repair: plan it or carry it out. Each step is durable before the next; another repair finishes one that crashed."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class _Repair:
     def apply(self, plan: StorePlan) -> None:
         """Apply the store's plan, then repair its scopes.
 
-        ``stateline.json`` comes first, since nothing is locked without it; objects come before the scopes that miss them.
+        ``stateline.json`` comes first, since nothing is locked without it; objects come before scopes that miss them.
         """
         self.log.obstacles += plan.obstacles
         if plan.renew:

@@ -165,7 +165,7 @@ class ScopeInventory:
         return True
 
     def _assign_names(self) -> None:
-        """Treat misplaced snapshots as if they had their own names, where these are free; the rest are damaged files."""
+        """Treat misplaced snapshots as if they had their own names, if these are free; the rest are damaged files."""
         wanted = {item.prev_sha: item.prev for item in self.items.values()}
         if self.pointer is not None:
             wanted[self.pointer.sha256] = self.pointer.path

@@ -40,8 +40,8 @@ def find_tip(items: dict[str, IntactSnapshot], pointer: Pointer | None) -> Intac
     """Return where the chain begins: the head if it is intact, else the newest tip.
 
     The newest tip need not be that of the longest chain: an older one may have come back from a backup. A pointer that
-    was set back by more than the one snapshot of a crash is moved forward again. Taking a newest snapshot that was never
-    acknowledged loses nothing.
+    was set back by more than the one snapshot of a crash is moved forward again. Taking one that was never acknowledged
+    loses nothing.
     """
     parents = {item.prev_sha for item in items.values()}
     tips = [item for item in items.values() if item.sha256 not in parents]
@@ -132,7 +132,7 @@ class _Trace:
         return below
 
     def _newest_below(self, at: IntactSnapshot, path: str, lost: Lost) -> IntactSnapshot | None:
-        """Return the newest snapshot that may have been below the lost one; of several, the one with the longest past."""
+        """Return the newest snapshot that may be next below the lost one; of several, the one with the longest past."""
         same = self.items.get(lost.sha256)
         if same is not None and same.seq == lost.seq and at.created_at > same.created_at:
             return same

@@ -42,12 +42,12 @@ class ScopePlan(msgspec.Struct, kw_only=True):
 
     @property
     def newer_lost(self) -> bool:
-        """Whether the scope continues from an older state than it had."""
+        """True if the scope continues from an older state than it had."""
         return any(loss.newer for loss in self.lost)
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the state that continues may already have been built upon.
+        """True if the state that continues may already have been built upon.
 
         Newer snapshots are lost or set aside, or the pointer that named the head is gone.
         """

@@ -41,7 +41,7 @@ class Quarantine(Protocol):
         """Make a new ``stateline.json`` after setting the old one aside. Durable on return."""
 
     def replace_pointer(self, scope: str, new: Pointer) -> str | None:
-        """Make ``new`` the head whatever the pointer is now; return where the old pointer is kept, if there was one.
+        """Make ``new`` the head without comparing; return where the old pointer is kept, if there was one.
 
         At no moment is there no pointer, except where the old one is a directory. The scope's lock must be held, and
         ``new`` must be durable. Durable on return.

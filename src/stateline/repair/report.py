@@ -8,7 +8,7 @@ import msgspec
 
 from stateline.bundle.canonical import Json
 from stateline.errors import StatelineError
-from stateline.verify.findings import Finding
+from stateline.verify.findings import Document, Finding
 
 ActionName = Literal["set_aside", "put_back", "renew", "publish", "move_head", "remove_scope"]
 
@@ -27,10 +27,6 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     to: str | None = None
 
-    def document(self) -> dict[str, Json]:
-        """Return the action as in ``--format json``."""
-        return msgspec.structs.asdict(self)
-
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):
     """A lost snapshot or object. ``seq`` and ``sha256`` are None where they are unknown.
@@ -46,10 +42,6 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     newer: bool = False
     since: int | None = None
-
-    def document(self) -> dict[str, Json]:
-        """Return the loss as in ``--format json``."""
-        return msgspec.structs.asdict(self)
 
 
 class Obstacle(msgspec.Struct, frozen=True):
@@ -71,7 +63,7 @@ class Obstacle(msgspec.Struct, frozen=True):
         return cls(scope, path, error.code, error.message, error.exit_code)
 
 
-class RepairReport(msgspec.Struct, frozen=True, kw_only=True):
+class RepairReport(Document, frozen=True, kw_only=True):
     """Steps that a repair would take, or took. ``ok``: nothing is damaged afterwards.
 
     ``findings`` is the damage before a plan, or after a repair; ``aside`` the directory of the files set aside.
@@ -94,13 +86,4 @@ class RepairReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def document(self) -> dict[str, Json]:
         """Return the report as in ``--format json``."""
-        return {
-            "ok": self.ok,
-            "applied": self.applied,
-            "actions": [action.document() for action in self.actions],
-            "lost": [loss.document() for loss in self.lost],
-            "blocked": [obstacle.document() for obstacle in self.blocked],
-            "findings": [finding.document() for finding in self.findings],
-            "aside": self.aside,
-            "warnings": list(self.warnings),
-        }
+        return super().document() | {"blocked": [obstacle.document() for obstacle in self.blocked]}

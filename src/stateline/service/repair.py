@@ -26,8 +26,8 @@ def plan_repair(store: Store, key: str | None) -> RepairReport:
 def apply_repair(store: Store, key: str | None, *, wait: float = WAIT) -> RepairReport:
     """Repair the store, or the one scope ``key``; ``wait`` [s] bounds the wait for each scope's lock.
 
-    Raises as :func:`plan_repair`, and ``UnsafePathError``, ``StorageError`` or ``RequestError`` for a place that cannot be
-    repaired. Obstacles in one scope are in the result.
+    Raises as :func:`plan_repair`, and ``UnsafePathError``, ``StorageError`` or ``RequestError`` for a place that cannot
+    be repaired. Obstacles in one scope are in the result.
     """
     with Signals(), shield():
         return repair(store, None if key is None else naming.checked_key(key), carry=_carried, wait=wait)

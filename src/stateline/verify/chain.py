@@ -214,7 +214,7 @@ class ChainCheck:
         return parse_snapshot(self.scope, path, data)
 
     def _snapshot(self, path: str, read: Callable[[], Snapshot | None], known: bool) -> Snapshot | None:
-        """Read a snapshot, count it and check what it names, unless it is ``known``. None, with a finding, if damaged."""
+        """Read a snapshot, and count and check it unless it is ``known``. None, with a finding, if it is damaged."""
         try:
             snapshot = read()
         except StatelineError as error:

@@ -16,8 +16,8 @@ Severity = Literal["damage", "residue", "unsafe", "warning"]
 
 NOTE = (
     "A chain proves that nothing inside it was changed. It cannot show that snapshots were cut off its end cleanly, "
-    "that the whole chain was rewritten, that a scope was removed, that the store was replaced by another, or that what "
-    "is declared lost was removed on purpose and another past put below it: "
+    "that the whole chain was rewritten, that a scope was removed, that the store was replaced by another, or that "
+    "declared losses were removed on purpose and another past put below them: "
     "compare a head's sha with one kept elsewhere (`stateline verify --anchor SHA`)."
 )
 """Changes that no check from inside a store can detect."""
@@ -38,7 +38,16 @@ def anchored_note(count: int) -> str:
     )
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Document(msgspec.Struct, frozen=True):
+    """Base of results that are printed as JSON."""
+
+    def document(self) -> dict[str, Json]:
+        """Return the result as in ``--format json``."""
+        document: dict[str, Json] = msgspec.json.decode(msgspec.json.encode(self))
+        return document
+
+
+class Finding(Document, frozen=True):
     """One fact about a store.
 
     ``severity``: ``damage`` is left by no legal crash; ``residue`` is left by one, and harmless where locks hold;
@@ -78,10 +87,6 @@ class Finding(msgspec.Struct, frozen=True):
         """Return the finding for a temporary file."""
         return cls("residue", "temporary", scope, path, "an unfinished file; safe to remove while nobody writes")
 
-    def document(self) -> dict[str, Json]:
-        """Return the finding as in ``--format json``."""
-        return msgspec.structs.asdict(self)
-
 
 class Anchor(msgspec.Struct, frozen=True):
     """A digest that was kept outside the store, and the place of its snapshot on a chain (None if on no chain)."""
@@ -91,12 +96,12 @@ class Anchor(msgspec.Struct, frozen=True):
     seq: int | None = None
 
 
-class Report(msgspec.Struct, frozen=True):
+class Report(Document, frozen=True):
     """Result of ``verify``. ``ok``: nothing is damaged.
 
-    The counts are of intact things: ``scopes`` with a head, ``snapshots`` and ``objects`` read. ``heads`` are the intact
-    heads by key; ``anchors`` are the given anchors with their places. ``note`` says what such a check cannot see or,
-    if nothing is damaged and all anchors were found, what they bind.
+    Counts are of intact ``scopes`` (with a head), ``snapshots`` and ``objects``. ``heads`` are the intact heads by key;
+    ``anchors`` are the given anchors with their places. ``note`` says what such a check cannot see or, if nothing is
+    damaged and all anchors were found, what they bind.
     """
 
     ok: bool
@@ -107,13 +112,6 @@ class Report(msgspec.Struct, frozen=True):
     heads: tuple[Link, ...] = ()
     anchors: tuple[Anchor, ...] = ()
     note: str = NOTE
-
-    def document(self) -> dict[str, Json]:
-        """Return the report as in ``--format json``."""
-        lists = ("findings", "heads", "anchors")
-        return msgspec.structs.asdict(self) | {
-            name: [msgspec.structs.asdict(item) for item in getattr(self, name)] for name in lists
-        }
 
 
 def has_damage(findings: Iterable[Finding]) -> bool:

@@ -26,8 +26,8 @@ class OffChainSnapshot(msgspec.Struct, frozen=True):
 class OffChainCheck:
     """Adds to ``report`` a finding for each branch of snapshots beside the chain.
 
-    ``chain`` maps the digests on the chain to their ``seq``; branches are added to it. ``names`` are the file names that
-    are not on the chain.
+    ``chain`` maps the digests on the chain to their ``seq``; branches are added to it. ``names`` are the names of files
+    that are not on the chain.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from stateline.store.store import Store
 
 
 def origin_problem(store: Store, origin: Link) -> tuple[str, str] | None:
-    """Return (code, message) of what is wrong with a fork's origin, or None. Never raises for the other scope's content.
+    """Return (code, message) of what is wrong with a fork's origin, or None. Never raises for the other scope's files.
 
     The origin must exist: ``exec rm`` refuses to remove a scope that a fork names.
     """

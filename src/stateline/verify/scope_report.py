@@ -11,7 +11,7 @@ from stateline.verify.findings import Finding, Severity
 
 class AnchorTrace(msgspec.Struct):
     """Anchors met in one scope, by digest: those on the chain with their ``seq``, those that a repair on the chain
-    recorded as lost, and the paths of those that are intact beside the chain or should be where nothing was readable."""
+    recorded as lost, and the paths of those that are intact beside the chain or that could not be read."""
 
     on_chain: dict[str, int] = {}
     recorded_lost: set[str] = set()
