@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli
+from failures import Failures
 from model_server import ModelServer, Say
 
 from stateline import Store
@@ -22,13 +23,17 @@ KEY = "sk-not-a-real-key-0123456789abcdef"
 HELD = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 143, signal.SIGINT: 130}
 
 
-@pytest.fixture
-def model(cli: Cli) -> list[str]:
+def make_model(cli: Cli) -> list[str]:
     """The words that name the model; its key is in the environment."""
     cli.monkeypatch.setenv("OPENAI_API_KEY", KEY)
     for name in ("OPENAI_BASE_URL", "STATELINE_MODEL", "STATELINE_BASE_URL"):
         cli.monkeypatch.delenv(name, raising=False)
     return ["-m", "openai/model-1"]
+
+
+@pytest.fixture
+def model(cli: Cli) -> list[str]:
+    return make_model(cli)
 
 
 def machine(cli: Cli, bounds: dict[str, Any], **stage: Any) -> str:
@@ -57,19 +62,23 @@ def cut_off(cli: Cli, server: ModelServer, words: list[str], signum: int) -> Non
     assert process.returncode == HELD[signal.Signals(signum)], out
 
 
-@pytest.mark.parametrize("signum", HELD)
-def test_a_bound_of_calls_holds_however_often_the_process_dies(cli: Cli, model: list[str], signum: int) -> None:
-    path = machine(cli, {"max_llm_calls": 2})
-    with ModelServer(otherwise=Say("never", until=threading.Event())) as server:
-        words = ["execute", path, "--id", "r", *model, "--base-url", server.url]
-        for _ in range(2):
-            cut_off(cli, server, words, signum)
-        for _ in range(3):
-            document = cli.json(*words, exits=1)
-            assert (document["reason"], document["error"]["bound"]) == ("limit", "max_llm_calls")
-        assert server.count == 2
-        assert len({headers["idempotency-key"] for headers in server.headers}) == 1
-    assert events(cli, "r")[-1]["meters"]["llm_calls"] == 2
+def test_a_bound_of_calls_holds_however_often_the_process_dies(cli: Cli) -> None:
+    failures = Failures()
+    for signum in HELD:
+        with failures.case(signum), cli.fresh():
+            model = make_model(cli)
+            path = machine(cli, {"max_llm_calls": 2})
+            with ModelServer(otherwise=Say("never", until=threading.Event())) as server:
+                words = ["execute", path, "--id", "r", *model, "--base-url", server.url]
+                for _ in range(2):
+                    cut_off(cli, server, words, signum)
+                for _ in range(3):
+                    document = cli.json(*words, exits=1)
+                    assert (document["reason"], document["error"]["bound"]) == ("limit", "max_llm_calls")
+                assert server.count == 2
+                assert len({headers["idempotency-key"] for headers in server.headers}) == 1
+            assert events(cli, "r")[-1]["meters"]["llm_calls"] == 2
+    failures.check()
 
 
 def test_a_lost_call_is_made_again_unasked_and_leaves_no_trace_in_the_state(cli: Cli, model: list[str]) -> None:
@@ -106,17 +115,19 @@ def test_a_lost_call_that_must_not_be_repeated_counts_once_when_its_reply_is_giv
     assert events(cli, "r")[-1]["meters"]["llm_calls"] == 1
 
 
-@pytest.mark.parametrize(("allowed", "made"), [(1, 1), (2, 2), (9, 3)])
-def test_a_call_whose_answer_was_cut_is_made_again_as_far_as_the_bound_allows(
-    cli: Cli, model: list[str], allowed: int, made: int
-) -> None:
-    path = machine(cli, {"max_llm_calls": allowed})
-    with ModelServer(otherwise=Say("A whole answer", cut=20)) as server:
-        document = cli.json("execute", path, "--id", "r", *model, "--base-url", server.url, exits=1)
-        assert server.count == made
-    assert document["reason"] == ("limit" if allowed < 3 else "reply")
-    assert "before the reply was complete" in document["error"]["message"]
-    assert events(cli, "r")[-1]["meters"]["llm_calls"] == made
+def test_a_call_whose_answer_was_cut_is_made_again_as_far_as_the_bound_allows(cli: Cli) -> None:
+    failures = Failures()
+    for allowed, made in [(1, 1), (2, 2), (9, 3)]:
+        with failures.case(allowed, made), cli.fresh():
+            model = make_model(cli)
+            path = machine(cli, {"max_llm_calls": allowed})
+            with ModelServer(otherwise=Say("A whole answer", cut=20)) as server:
+                document = cli.json("execute", path, "--id", "r", *model, "--base-url", server.url, exits=1)
+                assert server.count == made
+            assert document["reason"] == ("limit" if allowed < 3 else "reply")
+            assert "before the reply was complete" in document["error"]["message"]
+            assert events(cli, "r")[-1]["meters"]["llm_calls"] == made
+    failures.check()
 
 
 def test_attempts_that_a_server_refuses_use_up_no_call(cli: Cli, model: list[str]) -> None:
@@ -131,18 +142,22 @@ def test_attempts_that_a_server_refuses_use_up_no_call(cli: Cli, model: list[str
     assert events(cli, "r")[-1]["meters"]["llm_calls"] == 1
 
 
-@pytest.mark.parametrize("repeatable", [True, False])
-def test_a_call_that_could_not_be_made_is_given_back(cli: Cli, model: list[str], repeatable: bool) -> None:
-    path = machine(cli, {"max_llm_calls": 1}, repeatable=repeatable)
-    with ModelServer(Say("Done.")) as server:
-        words = ["execute", path, "--id", "r", *model, "--base-url", server.url]
-        wrong = {**os.environ, "HTTP_PROXY": "ftp://127.0.0.1:9", "NO_PROXY": "", "no_proxy": ""}
-        process = cli.start(*words, env=wrong)
-        _, err = process.communicate(timeout=60)
-        assert (process.returncode, b"nothing was sent" in err, server.count) == (1, True, 0)
-        assert [event["type"] for event in events(cli, "r")] == ["started", "intended", "unsent"]
-        assert events(cli, "r")[-1]["meters"]["llm_calls"] == 0
-        assert cli.json(*words)["output"] == "Done."
+def test_a_call_that_could_not_be_made_is_given_back(cli: Cli) -> None:
+    failures = Failures()
+    for repeatable in [True, False]:
+        with failures.case(repeatable), cli.fresh():
+            model = make_model(cli)
+            path = machine(cli, {"max_llm_calls": 1}, repeatable=repeatable)
+            with ModelServer(Say("Done.")) as server:
+                words = ["execute", path, "--id", "r", *model, "--base-url", server.url]
+                wrong = {**os.environ, "HTTP_PROXY": "ftp://127.0.0.1:9", "NO_PROXY": "", "no_proxy": ""}
+                process = cli.start(*words, env=wrong)
+                _, err = process.communicate(timeout=60)
+                assert (process.returncode, b"nothing was sent" in err, server.count) == (1, True, 0)
+                assert [event["type"] for event in events(cli, "r")] == ["started", "intended", "unsent"]
+                assert events(cli, "r")[-1]["meters"]["llm_calls"] == 0
+                assert cli.json(*words)["output"] == "Done."
+    failures.check()
 
 
 def test_a_bound_of_tokens_counts_replies_that_were_refused(cli: Cli, model: list[str]) -> None:
@@ -201,26 +216,30 @@ def played(cli: Cli, path: str, place: Any) -> list[Any]:
     return [state(cli, run) for run in ("played", "alone")]
 
 
-@pytest.mark.parametrize("lost", [1, 2, 3])
-def test_recording_does_not_change_how_a_counted_call_ends_that_was_lost_on_its_way(
-    cli: Cli, model: list[str], lost: int
-) -> None:
-    path = machine(cli, {"max_llm_calls": 9})
-    for run, more in (("plain", []), ("kept", ["--record", str(cli.home / "kept")])):
-        with ModelServer(*[Say("A whole answer", cut=20)] * lost, otherwise=Say("Done.")) as server:
-            result = cli("execute", path, "--id", run, *model, "--base-url", server.url, *more, "--format", "json")
-        assert result.code == (0 if lost < 3 else 1)
-    assert steps(cli, "kept") == steps(cli, "plain")
-    assert [event["meters"]["llm_calls"] for event in events(cli, "kept")] == [
-        event["meters"]["llm_calls"] for event in events(cli, "plain")
-    ]
-    assert [event.get("effect", {}).get("refused") for event in events(cli, "kept")] == [
-        event.get("effect", {}).get("refused") for event in events(cli, "plain")
-    ]
-    assert played(cli, path, cli.home / "kept") == [state(cli, "plain")] * 2
-    assert [(kind, error) for kind, _, error in steps(cli, "played")] == [
-        (kind, error) for kind, _, error in steps(cli, "plain")
-    ]
+def test_recording_does_not_change_how_a_counted_call_ends_that_was_lost_on_its_way(cli: Cli) -> None:
+    failures = Failures()
+    for lost in [1, 2, 3]:
+        with failures.case(lost), cli.fresh():
+            model = make_model(cli)
+            path = machine(cli, {"max_llm_calls": 9})
+            for run, more in (("plain", []), ("kept", ["--record", str(cli.home / "kept")])):
+                with ModelServer(*[Say("A whole answer", cut=20)] * lost, otherwise=Say("Done.")) as server:
+                    result = cli(
+                        "execute", path, "--id", run, *model, "--base-url", server.url, *more, "--format", "json"
+                    )
+                assert result.code == (0 if lost < 3 else 1)
+            assert steps(cli, "kept") == steps(cli, "plain")
+            assert [event["meters"]["llm_calls"] for event in events(cli, "kept")] == [
+                event["meters"]["llm_calls"] for event in events(cli, "plain")
+            ]
+            assert [event.get("effect", {}).get("refused") for event in events(cli, "kept")] == [
+                event.get("effect", {}).get("refused") for event in events(cli, "plain")
+            ]
+            assert played(cli, path, cli.home / "kept") == [state(cli, "plain")] * 2
+            assert [(kind, error) for kind, _, error in steps(cli, "played")] == [
+                (kind, error) for kind, _, error in steps(cli, "plain")
+            ]
+    failures.check()
 
 
 def test_a_call_that_the_bound_of_time_ended_is_played_back_as_ended_by_it(cli: Cli, model: list[str]) -> None:
@@ -261,23 +280,27 @@ def unsaved(cli: Cli, server: ModelServer, words: list[str], held: threading.Eve
     shutil.move(cli.home / "before", cli.state)
 
 
-@pytest.mark.parametrize("said", ["Done.", "cut"])
-def test_what_was_recorded_and_not_saved_is_used_and_counts_once(cli: Cli, model: list[str], said: str) -> None:
-    path = machine(cli, {"max_llm_calls": 1}, error_next="end")
-    held, place = threading.Event(), cli.home / "kept"
-    with ModelServer(Say(said, until=held, finish="stop" if said == "Done." else "length")) as server:
-        words = ["execute", path, "--id", "r", *model, "--base-url", server.url, "--record", str(place)]
-        unsaved(cli, server, words, held)
-        assert [found.name for found in sorted(place.iterdir())] == ["0001.json"]
-        plan = cli.json(*words, "--dry-run")["plan"]
-        assert (plan["action"], plan["effects"]) == ("advance", [])
-        document = cli.json(*words)
-        assert (server.count, len(list(place.iterdir()))) == (1, 1)
-    assert document["output"] == ("Done." if said == "Done." else None)
-    assert [event["type"] for event in events(cli, "r")] == [
-        "started", "intended", "replied" if said == "Done." else "failed"
-    ]  # fmt: skip
-    assert events(cli, "r")[-1]["meters"]["llm_calls"] == 1
+def test_what_was_recorded_and_not_saved_is_used_and_counts_once(cli: Cli) -> None:
+    failures = Failures()
+    for said in ["Done.", "cut"]:
+        with failures.case(said), cli.fresh():
+            model = make_model(cli)
+            path = machine(cli, {"max_llm_calls": 1}, error_next="end")
+            held, place = threading.Event(), cli.home / "kept"
+            with ModelServer(Say(said, until=held, finish="stop" if said == "Done." else "length")) as server:
+                words = ["execute", path, "--id", "r", *model, "--base-url", server.url, "--record", str(place)]
+                unsaved(cli, server, words, held)
+                assert [found.name for found in sorted(place.iterdir())] == ["0001.json"]
+                plan = cli.json(*words, "--dry-run")["plan"]
+                assert (plan["action"], plan["effects"]) == ("advance", [])
+                document = cli.json(*words)
+                assert (server.count, len(list(place.iterdir()))) == (1, 1)
+            assert document["output"] == ("Done." if said == "Done." else None)
+            assert [event["type"] for event in events(cli, "r")] == [
+                "started", "intended", "replied" if said == "Done." else "failed"
+            ]  # fmt: skip
+            assert events(cli, "r")[-1]["meters"]["llm_calls"] == 1
+    failures.check()
 
 
 # -- what a dry run says of a call that was lost -----------------------------------------------------------------------

@@ -178,14 +178,18 @@ def crash(cli: Cli, machine: str, *words: str) -> None:
     assert len(cli.ran()) == before + 1
 
 
-@pytest.fixture
-def lost(cli: Cli, task: Task) -> str:
+def make_lost(cli: Cli, task: Task) -> str:
     """A machine whose task, which is not repeatable, was under way when everything died."""
     a = task("echo a >> ran; test -e ok || sleep 2; echo 1", repeatable=False, default_next="b")
     machine = str(cli.machine(a=a, b=task("echo b >> ran; echo 2")))
     crash(cli, machine, "--id", "r1")
     (cli.home / "ok").touch()
     return machine
+
+
+@pytest.fixture
+def lost(cli: Cli, task: Task) -> str:
+    return make_lost(cli, task)
 
 
 def test_a_lost_effect_waits_and_is_not_repeated_unasked(cli: Cli, lost: str) -> None:
@@ -223,17 +227,21 @@ def test_a_lost_effect_is_settled_by_its_result(cli: Cli, lost: str) -> None:
     assert cli.ran() == ["a", "b"]
 
 
-@pytest.mark.parametrize("verb", ["resume", "execute"])
-def test_a_result_given_before_the_loss_was_noticed_is_taken(cli: Cli, lost: str, verb: str) -> None:
-    words = ["exec", "resume", "r1"] if verb == "resume" else ["execute", lost]
-    if verb == "execute":
-        plan = cli.json(*words, "--input", "5", "--dry-run")
-        assert (plan["plan"]["action"], plan["exit"]) == ("answer", 0)
-    document = cli.json(*words, "--input", "5")
-    assert (document["status"], document["outputs"]) == ("complete", {"a": 5, "b": 2})
-    assert [event["type"] for event in events(cli, "r1")][1:4] == ["intended", "lost", "answered"]
-    assert cli.ran() == ["a", "b"]
-    assert cli.json("verify")["findings"] == []
+def test_a_result_given_before_the_loss_was_noticed_is_taken(task: Task, cli: Cli) -> None:
+    failures = Failures()
+    for verb in ["resume", "execute"]:
+        with failures.case(verb), cli.fresh():
+            lost = make_lost(cli, task)
+            words = ["exec", "resume", "r1"] if verb == "resume" else ["execute", lost]
+            if verb == "execute":
+                plan = cli.json(*words, "--input", "5", "--dry-run")
+                assert (plan["plan"]["action"], plan["exit"]) == ("answer", 0)
+            document = cli.json(*words, "--input", "5")
+            assert (document["status"], document["outputs"]) == ("complete", {"a": 5, "b": 2})
+            assert [event["type"] for event in events(cli, "r1")][1:4] == ["intended", "lost", "answered"]
+            assert cli.ran() == ["a", "b"]
+            assert cli.json("verify")["findings"] == []
+    failures.check()
 
 
 def test_a_repeatable_effect_runs_again_with_the_same_key(cli: Cli, task: Task) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli
+from failures import Failures
 from model_server import ModelServer, Say
 
 from stateline.cli.history import turn_lines
@@ -16,8 +17,7 @@ from stateline.cli.history import turn_lines
 MANY = 30  # tool rounds of three messages: the conversation is a long list of more than one chunk then
 
 
-@pytest.fixture
-def tools(cli: Cli) -> str:
+def make_tools(cli: Cli) -> str:
     """A manifest with tools that give back what they got, break, print something large, and must not run twice."""
     path: Path = cli.home / "tools.json"
     written = [
@@ -29,6 +29,11 @@ def tools(cli: Cli) -> str:
     ]
     path.write_text(json.dumps({"tools": written}))
     return str(path)
+
+
+@pytest.fixture
+def tools(cli: Cli) -> str:
+    return make_tools(cli)
 
 
 def tool(name: str, script: str, *, repeatable: bool = True, **arguments: Any) -> dict[str, Any]:
@@ -205,9 +210,9 @@ def at(*path: Any, value: Any) -> Any:
     return change
 
 
-@pytest.mark.parametrize(
-    ("change", "exits"),
-    [
+def test_a_past_that_others_have_written_is_damage_or_shown_as_far_as_it_goes(cli: Cli) -> None:
+    failures = Failures()
+    for change, exits in [
         (at("tree", value=5), 5),
         (at("tree", value=None), 5),
         (at("tree", "conversation", value=[5]), 5),
@@ -218,25 +223,24 @@ def at(*path: Any, value: Any) -> Any:
         (at("tree", "conversation", 1, "content", value=None), 0),
         (at("tree", "pending", value=[5, {"id": 3}]), 0),
         (at("tree", "pending", value="text"), 0),
-    ],
-)
-def test_a_past_that_others_have_written_is_damage_or_shown_as_far_as_it_goes(
-    cli: Cli, tools: str, change: Any, exits: int
-) -> None:
-    from stateline import Store
+    ]:
+        with failures.case(change, exits), cli.fresh():
+            tools = make_tools(cli)
+            from stateline import Store
 
-    begun(cli, tools)
-    answered(cli, say("Look.", ("echo", {"value": 1})))
-    scope = Store.open(cli.state).scope("run:r1")
-    chain = list(scope.walk())[::-1]
-    forged = scope.store.resolve(chain[1].state)
-    change(forged)
-    forged["machine"] = chain[0].state["machine"]
-    scope.save(forged, kind="run", event=chain[1].event, masked=True)
-    scope.save(chain[-1].state, kind="run", event=chain[-1].event, masked=True)
-    for words in ([], ["-v"], ["--format", "json"]):
-        result = cli("exec", "history", "r1", *words)
-        assert (result.code, "bug" in result.err) == (exits, False), result
+            begun(cli, tools)
+            answered(cli, say("Look.", ("echo", {"value": 1})))
+            scope = Store.open(cli.state).scope("run:r1")
+            chain = list(scope.walk())[::-1]
+            forged = scope.store.resolve(chain[1].state)
+            change(forged)
+            forged["machine"] = chain[0].state["machine"]
+            scope.save(forged, kind="run", event=chain[1].event, masked=True)
+            scope.save(chain[-1].state, kind="run", event=chain[-1].event, masked=True)
+            for words in ([], ["-v"], ["--format", "json"]):
+                result = cli("exec", "history", "r1", *words)
+                assert (result.code, "bug" in result.err) == (exits, False), result
+    failures.check()
 
 
 def test_a_run_that_a_limit_ended_where_its_last_call_was_cut_off_says_so(cli: Cli) -> None:

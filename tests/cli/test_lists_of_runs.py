@@ -12,13 +12,17 @@ from failures import Failures
 END: dict[str, Any] = {"end": {}}
 
 
-@pytest.fixture
-def damaged(cli: Cli) -> str:
+def make_damaged(cli: Cli) -> str:
     """A store whose only run has a damaged pointer; the hash of its scope."""
     cli.json("execute", cli.machine(done=END), "--id", "r1")
     scope = hashlib.sha256(b"run:r1").hexdigest()
     (cli.state / scope / "latest.json").write_bytes(b"{}")
     return scope
+
+
+@pytest.fixture
+def damaged(cli: Cli) -> str:
+    return make_damaged(cli)
 
 
 def test_a_run_that_cannot_be_read_is_listed_as_such(cli: Cli, damaged: str) -> None:
@@ -44,17 +48,21 @@ def test_a_list_of_nothing_damaged_has_no_findings(cli: Cli) -> None:
     assert cli.json("exec", "list")["findings"] == []
 
 
-@pytest.mark.parametrize("all", [[], ["--all"]])
-def test_what_cannot_be_read_is_kept_by_a_clean_and_said(cli: Cli, damaged: str, all: list[str]) -> None:
-    cli.json("execute", cli.machine("other", done=END), "--id", "r2")
-    before = [path for path in cli.tree() if damaged in path]
-    document = cli.json("exec", "clean", *all, exits=5)
-    assert document["removed"] == ["r2"]
-    assert list(document["kept"]) == [damaged]
-    shown = cli("exec", "clean", *all)
-    assert shown.code == 5
-    assert f"kept {damaged}: " in shown.out.decode()
-    assert [path for path in cli.tree() if damaged in path] == before
+def test_what_cannot_be_read_is_kept_by_a_clean_and_said(cli: Cli) -> None:
+    failures = Failures()
+    for all in [[], ["--all"]]:
+        with failures.case(all), cli.fresh():
+            damaged = make_damaged(cli)
+            cli.json("execute", cli.machine("other", done=END), "--id", "r2")
+            before = [path for path in cli.tree() if damaged in path]
+            document = cli.json("exec", "clean", *all, exits=5)
+            assert document["removed"] == ["r2"]
+            assert list(document["kept"]) == [damaged]
+            shown = cli("exec", "clean", *all)
+            assert shown.code == 5
+            assert f"kept {damaged}: " in shown.out.decode()
+            assert [path for path in cli.tree() if damaged in path] == before
+    failures.check()
 
 
 def test_the_help_says_what_a_removal_leaves_behind(cli: Cli) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import jsonpatch
 import pytest
 from command_line import Cli, Task
+from failures import Failures
 
 from stateline import Store
 from stateline.bundle.envelope import Envelope
@@ -22,10 +23,14 @@ from stateline.store.snapshot import Snapshot, publish
 LINE = re.compile("^[0-9a-f]{8} +[0-9]+  [-0-9]{10} [:0-9]{8}  ")
 
 
-@pytest.fixture
-def chain(cli: Cli) -> list[Snapshot]:
+def make_chain(cli: Cli) -> list[Snapshot]:
     scope = Store.open(cli.state).scope("notes:x")
     return [scope.save({"n": number, "kept": True}, event={"why": f"step {number}"}) for number in range(5)]
+
+
+@pytest.fixture
+def chain(cli: Cli) -> list[Snapshot]:
+    return make_chain(cli)
 
 
 def stories(cli: Cli, *words: str) -> list[str]:
@@ -162,28 +167,32 @@ def test_each_row_gets_the_patch_that_makes_it_from_the_one_before(cli: Cli, cha
     assert cli.json("log", "-p", "-n", "0", "notes:x") == {"snapshots": []}
 
 
-@pytest.mark.parametrize(("words", "older"), [([], 0), (["-p"], 1)])
-def test_a_limited_log_reads_nothing_older_than_it_needs(
-    cli: Cli, chain: list[Snapshot], words: list[str], older: int
-) -> None:
-    for snapshot in chain[: 3 - older]:
-        Path(cli.state, snapshot.scope, snapshot.path).unlink()
-    assert len(cli.json("log", "-n", "2", *words, "notes:x")["snapshots"]) == 2
-    Path(cli.state, chain[0].scope, chain[3 - older].path).unlink()
-    assert cli("log", "-n", "2", *words, "notes:x").code == 5
+def test_a_limited_log_reads_nothing_older_than_it_needs(cli: Cli) -> None:
+    failures = Failures()
+    for words, older in [([], 0), (["-p"], 1)]:
+        with failures.case(words, older), cli.fresh():
+            chain = make_chain(cli)
+            for snapshot in chain[: 3 - older]:
+                Path(cli.state, snapshot.scope, snapshot.path).unlink()
+            assert len(cli.json("log", "-n", "2", *words, "notes:x")["snapshots"]) == 2
+            Path(cli.state, chain[0].scope, chain[3 - older].path).unlink()
+            assert cli("log", "-n", "2", *words, "notes:x").code == 5
+    failures.check()
 
 
-@pytest.mark.parametrize("words", [[], ["-p"]])
-def test_what_lies_before_damage_is_shown_and_then_the_damage_told(
-    cli: Cli, chain: list[Snapshot], words: list[str]
-) -> None:
-    Path(cli.state, chain[0].scope, chain[1].path).write_bytes(b"{}")
-    result = cli("log", *words, "notes:x")
-    assert result.code == 5
-    shown = [line[:8] for line in result.out.decode().split("\n") if line and line[0] != " "]
-    assert shown == [snapshot.sha256[:8] for snapshot in reversed(chain[2:])]
-    assert "error: " in result.err
-    assert cli.refused("log", *words, "notes:x", exits=5)["code"] == "integrity"
+def test_what_lies_before_damage_is_shown_and_then_the_damage_told(cli: Cli) -> None:
+    failures = Failures()
+    for words in [[], ["-p"]]:
+        with failures.case(words), cli.fresh():
+            chain = make_chain(cli)
+            Path(cli.state, chain[0].scope, chain[1].path).write_bytes(b"{}")
+            result = cli("log", *words, "notes:x")
+            assert result.code == 5
+            shown = [line[:8] for line in result.out.decode().split("\n") if line and line[0] != " "]
+            assert shown == [snapshot.sha256[:8] for snapshot in reversed(chain[2:])]
+            assert "error: " in result.err
+            assert cli.refused("log", *words, "notes:x", exits=5)["code"] == "integrity"
+    failures.check()
 
 
 def test_lines_come_as_they_are_read_and_a_reader_who_leaves_ends_the_walk(

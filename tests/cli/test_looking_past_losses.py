@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Cli
+from failures import Failures
 
 from stateline import Store
 from stateline.bundle import naming
@@ -14,8 +15,7 @@ from stateline.store.snapshot import Snapshot
 KEY = "notes:x"
 
 
-@pytest.fixture
-def chain(cli: Cli) -> list[Snapshot]:
+def make_chain(cli: Cli) -> list[Snapshot]:
     """Five snapshots, the values of the second and third large. The object of the second is lost, and a repair said
     so in snapshot 5."""
     scope = Store.open(cli.state).scope(KEY)
@@ -25,6 +25,11 @@ def chain(cli: Cli) -> list[Snapshot]:
     (Path(cli.state) / naming.object_path(ref.sha256)).unlink()
     assert cli.json("repair", "--apply")["ok"]
     return saved
+
+
+@pytest.fixture
+def chain(cli: Cli) -> list[Snapshot]:
+    return make_chain(cli)
 
 
 def test_what_is_lost_on_record_hides_nothing_that_is_older(cli: Cli, chain: list[Snapshot]) -> None:
@@ -51,13 +56,17 @@ def test_a_patch_that_cannot_be_told_is_null_and_says_why(cli: Cli, chain: list[
     assert [row["patch"] is None for row in older] == [True, False]
 
 
-@pytest.mark.parametrize("pair", [("@0", "@1"), ("@1", "@2"), ("@1", "@4")])
-def test_a_diff_of_what_is_lost_names_the_repair(cli: Cli, chain: list[Snapshot], pair: tuple[str, str]) -> None:
-    words = [KEY + seq for seq in pair]
-    error = cli.refused("diff", *words, exits=5)
-    assert (cli("diff", *words).code, error["code"]) == (5, "integrity")
-    assert f"it is lost, as the repair {KEY}@5 has recorded" in error["message"]
-    assert "is the newest state of that time without losses" in error["hint"]
+def test_a_diff_of_what_is_lost_names_the_repair(cli: Cli) -> None:
+    failures = Failures()
+    for pair in [("@0", "@1"), ("@1", "@2"), ("@1", "@4")]:
+        with failures.case(pair), cli.fresh():
+            make_chain(cli)
+            words = [KEY + seq for seq in pair]
+            error = cli.refused("diff", *words, exits=5)
+            assert (cli("diff", *words).code, error["code"]) == (5, "integrity")
+            assert f"it is lost, as the repair {KEY}@5 has recorded" in error["message"]
+            assert "is the newest state of that time without losses" in error["hint"]
+    failures.check()
 
 
 def test_damage_that_no_repair_has_recorded_still_ends_the_log(cli: Cli, chain: list[Snapshot]) -> None:

@@ -46,13 +46,17 @@ def steps(task: Task, **keys: Any) -> dict[str, Any]:
     return stages
 
 
-@pytest.fixture
-def machine(cli: Cli, task: Task) -> str:
+def make_machine(cli: Cli, task: Task) -> str:
     """Repeatable tasks, and a run ``r1`` of them that stands at the third."""
     path = str(cli.machine(**steps(task)))
     for _ in range(2):
         cli.json("execute", "-i", path, "--id", "r1")
     return path
+
+
+@pytest.fixture
+def machine(cli: Cli, task: Task) -> str:
+    return make_machine(cli, task)
 
 
 def test_a_dry_run_says_what_it_would_do_and_writes_nothing(cli: Cli, machine: str) -> None:
@@ -358,29 +362,30 @@ def _misplace_head(scope: Path, files: list[Path]) -> None:
     files[-1].write_bytes(files[0].read_bytes())
 
 
-@pytest.mark.parametrize(
-    "harm",
-    [_lose_pointer, _alter_pointer, _lose_head, _truncate_head, _alter_head, _enlarge_head, _misplace_head],
-)
-def test_a_writer_that_meets_damage_names_what_is_left_and_the_way_out(cli: Cli, machine: str, harm: Any) -> None:
-    cli.json("run", "--state-scope", "demo", "--system", "one")
-    cli.json("run", "--state-scope", "demo", "--refine-text", "two")
-    for key, words in (
-        ("run:r1", ["execute", machine]),
-        ("context:demo", ["run", "--state-scope", "demo", "--refine-text", "three"]),
-    ):
-        files = snapshots(cli, key)
-        harm(scope_of(cli, key), files)
-        before = cli.tree()
-        error = cli.refused(*words, exits=5)
-        assert f"stateline repair {key}" in error["hint"], words
-        if key.startswith("run:"):
-            assert cli("exec", "list").code == 5
-        left = files[-1] if harm in (_lose_pointer, _alter_pointer) else files[-2]
-        assert left.name in error["message"], words
-        after = cli.tree()
-        assert {path: after[path][-1] for path in after} == {path: before[path][-1] for path in before}
-        assert cli.json("repair", key, "--apply")["ok"]
+def test_a_writer_that_meets_damage_names_what_is_left_and_the_way_out(task: Task, cli: Cli) -> None:
+    failures = Failures()
+    for harm in [_lose_pointer, _alter_pointer, _lose_head, _truncate_head, _alter_head, _enlarge_head, _misplace_head]:
+        with failures.case(harm), cli.fresh():
+            machine = make_machine(cli, task)
+            cli.json("run", "--state-scope", "demo", "--system", "one")
+            cli.json("run", "--state-scope", "demo", "--refine-text", "two")
+            for key, words in (
+                ("run:r1", ["execute", machine]),
+                ("context:demo", ["run", "--state-scope", "demo", "--refine-text", "three"]),
+            ):
+                files = snapshots(cli, key)
+                harm(scope_of(cli, key), files)
+                before = cli.tree()
+                error = cli.refused(*words, exits=5)
+                assert f"stateline repair {key}" in error["hint"], words
+                if key.startswith("run:"):
+                    assert cli("exec", "list").code == 5
+                left = files[-1] if harm in (_lose_pointer, _alter_pointer) else files[-2]
+                assert left.name in error["message"], words
+                after = cli.tree()
+                assert {path: after[path][-1] for path in after} == {path: before[path][-1] for path in before}
+                assert cli.json("repair", key, "--apply")["ok"]
+    failures.check()
 
 
 def test_a_pointer_that_is_a_fifo_is_refused_as_unsafe_and_repaired(cli: Cli, machine: str) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from command_line import Cli, Task
+from failures import Failures
 
 from stateline.bundle import naming
 
@@ -20,8 +20,7 @@ def effects(cli: Cli) -> list[str]:
     return (cli.home / "effects").read_text().split()
 
 
-@pytest.fixture
-def waiting(cli: Cli, task: Task) -> str:
+def make_waiting(cli: Cli, task: Task) -> str:
     """A run ``r1`` of two tasks that must not be repeated, which waits for a person then."""
     stages = {name: task(f"echo {name} >> effects; echo 1", repeatable=False) for name in "ab"}
     stages["a"]["default_next"], stages["b"]["default_next"] = "b", "c"
@@ -32,28 +31,35 @@ def waiting(cli: Cli, task: Task) -> str:
     return machine
 
 
+@pytest.fixture
+def waiting(cli: Cli, task: Task) -> str:
+    return make_waiting(cli, task)
+
+
 def empty(pointer: Path) -> None:
     pointer.write_bytes(b"")
 
 
-@pytest.mark.parametrize("harm", [empty, Path.unlink])
-def test_a_head_that_nobody_knows_is_no_reason_to_perform_an_effect_again(
-    cli: Cli, waiting: str, harm: Callable[[Path], None]
-) -> None:
+def test_a_head_that_nobody_knows_is_no_reason_to_perform_an_effect_again(task: Task, cli: Cli) -> None:
     """What a power loss may leave after saves that were `fast`: no pointer, and the newest snapshots gone."""
-    scope = scope_of(cli, "run:r1")
-    for path in sorted(scope.glob("state-*"))[-2:]:  # `intended` and `succeeded` of b
-        path.unlink()
-    harm(scope / "latest.json")
-    plan = cli.json("repair", exits=5)
-    done = cli.json("repair", "--apply")
-    assert plan["warnings"] == done["warnings"]
-    assert "its pointer is lost" in done["warnings"][0]
-    assert "may run again" in done["warnings"][0]
-    assert cli.json("execute", waiting, exits=3)["waiting"]["kind"] == "unknown_outcome"
-    assert effects(cli) == ["a", "b"]
-    assert cli.json("exec", "resume", "r1", "--input", "1", exits=3)["stage"] == "c"
-    assert effects(cli) == ["a", "b"]
+    failures = Failures()
+    for harm in [empty, Path.unlink]:
+        with failures.case(harm), cli.fresh():
+            waiting = make_waiting(cli, task)
+            scope = scope_of(cli, "run:r1")
+            for path in sorted(scope.glob("state-*"))[-2:]:  # `intended` and `succeeded` of b
+                path.unlink()
+            harm(scope / "latest.json")
+            plan = cli.json("repair", exits=5)
+            done = cli.json("repair", "--apply")
+            assert plan["warnings"] == done["warnings"]
+            assert "its pointer is lost" in done["warnings"][0]
+            assert "may run again" in done["warnings"][0]
+            assert cli.json("execute", waiting, exits=3)["waiting"]["kind"] == "unknown_outcome"
+            assert effects(cli) == ["a", "b"]
+            assert cli.json("exec", "resume", "r1", "--input", "1", exits=3)["stage"] == "c"
+            assert effects(cli) == ["a", "b"]
+    failures.check()
 
 
 def test_a_pointer_that_is_whole_tells_that_nothing_was_newer(cli: Cli, waiting: str) -> None:

@@ -30,8 +30,7 @@ def alter(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
-@pytest.fixture
-def interrupted(cli: Cli, task: Task) -> str:
+def make_interrupted(cli: Cli, task: Task) -> str:
     """A run ``r1`` of a task that must not run twice, repaired onto the snapshot that says it was about to run."""
     machine = str(cli.machine(a=task("echo a >> ran; echo 1", repeatable=False)))
     cli.json("execute", machine, "--id", "r1")
@@ -41,12 +40,21 @@ def interrupted(cli: Cli, task: Task) -> str:
     return machine
 
 
-@pytest.mark.parametrize("asked", [True, False])
-def test_one_retry_after_a_repair_performs_the_effect_once(cli: Cli, interrupted: str, asked: bool) -> None:
-    if asked:
-        cli.json("execute", interrupted, exits=3)
-    assert cli.json("exec", "resume", "r1", "--retry")["status"] == "complete"
-    assert cli.ran() == ["a", "a"], "once before the damage, once on request"
+@pytest.fixture
+def interrupted(cli: Cli, task: Task) -> str:
+    return make_interrupted(cli, task)
+
+
+def test_one_retry_after_a_repair_performs_the_effect_once(task: Task, cli: Cli) -> None:
+    failures = Failures()
+    for asked in [True, False]:
+        with failures.case(asked), cli.fresh():
+            interrupted = make_interrupted(cli, task)
+            if asked:
+                cli.json("execute", interrupted, exits=3)
+            assert cli.json("exec", "resume", "r1", "--retry")["status"] == "complete"
+            assert cli.ran() == ["a", "a"], "once before the damage, once on request"
+    failures.check()
 
 
 def test_a_failed_effect_that_may_have_been_retried_since_waits_for_word(cli: Cli, task: Task) -> None:

@@ -17,8 +17,7 @@ from command_line import Cli
 from failures import Failures
 
 
-@pytest.fixture
-def tools(cli: Cli) -> str:
+def make_tools(cli: Cli) -> str:
     """A manifest with a tool that adds, one that notes each of its calls in ``ran``, and one that fails."""
     return manifest(
         cli,
@@ -31,6 +30,11 @@ def tools(cli: Cli) -> str:
         tool("note", "cat >> ran; echo '\"noted\"'", text="string"),
         tool("fail", "echo broken >&2; exit 3"),
     )
+
+
+@pytest.fixture
+def tools(cli: Cli) -> str:
+    return make_tools(cli)
 
 
 def tool(
@@ -89,29 +93,36 @@ def test_without_a_model_the_request_is_printed_and_the_call_exits_3(cli: Cli, t
     assert [interrupt["requestId"] for interrupt in status["interrupts"]] == [request["requestId"]]
 
 
-@pytest.mark.parametrize("way", ["--input", "stdin"])
-def test_a_conversation_with_tools_goes_on_from_call_to_call(cli: Cli, tools: str, way: str) -> None:
-    def answer(text: str, exits: int) -> Any:
-        if way == "--input":
-            return cli.json("exec", "resume", "r1", "--input", text, exits=exits)
-        return cli.json("run", "--id", "r1", stdin=text.encode(), exits=exits)
+def test_a_conversation_with_tools_goes_on_from_call_to_call(cli: Cli) -> None:
+    failures = Failures()
+    for way in ["--input", "stdin"]:
+        with failures.case(way), cli.fresh():
+            tools = make_tools(cli)
 
-    cli.json("run", "-p", "Add.", "--tools", tools, "--id", "r1", exits=3)
-    second = answer(calls(("add", {"a": 2, "b": 3}), ("fail", {}), ("note", {"text": "x"}), text="Let me see."), 3)
-    said = second["waiting"]["messages"]
-    assert [message["role"] for message in said] == ["user", "assistant", "tool", "tool", "tool"]
-    assert [message["name"] for message in said[2:]] == ["add", "fail", "note"]
-    assert said[2]["content"] == 5
-    assert said[3]["content"]["error"]["kind"] == "exit"
-    assert "broken" in said[3]["content"]["error"]["message"]
-    assert said[4]["content"] == "noted"
-    assert [call["id"] for call in said[1]["tool_calls"]] == [message["tool_call_id"] for message in said[2:]]
-    last = answer('{"response": "It is 5."}', 0)
-    assert (last["status"], last["output"], last["outputs"]) == ("complete", "It is 5.", {"agent": "It is 5."})
-    assert cli.ran() == ['{"text":"x"}']
-    history = cli.json("exec", "history", "r1")["history"]
-    assert [row["turn"] for row in history] == sorted(row["turn"] for row in history)
-    assert cli.json("verify")["findings"] == []
+            def answer(text: str, exits: int, way: str = way) -> Any:
+                if way == "--input":
+                    return cli.json("exec", "resume", "r1", "--input", text, exits=exits)
+                return cli.json("run", "--id", "r1", stdin=text.encode(), exits=exits)
+
+            cli.json("run", "-p", "Add.", "--tools", tools, "--id", "r1", exits=3)
+            second = answer(
+                calls(("add", {"a": 2, "b": 3}), ("fail", {}), ("note", {"text": "x"}), text="Let me see."), 3
+            )
+            said = second["waiting"]["messages"]
+            assert [message["role"] for message in said] == ["user", "assistant", "tool", "tool", "tool"]
+            assert [message["name"] for message in said[2:]] == ["add", "fail", "note"]
+            assert said[2]["content"] == 5
+            assert said[3]["content"]["error"]["kind"] == "exit"
+            assert "broken" in said[3]["content"]["error"]["message"]
+            assert said[4]["content"] == "noted"
+            assert [call["id"] for call in said[1]["tool_calls"]] == [message["tool_call_id"] for message in said[2:]]
+            last = answer('{"response": "It is 5."}', 0)
+            assert (last["status"], last["output"], last["outputs"]) == ("complete", "It is 5.", {"agent": "It is 5."})
+            assert cli.ran() == ['{"text":"x"}']
+            history = cli.json("exec", "history", "r1")["history"]
+            assert [row["turn"] for row in history] == sorted(row["turn"] for row in history)
+            assert cli.json("verify")["findings"] == []
+    failures.check()
 
 
 def test_every_way_to_say_it_is_the_same_answer(cli: Cli) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli
+from failures import Failures
 from model_server import ModelServer, Say
 
 from stateline import Store
@@ -23,12 +24,16 @@ EXAMPLE = CHECKOUT / "examples" / "conversation"
 TURNS = 14
 
 
-@pytest.fixture
-def offline(cli: Cli) -> None:
+def make_offline(cli: Cli) -> None:
     """No key, and no endpoint that anything could reach."""
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"):
         cli.monkeypatch.delenv(name, raising=False)
     cli.monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+
+
+@pytest.fixture
+def offline(cli: Cli) -> None:
+    return make_offline(cli)
 
 
 @pytest.fixture
@@ -228,26 +233,31 @@ PROMPT = json.loads((EXAMPLE / "recording" / "0002.json").read_text())["request"
 EXAMPLE_WORDS = ["run", "--state-scope", "bakery", "-p", PROMPT, "--tools", str(EXAMPLE / "tools.json")]
 
 
-@pytest.mark.parametrize("mode", ["strict", "hybrid", "sequential"])
-def test_the_example_runs_offline_restores_and_refines(cli: Cli, offline: None, mode: str) -> None:
-    def run(recording: str, *words: str) -> Any:
-        play = ["--playback", str(EXAMPLE / recording), "--playback-mode", mode]
-        return cli.process(*EXAMPLE_WORDS, *play, *words, "--format", "json").document
+def test_the_example_runs_offline_restores_and_refines(cli: Cli) -> None:
+    failures = Failures()
+    for mode in ["strict", "hybrid", "sequential"]:
+        with failures.case(mode), cli.fresh():
+            make_offline(cli)
 
-    def events() -> list[str]:
-        return [row["event"]["type"] for row in cli.json("log", "context:bakery")["snapshots"]]
+            def run(recording: str, *words: str, mode: str = mode) -> Any:
+                play = ["--playback", str(EXAMPLE / recording), "--playback-mode", mode]
+                return cli.process(*EXAMPLE_WORDS, *play, *words, "--format", "json").document
 
-    first = run("recording")
-    assert (first["status"], first["warnings"]) == ("complete", [])
-    assert "4,000 g" in first["output"]
-    assert events() == ["derive"]
-    second = run("recording")
-    assert (second["output"], second["warnings"], events()) == (first["output"], [], ["derive"])
-    third = run("refined", "--refine-text", "Answer in one sentence, and tighten temperature to 0.2.")
-    assert (third["status"], third["warnings"], events()) == ("complete", [], ["refine", "derive"])
-    assert third["output"].count(".") == 1
-    assert cli.json("show", "context:bakery", "--resolve")["state"]["settings"]["temperature"] == 0.2
-    assert final(cli, first["run"]) == final(cli, second["run"])
+            def events() -> list[str]:
+                return [row["event"]["type"] for row in cli.json("log", "context:bakery")["snapshots"]]
+
+            first = run("recording")
+            assert (first["status"], first["warnings"]) == ("complete", [])
+            assert "4,000 g" in first["output"]
+            assert events() == ["derive"]
+            second = run("recording")
+            assert (second["output"], second["warnings"], events()) == (first["output"], [], ["derive"])
+            third = run("refined", "--refine-text", "Answer in one sentence, and tighten temperature to 0.2.")
+            assert (third["status"], third["warnings"], events()) == ("complete", [], ["refine", "derive"])
+            assert third["output"].count(".") == 1
+            assert cli.json("show", "context:bakery", "--resolve")["state"]["settings"]["temperature"] == 0.2
+            assert final(cli, first["run"]) == final(cli, second["run"])
+    failures.check()
 
 
 def test_a_run_in_memory_needs_nothing_but_the_recording(cli: Cli, offline: None) -> None:
@@ -276,7 +286,7 @@ def test_a_playback_that_is_over_goes_on_with_what_is_put_there(cli: Cli, machin
     (recording / "0014.json").unlink()
     error = cli.refused("execute", machine, "--id", "r1", "--playback", str(recording), exits=1)
     assert str(recording) in error["message"]
-    assert "put a recording" in error["hint"]
+    assert "add a recording" in error["hint"]
     assert "`stateline execute MACHINE --id r1 --force`" in error["hint"]
     # The run still goes by its recording: no model takes its place.
     assert cli.refused("exec", "resume", "r1", "-m", "openai/model-1", exits=1)["code"] == "playback_miss"
