@@ -1,4 +1,4 @@
-"""What commands cost on chains of very different lengths: it should be the same."""
+"""Cost of commands on chains of very different lengths, which should be equal."""
 
 from __future__ import annotations
 

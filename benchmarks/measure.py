@@ -1,4 +1,4 @@
-"""How a figure is taken: processes and functions in turns, medians, and what strace counts."""
+"""Measurement: processes and functions alternately, medians, and counts by strace."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _call = re.compile(r"\d+ +(\w+)\((.*)\) += (-?\d+)")
 
 
 class Spent(NamedTuple):
-    """What one piece of work took, with its children: CPU (user and system) and wall time [s]."""
+    """Cost of one piece of work, including its children: CPU (user and system) and wall time [s]."""
 
     cpu: float
     wall: float
 
 
 class Failed(Exception):
-    """What was to be measured did not do its work. ``str(error)`` says what it told."""
+    """The measured program failed. ``str(error)`` has its output."""
 
 
 def environment() -> dict[str, str]:
@@ -99,7 +99,7 @@ class Call(NamedTuple):
 
 
 def can_trace() -> bool:
-    """Whether strace is there and may trace."""
+    """Return whether strace is there and may trace."""
     strace = shutil.which("strace")
     if strace is None:
         return False
@@ -151,7 +151,7 @@ def between_marks(calls: Sequence[Call]) -> list[list[Call]]:
 
 
 def syncs(calls: Sequence[Call]) -> int:
-    """How often the disk was waited for."""
+    """Return the number of waits for the disk."""
     return sum(call.name in SYNCING for call in calls)
 
 

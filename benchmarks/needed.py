@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from benchmarks.measure import Failed, environment
 
 LIBRARIES = ("argparse", "msgspec", "filelock")
-"""What the hot commands are built on by decision; what these bring along is counted by itself."""
+"""Libraries that the fast commands use by decision; the modules they import are counted separately."""
 
 _BASE = [
     *("stateline", "stateline._version", "stateline.cli", "stateline.cli.main", "__future__", "gc"),
@@ -94,15 +94,15 @@ def loaded(words: Sequence[str]) -> dict[str, int]:
 
 
 def brought() -> dict[str, set[str]]:
-    """What each library brings along, itself included."""
+    """Return the modules each library imports, itself included."""
     return {library: set(loaded(["-c", f"import {library}"])) for library in LIBRARIES}
 
 
 def judge(
     command: str, modules: dict[str, int], bare: Iterable[str], libraries: dict[str, set[str]]
 ) -> dict[str, object]:
-    """How many modules a command loaded beyond ``python -c pass`` (``bare``), how many of them came along with the
-    ``libraries`` that it loaded, and those that it did not need, the heaviest first."""
+    """Count the modules that a command loaded beyond ``python -c pass`` (``bare``), how many of them came along with
+    the ``libraries`` that it loaded, and those that it did not need, the heaviest first."""
     own = {name: time for name, time in modules.items() if name not in set(bare)}
     patterns = NEEDED[command]
     extra = {name: time for name, time in own.items() if not any(fnmatch.fnmatchcase(name, p) for p in patterns)}

@@ -1,4 +1,4 @@
-"""Where measurements run: environments of their own with ordinary installs, temporary directories, and facts about
+"""Places for measurements: separate environments with ordinary installs, temporary directories, and facts about
 the machine."""
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ RIVALS = ("langgraph-checkpoint-sqlite==3.1.2", "burr==0.42.0")
 
 
 def cache() -> Path:
-    """Where environments are kept from run to run: ``$XDG_CACHE_HOME/stateline-bench``, else below ``~/.cache``."""
+    """Return the directory of the environments that are kept between runs: ``$XDG_CACHE_HOME/stateline-bench``, else
+    below ``~/.cache``."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "stateline-bench"
 
@@ -80,7 +81,8 @@ def versions(python: Path | str, packages: Sequence[str]) -> dict[str, str]:
 
 
 def facts(place: Path) -> dict[str, Any]:
-    """What a figure depends on besides the code: processors, kernel, file system of ``place``, Python, versions."""
+    """Return the facts that figures depend on besides the code: processors, kernel, file system of ``place``, Python,
+    versions."""
     return {
         "source": _source(),
         "cpus": os.cpu_count(),

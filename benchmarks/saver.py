@@ -26,7 +26,7 @@ def state(number: int, size: int) -> dict[str, object]:
 
 
 def durabilities() -> list[str]:
-    """What this Stateline knows, the strongest first."""
+    """Return the durabilities of this Stateline, strongest first."""
     import inspect
 
     from stateline import Store

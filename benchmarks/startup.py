@@ -62,7 +62,7 @@ _MEASURED = ("--version", "--help", "log -n 20", "show", "exec status", "execute
 
 
 def _commands(place: Path, path: str) -> dict[str, Sequence[str]]:
-    """What follows the word ``python``, by the name of the row."""
+    """Arguments of ``python``, by the name of the row."""
 
     def stateline(*words: str) -> list[str]:
         return chains.command(sys.executable, place, *words)

@@ -10,7 +10,7 @@ from benchmarks.measure import Row
 from benchmarks.targets import Results, targets
 
 Document = dict[str, Any]
-"""What a run gives: ``subjects`` {name: {"machine", "measured_at", "command", "rows"}} and ``targets``."""
+"""Result of a run: ``subjects`` {name: {"machine", "measured_at", "command", "rows"}} and ``targets``."""
 
 _COLUMNS: dict[str, dict[str, str]] = {
     "startup": {
@@ -105,7 +105,7 @@ def target_table(document: Document) -> str:
 
 
 def is_quick(document: Document) -> bool:
-    """Whether a part of it comes from a quick run, whose figures mean nothing."""
+    """Return whether a part of it comes from a quick run, whose figures mean nothing."""
     return any(found["quick"] for found in document["subjects"].values())
 
 

@@ -1,4 +1,4 @@
-"""What is to be reached, and whether the figures of a run reach it."""
+"""Performance targets, and the verdicts for a run's figures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Target(NamedTuple):
         return "reached" if self.reached <= self.limit else "missed"
 
     def row(self) -> Row:
-        """As it stands in the JSON."""
+        """Return the JSON form."""
         return {**self._asdict(), "verdict": self.verdict}
 
 

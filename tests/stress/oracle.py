@@ -121,12 +121,12 @@ def chain_of(tree: Tree, scope_hash: str) -> tuple[Link, ...]:
 
 
 def chain_from(tree: Tree, scope_hash: str, path: str, sha: str) -> tuple[Link, ...]:
-    """The chain that ends with that snapshot, likewise. It goes on below what a repair declared lost."""
+    """The chain that ends with that snapshot, likewise. It continues below what a repair declared lost."""
     return _read(scope_hash, _walked, tree, scope_hash, path, sha)
 
 
 def snapshot_of(tree: Tree, scope_hash: str, path: str, sha: str) -> Link:
-    """That snapshot, with all its objects looked at. Raises :class:`ViolationError`."""
+    """Return one snapshot after checking all its objects. Raises :class:`ViolationError`."""
     return _read(scope_hash, _link, tree, scope_hash, path, sha, set(), set())
 
 
@@ -222,7 +222,8 @@ class Picture:
 
     @classmethod
     def of(cls, state_dir: str | Path) -> Picture:
-        """Take a picture of the state dir, empty if there is none. Raises ``ViolationError`` for a wrong mode or type."""
+        """Take a picture of the state dir, empty if there is none. Raises ``ViolationError`` for a wrong mode or
+        type."""
         require_private(state_dir)
         tree = tree_of(state_dir)
         directories = frozenset(path[:-1] for path in tree if path.endswith("/"))
@@ -310,7 +311,8 @@ class Chain:
 
     @classmethod
     def read(cls, state_dir: Path, key: str) -> Chain:
-        """Read the scope ``key``. Raises ``ViolationError`` if the pointer or anything it leads to breaks the format."""
+        """Read the scope ``key``. Raises ``ViolationError`` if the pointer or anything it leads to breaks the
+        format."""
         contents = Contents.read(state_dir)
         tree, scope = contents.tree, sha256(key.encode())
         links = contents.snapshots.get(scope, {}).values()

@@ -1,4 +1,4 @@
-"""What the campaigns found last, kept as JSON, and its table in docs/reliability.md."""
+"""Latest results of the suites, stored as JSON, and their table in docs/reliability.md."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _TABLE = re.compile(r"<!-- torture -->\n.*?<!-- /torture -->", re.DOTALL)
 
 
 class Run(msgspec.Struct, frozen=True):
-    """What was run: the seed, the ``options`` besides as they are written, and the commit that was there; ``scenarios``
-    if not all were told."""
+    """One invocation: the seed, the other ``options`` as written, and the commit; ``scenarios``
+    if not all ran."""
 
     seed: str
     options: str
@@ -48,7 +48,7 @@ def keep(suite: str, run: Run, found: dict[str, Any]) -> None:
 
 
 def load() -> dict[str, Any]:
-    """What is kept, by suite."""
+    """Return the stored results by suite."""
     results: dict[str, Any] = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
     return results
 

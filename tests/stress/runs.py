@@ -25,7 +25,7 @@ def runs_of(state_dir: Path) -> dict[str, list[Snapshot]]:
 
 
 def residue_of(state_dir: Path) -> Counter[str]:
-    """How much of each kind of crash residue lies in the store: temporary files, and snapshots that no head leads to.
+    """Count each kind of crash residue in the store: temporary files, and snapshots that no head leads to.
     Raises :class:`ViolationError` if ``verify`` finds anything worse."""
     store = Store.open(state_dir)
     report = verify(store)

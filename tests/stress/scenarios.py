@@ -1,4 +1,4 @@
-"""What the power-loss model, the traces and the fault injectors make happen: short scenarios of writers, each with what
+"""Scenarios for the power-loss model, traces and fault injection: short programs of writers, each with what
 was there before it.
 
 Whoever runs one says where stores are opened and hears of each acknowledgement at the moment it is given. As a program
@@ -76,7 +76,7 @@ Listener = Callable[[Note], None]
 
 
 class Witness(LocalBackend):
-    """The local backend as it is, with somebody who hears of each acknowledgement before the caller goes on."""
+    """The local backend as it is, with somebody who hears of each acknowledgement before the caller continues."""
 
     def __init__(self, path: str, fs: Filesystem | None, listener: Listener, durability: Durability) -> None:
         super().__init__(path, fs, durability=durability)
@@ -115,7 +115,7 @@ def _witnessed(backend: Witness, stamp: str) -> WitnessedQuarantine:
 
 
 class Place:
-    """Where a scenario happens: ``path`` is the state dir, ``root`` a real directory for other files. ``began`` is the
+    """Environment of a scenario: ``path`` is the state dir, ``root`` a real directory for other files. ``began`` is the
     time of its first snapshot [ns since 1970]; each later one comes a millisecond later."""
 
     def __init__(
@@ -139,7 +139,7 @@ class Place:
 
 class Scenario(msgspec.Struct, frozen=True):
     """A scenario: ``prepare`` has happened long ago and is safe, ``act`` is what is looked at; it begins at the time
-    ``began`` [ns since 1970]. ``resume`` goes on with what it began, as its user would after a power loss.
+    ``began`` [ns since 1970]. ``resume`` continues with what it began, as its user would after a power loss.
 
     ``damaged``: the store is damaged when it begins. ``modelled``: it is for the model of power losses alone, which
     knows what another process did, what was put ``fast``, and what a repair may lose.
@@ -372,7 +372,7 @@ def _made_root(place: Place) -> None:
 
 
 def _fast_parts(place: Place) -> None:
-    """What a ``full`` save rests on was put ``fast``, and is no part of its past: a list that it appends to, a value
+    """Make a ``full`` save depend on ``fast`` objects outside its history: a list that it appends to, a value
     that it names."""
     fast = place.open(FAST)
     fast.scope(OTHER).save({"log": messages(0, 60)})

@@ -1,8 +1,8 @@
-"""The campaigns that attack what is promised, each as one suite with its share of the time.
+"""Table of the suites of ``scripts/torture``, each with its share of the time.
 
-What judges lies in ``judges``; the campaigns lie in ``power`` (losses by the model and of real file systems),
-``processes`` (that run, save, race, are killed and meet errors), ``damage`` (stores that are harmed, forged, mended)
-and ``outside`` (all that reads bytes from outside). ``report`` keeps figures.
+``oracle`` and ``invariants`` judge. The suites are in ``power`` (simulated and real power losses), ``faults`` (kills
+and errors at every call), ``processes`` (runs, saves, races), ``corruption`` (corrupted, forged and repaired stores) and
+``input`` (fuzzing). ``report`` stores the figures.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Say = Callable[[str], None]
 
 
 class Amounts(msgspec.Struct, frozen=True):
-    """How much of each is enough: distinct disks after ``power`` losses, ``crashes`` of real file systems, ``kills`` of
+    """Amounts: distinct disks after ``power`` losses, ``crashes`` of real file systems, ``kills`` of
     each kind, bytes changed (``cases``; other suites take a part of it), ``scopes`` of one store."""
 
     states: int = 1_000_000
@@ -36,8 +36,8 @@ class Amounts(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One run of a suite: its own directory ``root``, which is not there yet, and ``until`` [monotonic s] its end.
-    ``scenarios`` are those that a suite which tells scenarios is about; none: all of them."""
+    """One run of a suite: its own directory ``root``, which does not exist yet, and ``until`` [monotonic s] its end.
+    ``scenarios`` selects some of a suite; empty: all of them."""
 
     root: Path
     seed: str
@@ -48,8 +48,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Suite(msgspec.Struct, frozen=True):
-    """``share`` is its part of the time, of those that are run; ``needs`` are programs without which it is skipped,
-    ``scenarios`` are the names of which a call may choose some."""
+    """One suite. ``share``: its part of the time; ``needs``: required programs; ``scenarios``: names to choose from."""
 
     about: str
     share: float
@@ -58,7 +57,7 @@ class Suite(msgspec.Struct, frozen=True):
     scenarios: tuple[str, ...] = ()
 
     def perform(self, call: Call) -> dict[str, Any]:
-        """The summary. Raises ``ViolationError`` where an invariant does not hold."""
+        """Run the suite and return the summary. Raises ``ViolationError`` if an invariant does not hold."""
         missing = [program for program in self.needs if shutil.which(program) is None]
         if missing:
             return {"skipped": f"{' and '.join(missing)} not installed"}
@@ -69,7 +68,7 @@ def _usual(campaign: Callable[..., dict[str, Any]], **fixed: Any) -> Callable[[C
     return lambda call: campaign(call.root, call.seed, until=call.until, say=call.say, **fixed)
 
 
-def _telling(campaign: Callable[..., dict[str, Any]]) -> Callable[[Call], dict[str, Any]]:
+def _selectable(campaign: Callable[..., dict[str, Any]]) -> Callable[[Call], dict[str, Any]]:
     return lambda call: _usual(campaign, scenarios=call.scenarios)(call)
 
 
@@ -83,18 +82,18 @@ def _talks(*, repeatable: bool) -> Callable[[Call], dict[str, Any]]:
 
 SUITES: dict[str, Suite] = {
     "power": Suite(
-        "power losses by the model: every state that may be left",
+        "simulated power losses: every state that one may leave",
         8,
         lambda call: _usual(model_campaign.campaign, states=call.amounts.states, scenarios=call.scenarios)(call),
         scenarios=tuple(SCENARIOS),
     ),
     "mutants": Suite(
-        "broken commit protocols, which the model must tell from the real one",
+        "broken commit protocols, which the model must detect",
         1,
         lambda call: model_campaign.mutants(call.seed, until=call.until, say=call.say),
     ),
     "filesystems": Suite(
-        "power losses of real file systems (root, Linux)",
+        "power losses on real file systems (root, Linux)",
         4,
         lambda call: filesystems.campaign(
             call.root, call.seed, crashes=call.amounts.crashes, until=call.until, say=call.say
@@ -103,33 +102,33 @@ SUITES: dict[str, Suite] = {
     "syscalls": Suite(
         "SIGKILL before and after every call of every scenario",
         3,
-        _telling(kill_campaign.campaign),
+        _selectable(kill_campaign.campaign),
         scenarios=tuple(kill_campaign.SCENARIOS),
     ),
     "errors": Suite(
-        "an error of every kind at every call of every scenario",
+        "every kind of error at every call of every scenario",
         5,
-        _telling(error_campaign.campaign),
+        _selectable(error_campaign.campaign),
         scenarios=tuple(error_campaign.CHOICES),
     ),
-    "strace": Suite("the same by strace, in the real program", 2, _usual(error_campaign.strace_campaign), ("strace",)),
+    "strace": Suite(
+        "the same with strace, in the real program", 2, _usual(error_campaign.strace_campaign), ("strace",)
+    ),
     "kills": Suite("runs killed at random moments", 1, _kills(repeatable=True)),
     "kills-once": Suite("the same with effects that must not be repeated", 1, _kills(repeatable=False)),
     "points": Suite("runs killed at one call after the other", 1, _kills(repeatable=True, points=True), ("strace",)),
     "points-once": Suite(
         "the same with effects that must not be repeated", 1, _kills(repeatable=False, points=True), ("strace",)
     ),
-    "talks": Suite("conversations killed at random moments", 1, _talks(repeatable=True)),
-    "talks-once": Suite(
-        "the same with a model and tools that must not be asked or called again", 1, _talks(repeatable=False)
-    ),
+    "talks": Suite("conversations with a model, killed at random moments", 1, _talks(repeatable=True)),
+    "talks-once": Suite("the same with a model and tools that must not be called again", 1, _talks(repeatable=False)),
     "runs": Suite(
-        "six processes at one run or one conversation",
+        "six processes on one run or one conversation",
         1,
         lambda call: races.campaign(call.root, rounds=5, until=call.until, say=call.say),
     ),
     "contests": Suite(
-        "two commands at one run, one context, one store",
+        "two commands on one run, one context, one store",
         1,
         lambda call: contests.campaign(call.root, rounds=5, until=call.until, say=call.say),
     ),
@@ -142,42 +141,42 @@ SUITES: dict[str, Suite] = {
         _usual(saves.campaign, writers=16, each=100, durability="fast", readers=2),
     ),
     "unlocked": Suite(
-        "the same where the lock does not hold",
+        "the same without a working lock",
         1,
         lambda call: unlocked.campaign(call.root, writers=16, each=100, until=call.until, say=call.say),
     ),
     "damage": Suite(
-        "every byte of a store changed, and every other harm",
+        "every byte of a store changed, and all other corruptions",
         3,
         lambda call: _usual(detection.campaign, cases=call.amounts.cases)(call),
     ),
     "tampering": Suite(
-        "the same with stores drawn from a seed, and the auditor's script beside `verify`",
+        "the same with random stores, comparing the auditor's script with `verify`",
         6,
         lambda call: _usual(tampering.campaign, stores=20, cases=call.amounts.cases // 13, each=6, compared=70)(call),
         ("jq",),
     ),
     "forgeries": Suite(
-        "what no chain can show from inside, without and with an anchor",
+        "forgeries that no chain can reveal, without and with an anchor",
         2,
         _usual(forgeries.campaign, stores=20, share=0.05, scripted=True),
         ("jq",),
     ),
     "audits": Suite(
-        "the auditor's script and `verify` on one store",
+        "the auditor's script compared with `verify` on one store",
         2,
         lambda call: _usual(audit_script.campaign, cases=call.amounts.cases // 100)(call),
         ("jq",),
     ),
     "repairs": Suite(
-        "harmed stores repaired", 2, lambda call: _usual(repairs.campaign, cases=call.amounts.cases // 200)(call)
+        "repairs of corrupted stores", 2, lambda call: _usual(repairs.campaign, cases=call.amounts.cases // 200)(call)
     ),
     "limits": Suite(
-        "a store of very many scopes",
+        "a store with very many scopes",
         2,
         lambda call: limits.campaign(call.root, count=call.amounts.scopes, say=call.say),
     ),
-    "fuzzing": Suite("everything that reads bytes from outside, fuzzed", 5, lambda call: _fuzz(call)),
+    "fuzzing": Suite("fuzzing of everything that reads bytes from outside", 5, lambda call: _fuzz(call)),
 }
 
 

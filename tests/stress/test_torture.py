@@ -41,7 +41,7 @@ def test_help_lists_every_suite() -> None:
 def test_an_unknown_suite_is_a_usage_error() -> None:
     ran = torture("--suite", "everything")
     assert ran.returncode == 2
-    assert "there is no suite 'everything'; --help lists them" in ran.stderr
+    assert "unknown suite 'everything'; --help lists them" in ran.stderr
 
 
 def test_one_story_can_be_told_alone_and_its_figures_have_a_place_of_their_own(

@@ -127,7 +127,8 @@ def compare(audit: Audit, cases: list[Corruption], until: float, say: Callable[[
 
 
 def campaign(root: Path, seed: str, *, cases: int, until: float, say: Callable[[str], None]) -> dict[str, Any]:
-    """Compare the two on ``cases`` harms until ``until`` [monotonic s]. Gives the summary. Raises ``ViolationError``."""
+    """Compare the two on ``cases`` harms until ``until`` [monotonic s]. Gives the summary. Raises
+    ``ViolationError``."""
     began = time.monotonic()
     rng = Random(seed)
     sample = build(root)

@@ -148,7 +148,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "socket": _socket,
     "directory": lambda path: path.mkdir(mode=0o700),
 }
-"""What can stand where a file should be. Each makes it at a path that is free."""
+"""File types that may replace a regular file. Each function creates one at a free path."""
 
 
 def replaced(sample: SampleStore) -> Iterator[Corruption]:

@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 SLOW = 10.0
 """[s] that no look at so small a store may take, however busy the machine is."""
 _TOLD = 20
-"""How many violations are told before the campaign gives up."""
+"""Number of violations reported before the suite gives up."""
 
 
 def structural(sample: SampleStore, rng: Random) -> Iterator[Corruption]:
@@ -94,7 +94,7 @@ class Judge:
 
 
 def has_damage(findings: tuple[Finding, ...]) -> bool:
-    """Whether one of them is damage."""
+    """Return whether one of them is damage."""
     return any(finding.severity == "damage" for finding in findings)
 
 

@@ -1,4 +1,4 @@
-"""What somebody may add to a store or write into its pointers: names of all kinds, copies, replays."""
+"""Files an attacker may add to a store or write into its pointers: names of all kinds, copies, replays."""
 
 from __future__ import annotations
 
@@ -163,8 +163,8 @@ def _name(path: str) -> str:
 
 
 def _looks_like_a_crash(sample: SampleStore, scope: str, loose: list[dict[str, Any]]) -> bool:
-    """Whether a pointer that names the snapshot before the head is what a crash leaves: the head follows it, nothing
-    follows the head, and what is below needs no word of the head's about what is lost."""
+    """Return whether a pointer that names the snapshot before the head is what a crash leaves: the head follows it,
+    nothing follows the head, and what is below needs no word of the head's about what is lost."""
     before, head = sample.chains[scope][-2:]
     document = sample.document(f"{scope}/{head}")
     declared = document["event"].get("repaired", {})
@@ -173,7 +173,7 @@ def _looks_like_a_crash(sample: SampleStore, scope: str, loose: list[dict[str, A
 
 
 def _forward(sample: SampleStore, scope: str, document: dict[str, Any], loose: list[dict[str, Any]]) -> frozenset[str]:
-    """What is seen of a pointer that names a snapshot which was never acknowledged: nothing if that follows the head,
+    """Expected finding for a pointer to a snapshot that was never acknowledged: nothing if that follows the head,
     else that the head is now what it was."""
     chain = sample.chains[scope]
     if document["prev"] == chain[-1]:

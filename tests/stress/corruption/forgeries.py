@@ -1,4 +1,4 @@
-"""What a chain cannot see from inside, done to drawn stores: each forgery must pass a check without an anchor, and none
+"""Forgeries that a chain cannot reveal, in random stores: each one must pass a check without an anchor, and none
 a check with the heads' shas from before."""
 
 from __future__ import annotations

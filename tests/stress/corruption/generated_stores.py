@@ -104,7 +104,7 @@ class _Maker:
         self._first: Any = self.values.text(4300)
 
     def store(self) -> Store:
-        """As another process would open it, with one durability or the other."""
+        """Open the store as another process does, with either durability."""
         backend = LocalBackend(str(self.state_dir), durability=self.rng.choice((FULL, FAST)))
         return Store(backend, redactor=Redactor(), clock=lambda: EPOCH + next(self._ticks) * 1_000_000)
 

@@ -24,7 +24,7 @@ Tree = dict[str, bytes | str]
 
 
 def tree(root: Path) -> Tree:
-    """What lies in a directory: bytes of files, targets of links, kinds of the rest."""
+    """Return the contents of a directory: bytes of files, targets of links, kinds of the rest."""
     found: Tree = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
@@ -38,7 +38,7 @@ def tree(root: Path) -> Tree:
 
 
 class Survivors:
-    """What is left of a store after harm, worked out from the bytes of before."""
+    """Rest of a store after corruption, computed from the bytes before it."""
 
     def __init__(self, sample: SampleStore) -> None:
         self.sample = sample
@@ -47,7 +47,7 @@ class Survivors:
         self._needs: dict[str, set[str]] = {}
 
     def is_whole(self, path: str) -> bool:
-        """Whether a snapshot is there with all the objects that it needs."""
+        """Return whether a snapshot is there with all the objects that it needs."""
         return path in self.good and self._objects(path) <= self.good
 
     def _objects(self, path: str) -> set[str]:
@@ -87,19 +87,19 @@ class Survivors:
         return found
 
     def knows(self, scope: str) -> bool:
-        """Whether anything in a scope's directory still tells what was there."""
+        """Return whether anything in a scope's directory still tells what was there."""
         return any(path.startswith(f"{scope}/") and path in self.good for path in self.now)
 
     def _left_no_trace(self, path: str, scope: str, data: bytes) -> bool:
-        """Whether a snapshot is gone, and all that named it is damaged: only numbers can tell that it was there, and
-        none do right below a lost head."""
+        """Return whether a snapshot is gone, and all that named it is damaged: only numbers can tell that it was there,
+        and none do right below a lost head."""
         name = sha256(data).encode()
         held = [self.sample.read(other) for other in self.good if other.startswith(f"{scope}/")]
         return path not in self.now and not any(name in other for other in held)
 
     def unnamed(self, after: Tree, named: set[str]) -> list[str]:
-        """What was on a chain, or needed by it, is in its place no more, and is not among ``named`` (digests, names and
-        paths). An object need not be, if all snapshots that need it are."""
+        """Require that nothing on a chain, or needed by it, has left its place and is not among ``named`` (digests,
+        names and paths). An object need not be, if all snapshots that need it are."""
         found = []
         for place in self.sample.of("snapshot", "object"):
             data = self.sample.read(place.path)
@@ -210,7 +210,7 @@ class Mender:
         words = ("execute", str(self.sample.machine), "--id", RUN.partition(":")[2])
         outcome = call(root, *words, "--input", '{"yes": true}', exits=None)
         if outcome["code"] == 64:
-            # It goes on from a state in which it waits for nobody.
+            # It continues from a state in which it waits for nobody.
             outcome = call(root, *words, "--no-input", exits=None)
         self.counts[f"execute exits with {outcome['code']}"] += 1
         scope = scope_hash(CONTEXT)

@@ -56,7 +56,7 @@ class SampleStore(msgspec.Struct, frozen=True):
     bare: tuple[str, ...] = ()
 
     def read(self, path: str) -> bytes:
-        """What a file held before any harm."""
+        """Return the original bytes of a file."""
         return (self.pristine / path).read_bytes()
 
     def of(self, *roles: str) -> list[Place]:
@@ -64,7 +64,7 @@ class SampleStore(msgspec.Struct, frozen=True):
         return [place for place in self.places if place.role in roles]
 
     def document(self, path: str) -> dict[str, Any]:
-        """What a file of JSON held before any harm."""
+        """Return the original document of a JSON file."""
         found: dict[str, Any] = json.loads(self.read(path))
         return found
 
@@ -148,7 +148,7 @@ def _notes(store: Store) -> None:
 
 
 def _residue(store: Store, state_dir: Path) -> None:
-    """What crashes leave: a save before its pointer, temporary files, and removed scopes."""
+    """Create crash residue: a save before its pointer, temporary files, and removed scopes."""
     scope = store.scope(NOTES)
     pointer = state_dir / scope.hash / "latest.json"
     acknowledged = pointer.read_bytes()
@@ -184,7 +184,7 @@ def described(state_dir: Path, machine: Path) -> SampleStore:
 
 
 class _Past:
-    """What the JSON of a good store says: its scopes, the chains in them, and the objects that these name."""
+    """Read an intact store: its scopes, the chains in them, and the objects that these name."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

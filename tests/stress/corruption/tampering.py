@@ -40,7 +40,7 @@ def drawn_harms(sample: SampleStore, rng: Random, most: int) -> list[Corruption]
 
 
 class Totals:
-    """What was done to all stores so far. ``compared`` counts what the script and ``verify`` said."""
+    """Totals over all stores so far. ``compared`` counts the verdicts of the script and ``verify``."""
 
     def __init__(self) -> None:
         self.stores = self.scopes = self.snapshots = self.objects = 0
@@ -95,8 +95,8 @@ def campaign(
 
 
 def compare(sample: SampleStore, place: Path, rng: Random, count: int, until: float, say: Say) -> Counter[str]:
-    """What the script and ``verify`` say of the good store and of ``count`` harmed ones. Raises ``ViolationError`` where they
-    differ."""
+    """Compare the script and ``verify`` on the intact store and on ``count`` corrupted ones. Raises ``ViolationError``
+    where they differ."""
     if not count:
         return Counter()
     path = place / "audit.sh"

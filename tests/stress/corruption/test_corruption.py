@@ -1,5 +1,5 @@
-"""Corruption of every kind to one store that has everything and to drawn ones, with small budgets; `scripts/torture --suite
-damage` (and `audits`, `repairs`, `tampering`) does it all."""
+"""Corruption of every kind to one store that has everything and to drawn ones, with small budgets; `scripts/torture
+--suite damage` (and `audits`, `repairs`, `tampering`) does it all."""
 
 from __future__ import annotations
 

@@ -33,11 +33,11 @@ from stateline.store.protocol import FULL, Durability
 
 WENT_ON = "went on"
 EXCUSED = ("EACCES", "EROFS")
-"""What syncing the directory above the state dir may answer: it is in others' hands."""
+"""Errors that syncing the parent of the state dir may return: it belongs to others."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """How a case ended: ``went on``, the code of a typed error, or ``interrupted``; and what is wrong, or ""."""
+    """Outcome of a case: ``went on``, the code of a typed error, or ``interrupted``; and what is wrong, or ""."""
 
     outcome: str
     wrong: str = ""
@@ -51,16 +51,17 @@ class Watched(Place):
         self.stores: list[Store] = []
 
     def open(self, durability: Durability = FULL) -> Store:
-        """As any place does."""
+        """Open a store and remember it."""
         store = super().open(durability)
         self.stores.append(store)
         return store
 
 
 class Ground:
-    """What a scenario begins with, prepared once below ``root``; every case gets a copy.
+    """Initial state of a scenario, prepared once below ``root``; every case gets a copy.
 
-    ``keys`` are the scopes that the scenario has to do with, by hash. ``calls`` are those of the scenario when nothing fails.
+    ``keys`` are the scopes that the scenario has to do with, by hash. ``calls`` are those of the scenario when nothing
+    fails.
     """
 
     def __init__(self, scenario: Scenario, root: Path) -> None:
@@ -222,7 +223,7 @@ class Case:
             require(newer == 0 or told, f"the head moved, and the caller was told {self.outcome!r}")
 
     def _look_at_repaired(self, acknowledged: dict[str, list[str]]) -> None:
-        """What is intact is where it was, and what was acknowledged since is there."""
+        """Require that intact files are in place and acknowledged ones exist."""
         found = Picture.of(self.ground.path)
         shas = set(found.files.values())
         for said in acknowledged.values():
@@ -246,7 +247,7 @@ class Case:
                 require(found.files.get(note.name) == note.name.rpartition("/")[2], f"kept, and lost: {note.name}")
 
     def _look_at_the_rest(self) -> None:
-        """The place is in order but for residue, and the next writer goes on."""
+        """The place is in order but for residue, and the next writer continues."""
         if self.ground.damaged:
             repair_again(self.ground.path)
         require_only_residue(self.ground.path, repaired=self.ground.damaged)
@@ -259,7 +260,7 @@ def _set_aside(found: Picture) -> set[str]:
 
 
 def descriptors() -> int:
-    """How many files this process has open; 0 where that cannot be told."""
+    """Return the number of open files of this process; 0 if unknown."""
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:

@@ -1,5 +1,5 @@
 """Every call of every scenario, failing with every error: at the seam, once and from then on; and by strace in the real
-program. What was acknowledged stays, errors are typed, and whoever comes next can go on."""
+program. What was acknowledged stays, errors are typed, and the next writer can continue."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _BATCH = 200
 _TOLD = 20
 """Most violations that are told."""
 _MEMORY = Path("/dev/shm")
-"""Where copies cost least, if it is there."""
+"""Fastest place for copies, if it exists."""
 CHOICES = (*SHARED, *(f"reading: {name}" for name in READINGS))
 """All that is told: by name, or ``reading:`` and what is read."""
 
 
 class Tally(msgspec.Struct):
-    """What was done: cases by scenario, error, way of failing and system call, and how they ended; what was wrong."""
+    """Totals: outcomes by scenario, error, mode and system call, and everything that was wrong."""
 
     cases: int = 0
     scenarios: dict[str, Counter[str]] = msgspec.field(default_factory=dict)
@@ -63,7 +63,7 @@ class Tally(msgspec.Struct):
         self.wrong += other.wrong
 
     def summary(self) -> dict[str, Any]:
-        """As plain data. Raises ``ViolationError`` if something was wrong."""
+        """Return plain data. Raises ``ViolationError`` if something was wrong."""
         told = "\n".join(self.wrong[:_TOLD])
         require(not self.wrong, f"{len(self.wrong)} of {self.cases} cases went wrong:\n{told}")
         return {name: value for name, value in msgspec.to_builtins(self).items() if name != "wrong"}
@@ -107,7 +107,7 @@ def _batches(cases: list[Fault], rng: Random) -> Iterator[list[Fault]]:
 
 
 class _Stage:
-    """Where one process tells its scenarios: each is prepared once."""
+    """Scenarios of one process, each prepared once."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

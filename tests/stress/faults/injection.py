@@ -18,10 +18,10 @@ CLOSING = ("close_file", "close_lock")
 INFALLIBLE = ("close_directory",)
 """Promised never to fail; only an interrupt may come there."""
 OPENING = {"create": "close_file", "open_lock": "close_lock"}
-"""What gives a descriptor, and what closes it: nobody has it who is told that the call failed."""
+"""Calls that return a descriptor, and their closing calls: a caller that gets an error has no descriptor."""
 ERRORS = ("EIO", "ENOSPC", "EDQUOT", "EROFS", "EMFILE", "ENFILE", "EINTR", "EACCES", "ENOMEM")
 INTERRUPTS: dict[str, type[BaseException]] = {"KeyboardInterrupt": KeyboardInterrupt, "MemoryError": MemoryError}
-"""What Python itself raises between two steps, rather than the system in one of them."""
+"""Exceptions that Python itself raises between two steps."""
 
 Mode = Literal["before", "after", "short", "short and full"]
 Reach = Literal["once", "method", "changing"]
@@ -41,7 +41,7 @@ class Fault(msgspec.Struct, frozen=True):
     reach: Reach = "once"
 
     def raised(self) -> BaseException:
-        """What the caller meets."""
+        """Return the exception to raise."""
         kind = INTERRUPTS.get(self.error)
         if kind is not None:
             return kind("injected")

@@ -1,5 +1,6 @@
-"""SIGKILL at every call of every scenario: at each call of the seam, before and after it, and at each system call that is
-about the state dir, by strace. After each death the place is judged, somebody else saves, and the scenario is told again.
+"""SIGKILL at every call of every scenario: at each call of the seam, before and after it, and at each system call that
+is about the state dir, by strace. After each death the place is judged, another writer saves, and the scenario is told
+again.
 
 Run as a program (``syscalls.py ROOT SEED SEAM_POINTS STRACE_POINTS``) it does so with that many points of each kind,
 chosen from all scenarios, and prints the summary: for those that have threads and cannot fork.
@@ -42,7 +43,7 @@ _LOCKED = ("flock", "write")
 
 
 class Tally(msgspec.Struct):
-    """What was done. ``seam`` and ``strace``: points by scenario; ``struck``: by the method of the seam or the system
+    """Totals. ``seam`` and ``strace``: points by scenario; ``struck``: by the method of the seam or the system
     call; ``missed``: processes that ended before a point whose number is not the same each time; ``refused``: how a
     scenario that was told again ended where it is refused."""
 
@@ -111,7 +112,8 @@ class Stage:
         expected.apply(*ended.notes)
         tree = expected.judge(state_dir)
         self.tally.residue["temporary files"] += len(tree.temporary)
-        # In half of the cases somebody else saves first, in the others the scenario is told again first. What is damaged
+        # In half of the cases another writer saves first, in the others the scenario is told again first. What is
+        # damaged
         # has to be repaired before anybody can save.
         self.told += 1
         saves_first = self.told % 2 == 0 and not expected.damaged
@@ -136,7 +138,7 @@ class Stage:
 
 
 def _require_once(root: Path) -> None:
-    """What must not be repeated ran once, or somebody was asked whether it had."""
+    """Require that each non-repeatable effect ran at most once, and that an unknown outcome was reported."""
     ran, asked = (Counter(_lines(root / name)) for name in ("ran", "asked"))
     for effect in ("pay", "again"):
         require(ran[effect] <= 1, f"the effect {effect!r} ran {ran[effect]} times")
@@ -185,8 +187,8 @@ def campaign(
     strace: int | None = None,
     scenarios: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """Kill each scenario, or each of ``scenarios``, at all its points, or at ``seam`` and ``strace`` of all of their points,
-    chosen by the ``seed``; until ``until`` [monotonic s]. Gives the summary. Raises ``ViolationError``.
+    """Kill each scenario, or each of ``scenarios``, at all its points, or at ``seam`` and ``strace`` of all of their
+    points, chosen by the ``seed``; until ``until`` [monotonic s]. Gives the summary. Raises ``ViolationError``.
 
     Of the points of strace those that can change something come first; those that read follow while there is time.
     """

@@ -1,5 +1,6 @@
 """Writers that die of SIGKILL at one certain call: a seam that kills its own process, and strace that does it from
-outside. Both act on a child that is forked from a warmed-up process, since starting Python takes longer than a scenario.
+outside. Both act on a child that is forked from a warmed-up process, since starting Python takes longer than a
+scenario.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ for _name in METHODS:
         setattr(_Killing, _name, _deadly(_name))
 
 
-# -- a scenario in a child ------------------------------------------------------------------------------------------------
+# -- a scenario in a child
+# ------------------------------------------------------------------------------------------------
 
 
 class Later(Place):
@@ -110,7 +112,7 @@ class Later(Place):
 
 
 class Ended(msgspec.Struct):
-    """How a child ended: whether it was killed, what was acknowledged before, and all calls of its seam, if it told."""
+    """End of a child: whether it was killed, acknowledgements before that, and all calls of its seam, if reported."""
 
     killed: bool
     notes: list[Note]
@@ -209,7 +211,8 @@ def traced(pid: int, trace: Path, *options: str) -> Iterator[None]:
 
 
 class Point(msgspec.Struct, frozen=True):
-    """A system call of a scenario: its name as strace has it, and that it is the ``number``-th of that name (from 1)."""
+    """A system call of a scenario: its name as strace has it, and that it is the ``number``-th of that name (from
+    1)."""
 
     name: str
     number: int
@@ -245,7 +248,8 @@ def strike(child: Child, trace: Path, point: Point) -> Ended:
         return child.go()
 
 
-# -- a scenario with effects that can be counted --------------------------------------------------------------------------
+# -- a scenario with effects that can be counted
+# --------------------------------------------------------------------------
 
 
 def _effect(place: Place, name: str) -> list[str]:

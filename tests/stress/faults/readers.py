@@ -1,4 +1,4 @@
-"""Those who only read, on a seam that fails: what cannot be read for now is no damage, and nobody moves it."""
+"""Readers on a failing seam: unreadable files are not reported as damaged, and not moved."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from stateline.verify.checker import verify
 UNREADABLE = "unreadable"
 """The code of what the system refused to read; it may pass."""
 BENEATH = "orphaned"
-"""What follows from that: what only the unreadable leads to cannot be reached."""
+"""Code of a consequence: objects reachable only through the unreadable file."""
 RUN = "scenario"
 
 Told = Iterable[str]
@@ -123,7 +123,7 @@ class Library:
         return Store(LocalBackend(self.path, Failing(script)), redactor=Redactor())
 
     def calls(self, name: str) -> list[str]:
-        """What a reading calls when nothing fails."""
+        """Return the calls of a reader when nothing fails."""
         script = Script()
         told = list(READINGS[name](self.store(script), self.files))
         require(not told, f"{name} calls something damaged where nothing is: {told}")

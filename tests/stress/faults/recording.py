@@ -1,7 +1,9 @@
 """A seam that writes down each call it makes, so that what really happens can be compared with it.
 
-As a program (``recording.py SIDE scenario NAME STATE_DIR prepare|act|all`` or ``recording.py SIDE command WORDS...``) it
-runs a scenario of :mod:`stress.scenarios`, or a command of the command line, through such a seam. Each call gives two lines
+As a program (``recording.py SIDE scenario NAME STATE_DIR prepare|act|all`` or ``recording.py SIDE command WORDS...``)
+it
+runs a scenario of :mod:`stress.scenarios`, or a command of the command line, through such a seam. Each call gives two
+lines
 of JSON in the file SIDE, each in one write: what is called before it, what came of it after it. Under strace these
 writes stand around the system calls of that call.
 """
@@ -30,7 +32,7 @@ METHODS = tuple(
 
 
 def plain(value: Any) -> Any:
-    """What a call was given or gave, for a line of JSON: a directory by its descriptor, data by their size [bytes]."""
+    """Convert an argument or result of a call to JSON: a directory by its descriptor, data by their size [bytes]."""
     if isinstance(value, Directory):
         return {"fd": value.fd, "path": value.path}
     if isinstance(value, bytes | memoryview):

@@ -51,7 +51,7 @@ CALLS = (
 ERRORS = ("EIO", "ENOSPC", "EMFILE", "EACCES")
 WAYS = {"once": "{}", "sticky": "{}+"}
 FEW = 3
-"""How often EINTR comes: Python calls again after one (PEP 475), so one that never ends is one that nobody survives."""
+"""Number of EINTRs in a row: Python retries after each (PEP 475), so an endless series would never return."""
 DOCUMENTED = (0, 1, 2, 3, 4, 5, 6, 64)
 _DEADLINE = 60.0
 """[s] for one command; far above what any of them takes."""
@@ -61,8 +61,8 @@ _SCENARIOS = str(Path(__file__).resolve().parents[1] / "scenarios.py")
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A program to disturb. ``{files}`` in a word is where the machine file lies, ``{state}`` the state dir. ``scenario``
-    is what has happened before; ``prints`` how stdout is to be read."""
+    """A program to disturb. ``{files}`` in a word is where the machine file lies, ``{state}`` the state dir.
+    ``scenario`` is what has happened before; ``prints`` how stdout is to be read."""
 
     words: tuple[str, ...]
     scenario: str = "library"
@@ -99,7 +99,7 @@ class Shot(msgspec.Struct, frozen=True):
     way: str
 
     def words(self) -> list[str]:
-        """What strace is told."""
+        """Return the options for strace."""
         when = f"{self.at}..{self.at + FEW - 1}" if self.way == "few" else WAYS[self.way].format(self.at)
         return ["-e", f"trace={self.call}", "-e", f"inject={self.call}:error={self.error}:when={when}"]
 
@@ -133,7 +133,7 @@ def _library(place: Place) -> None:
 
 
 class Stage:
-    """Where commands run one after the other, below ``root``, which is made. Each begins with a copy."""
+    """Runner of commands, one after the other, each on a fresh copy below the new directory ``root``."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

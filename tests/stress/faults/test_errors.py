@@ -1,4 +1,5 @@
-"""Every call of the seam fails, in every scenario: the store says so in words, and nothing that was acknowledged is lost.
+"""Every call of the seam fails, in every scenario: the store says so in words, and nothing that was acknowledged is
+lost.
 
 Here a part of it; ``scripts/torture`` does all of it.
 """
@@ -46,7 +47,7 @@ def one_each(calls: list[str]) -> Iterator[Fault]:
 
 
 def told(verdicts: Iterator[tuple[Fault, Verdict]]) -> Counter[str]:
-    """How often each outcome came; fails with all that was wrong."""
+    """Count the outcomes. Fails with everything that was wrong."""
     outcomes: Counter[str] = Counter()
     wrong = []
     for fault, verdict in verdicts:
@@ -69,7 +70,7 @@ def light() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where copies cost least: in memory, if there is such a place."""
+    """Fastest place for copies: in memory, if possible."""
     import shutil
     import tempfile
 

@@ -1,4 +1,4 @@
-"""What strace saw of a process, laid beside what the seam says it did: call by call, one to one.
+"""Comparison of the system calls that strace saw with those the seam recorded, one to one.
 
 :func:`compare` takes both and raises :class:`Differs` at the first call that is in the one and not in the other. What
 each method of the seam is in system calls is written in the table at the end of this module.
@@ -20,7 +20,7 @@ import pytest
 Json = Any
 
 TRACED = "%file,%desc,sync"
-"""What is traced: every call that names a file or a descriptor, and the one that needs neither."""
+"""Traced calls: every call that names a file or a descriptor, and the one that needs neither."""
 CWD = -100
 """The descriptor that stands for the current directory."""
 READING = frozenset(
@@ -45,12 +45,12 @@ class Call(msgspec.Struct, frozen=True):
     line: str
 
     def concerns(self, base: str) -> bool:
-        """Whether it is about ``base`` or something below it."""
+        """Return whether it is about ``base`` or something below it."""
         return any(path == base or path.startswith(base + "/") for path in self.paths)
 
     @property
     def changes(self) -> bool:
-        """Whether it can change what is on the disk."""
+        """Return whether it can change what is on the disk."""
         if self.name == "open":
             return bool(self.args[2] & {"O_CREAT", "O_TRUNC", "O_WRONLY", "O_RDWR", "O_APPEND", "O_TMPFILE"})
         return self.name not in READING
@@ -327,7 +327,7 @@ def _match(operation: Operation) -> None:
 
 
 def _number(operation: Operation) -> int:
-    """What the one system call of an operation gave: a descriptor, a number of bytes, or 0."""
+    """Return the result of an operation's only system call: a descriptor, a number of bytes, or 0."""
     result = operation.result
     if isinstance(result, dict):
         return int(result.get("fd", 0))

@@ -21,11 +21,11 @@ from stress.oracle import ViolationError, require
 
 Say = Callable[[str], None]
 GRACE = 60.0
-"""How long a process may take beyond its time, to start and to make a finding small [s]."""
+"""Extra time of a process to start and to shrink a finding [s]."""
 
 
 def engine() -> str:
-    """What chooses the inputs here: ``atheris`` or ``loop``."""
+    """Return the input generator available here: ``atheris`` or ``loop``."""
     return "atheris" if importlib.util.find_spec("atheris") else "loop"
 
 

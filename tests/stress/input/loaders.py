@@ -1,4 +1,4 @@
-"""What reads bytes from outside, as a table: each loader is fed any bytes and shows here what it promises of them.
+"""Table of everything that reads bytes from outside: each loader takes any bytes and checks its promises.
 
 To add a loader, write what feeds it and add a line to ``LOADERS``; the campaign and the tests take it from there. A
 ``feed`` returns quietly for what is read and for what is refused with a typed error, raises ``ViolationError`` where a
@@ -49,7 +49,7 @@ class Loader(msgspec.Struct, frozen=True):
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two JSON values are equal in value and in type: 1 is not 1.0, and 0.0 is not -0.0."""
+    """Return whether two JSON values are equal in value and in type: 1 is not 1.0, and 0.0 is not -0.0."""
     return one == other and json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
@@ -84,7 +84,7 @@ def _can_be_held(value: Any, depth: int) -> bool:
 
 
 def canonical_file(data: bytes) -> None:
-    """What is taken is the canonical form of what the standard library reads; nothing else has that form."""
+    """Accept exactly the canonical form of values that the standard library reads."""
     good, value = strict_json(data, canonical.FILE_DEPTH)
     try:
         found = canonical.decode(data)
@@ -125,7 +125,7 @@ def answer(data: bytes) -> None:
 
 
 def _outcome(read: Callable[[bytes], Any], data: bytes) -> Any:
-    """What ``read`` gives, or the type of the typed error and the damage that it names."""
+    """Return the result of ``read``, or the type of the typed error and the damage that it names."""
     try:
         return read(data)
     except (IntegrityError, NewerVersionError) as error:
@@ -166,7 +166,7 @@ def _file_in_store(data: bytes, read: Envelope | None) -> None:
 
 
 def declaration(data: bytes) -> None:
-    """What a snapshot declares lost is heeded only if its whole shape is right, and leads down."""
+    """Check that declared losses apply only if their whole shape is valid and they lead down."""
     try:
         event = canonical.decode(data)
     except IntegrityError:

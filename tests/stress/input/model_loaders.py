@@ -1,4 +1,4 @@
-"""What reads bytes that models, and those who write for them, have made: manifests of tools, recordings, answers in a
+"""Loaders of bytes written by models and their users: tool manifests, recordings, answers in a
 model's place, proposals of the pre-stage. Lines of the table in ``loaders.py``."""
 
 from __future__ import annotations

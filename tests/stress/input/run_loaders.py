@@ -160,7 +160,7 @@ def machine_file(name: str, data: bytes) -> None:
 
 
 def evaluated(data: bytes) -> None:
-    """What the process of a Python machine prints is any bytes: its file made it."""
+    """Check arbitrary output of a Python machine's process, which its file controls."""
     output = CapturedOutput(canonical.TEXT_LIMIT)
     output.add_stdout(data)
     ended = child.Exit(reason="exited", code=0, alive=False, output=output)
@@ -331,7 +331,7 @@ def _call() -> command.TaskCall:
 
 
 def _outcomes(data: bytes) -> Iterator[bytes | program.ProgramFailure]:
-    """What becomes of a program that wrote ``data`` to both streams, for each way in which it may end."""
+    """Return the results of a program that wrote ``data`` to both streams, for each way to end."""
     for reason, code in (("exited", 0), ("exited", 3), ("exited", -9), ("timeout", None), ("overflow", None)):
         output = CapturedOutput(canonical.TEXT_LIMIT)
         output.add_stdout(data)
@@ -341,7 +341,7 @@ def _outcomes(data: bytes) -> Iterator[bytes | program.ProgramFailure]:
 
 
 def task_output(data: bytes) -> None:
-    """What a task prints, on either stream and however it ended: an output that can be kept, or a failure in words
+    """Check the output of a task, on either stream and for any end: a value that can be stored, or a failure in words
     that can be printed and hold no secret."""
     call = _call()
     for outcome in _outcomes(data):
@@ -357,7 +357,8 @@ def task_output(data: bytes) -> None:
 
 
 def tool_output(data: bytes) -> None:
-    """What a tool prints: a result that a message of a run can hold, or an error in words as those of a task."""
+    """Check the output of a tool: a result that a message of a run can hold, or an error in words as those of a
+    task."""
     for outcome in _outcomes(data):
         result = runner.to_result(outcome)
         canonical.encode({"tree": {"conversation": [{"role": "tool", "content": result}]}})

@@ -186,7 +186,8 @@ def test_the_campaign_finds_what_is_planted_and_keeps_the_input(tmp_path: Path) 
         )
         done = subprocess.run(
             [sys.executable, "-c", program, str(tmp_path / "tests"), str(tmp_path / "out")],
-            capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "PYTHONDONTWRITEBYTECODE":
+            "1"},
         )  # fmt: skip
         assert done.returncode == 7, done.stderr
         assert (tmp_path / "out" / "pointers" / "finding").read_bytes().startswith(b"{")

@@ -1,4 +1,4 @@
-"""What fuzzing of the loaders has found: the smallest input of each fault, as it came from outside."""
+"""Faults found by fuzzing: the smallest input of each."""
 
 from __future__ import annotations
 

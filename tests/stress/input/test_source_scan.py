@@ -1,4 +1,4 @@
-"""What no line of ``src`` may do, because of what it did to others. Each scan is shown that it can find."""
+"""Scans of ``src`` for constructs that caused vulnerabilities elsewhere. Each scan is shown to find a planted case."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def calls(tree: ast.Module) -> Found:
 
 
 def assertions(tree: ast.Module) -> Found:
-    """What ``python -O`` leaves out protects nobody."""
+    """Find assertions, which ``python -O`` removes."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assert):
             yield "assert", node.lineno

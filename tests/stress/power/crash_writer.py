@@ -1,7 +1,7 @@
 """A writer whose power is cut: it tells a scenario on a real file system, and prints what was acknowledged.
 
 As a program (``doomed.py ORDERS``, a JSON document) it prints one JSON line for each acknowledgement, in one write, and
-one for how it ended. With ``at`` it cuts the power itself, right before that call on the seam, and goes on: what it
+one for how it ended. With ``at`` it cuts the power itself, right before that call on the seam, and continues: what it
 meets then must be a typed error.
 """
 
@@ -32,9 +32,9 @@ KEYS = ("notes:stream", "notes:other", "run:stream")
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """What a writer does. ``scenario`` is a scenario or "stream", ``switch`` where the power is cut and how (``flag``),
-    ``at`` before which call (0: not by the writer). ``seed`` and ``saves`` are for a stream, ``mutant`` is a name of
-    :data:`MUTANTS`."""
+    """Orders for a writer. ``scenario`` is the name of a scenario or "stream", ``switch`` where the power is cut and
+    how (``flag``), ``at`` before which call (0: not by the writer). ``seed`` and ``saves`` are for a stream, ``mutant``
+    is a name of :data:`MUTANTS`."""
 
     scenario: str
     state_dir: str
@@ -48,7 +48,7 @@ class Orders(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a writer ended: ``what`` is ``prepared`` or ``cut`` (it goes on), ``done`` or ``error`` (of this name), after
+    """End of a writer: ``what`` is ``prepared`` or ``cut`` (it continues), ``done`` or ``error`` (of this name), after
     so many calls on the seam since it was prepared."""
 
     what: str
@@ -173,7 +173,8 @@ def stream(place: Place, orders: Orders) -> None:
 
 
 def tell(orders: Orders, hear: Callable[[Note | Ending], None], root: Path) -> Ending:
-    """Tell the scenario; each acknowledgement is heard. ``root`` is a directory for other files, which keeps its power."""
+    """Tell the scenario; each acknowledgement is heard. ``root`` is a directory for other files, which keeps its
+    power."""
     power = Power(orders, hear)
     fs = MUTANTS[orders.mutant]
     # A store that grows is written by one after the other, and of what a crash left beside the chain `verify` asks

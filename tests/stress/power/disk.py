@@ -1,7 +1,7 @@
-"""A file system in memory that stands in for the seam, and the log of what it was asked to do.
+"""A file system in memory that replaces the seam, and the log of what it was asked to do.
 
-It does what POSIX says for the calls of :class:`~stateline.store.local.filesystem.Filesystem`; nothing of it reaches the machine but
-the locks. What a power loss may make of its log is the business of ``stress.power.losses``.
+It does what POSIX says for the calls of :class:`~stateline.store.local.filesystem.Filesystem`; nothing of it reaches
+the machine but the locks. What a power loss may make of its log is the business of ``stress.power.losses``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Step = Named | Written | Synced | Said
 
 
 class Image(msgspec.Struct):
-    """What lies on a disk: ``directories`` by inode (name to inode), ``files`` by inode, and the ``modes`` of both."""
+    """Contents of a disk: ``directories`` by inode (name to inode), ``files`` by inode, and the ``modes`` of both."""
 
     directories: dict[int, dict[str, int]]
     files: dict[int, bytes]
@@ -127,7 +127,7 @@ class _Opened(Directory):
     __slots__ = ("inode",)
 
     def __init__(self, path: str, inode: int) -> None:
-        super().__init__(path)
+        super().__init__(path, -1)
         self.inode = inode
 
 

@@ -47,7 +47,7 @@ CONTROLS = ("saves", "large values")
 
 
 class Tally(msgspec.Struct):
-    """What a campaign has seen. ``acknowledged`` counts heads that writers were told of, ``judged`` snapshots that were
+    """Totals of a suite. ``acknowledged`` counts heads acknowledged to writers, ``judged`` snapshots that were
     read back after a crash; ``found`` has residue and damage by code, ``errors`` how writers ended."""
 
     crashes: Counter[str] = msgspec.field(default_factory=Counter)
@@ -182,8 +182,8 @@ class Rig:
 
 
 def controls(root: Path, seed: str, kind: Kind, *, tries: int, mutants: tuple[str, ...] = ()) -> dict[str, str]:
-    """How many of ``tries`` crashes show that a commit is broken, for each broken commit, on one kind of file system.
-    Raises :class:`~stress.power.images.Unavailable`, and ``ViolationError`` if files that are not synced are not missed,
+    """Count the crashes, of ``tries``, that reveal each broken commit on one kind of file system. Raises
+    :class:`~stress.power.images.Unavailable`, and ``ViolationError`` if files that are not synced are not missed,
     unless the sync of a directory brings them along."""
     rng = Random(f"{seed}:controls:{kind.name}")
     seen: dict[str, str] = {}

@@ -24,7 +24,7 @@ import msgspec
 from stress.oracle import ViolationError
 
 FLUSH, LOG, NOTHING = 0, 1, 2
-"""What is written before the power is gone: everything, the journal, nothing."""
+"""Data flushed before the power loss: everything, the journal, nothing."""
 _SHUTDOWN = (2 << 30) | (4 << 16) | (ord("X") << 8) | 125
 """``_IOR('X', 125, __u32)``: EXT4_IOC_SHUTDOWN, and XFS_IOC_GOINGDOWN."""
 _MIB = 1 << 20
@@ -133,8 +133,8 @@ class Image:
         settle(str(self.switch))
 
     def replay(self) -> None:
-        """Give it power again: take down what is stopped, mount, and so have the journal replayed. Raises ``ViolationError``
-        for a file system that cannot be mounted any more."""
+        """Give it power again: take down what is stopped, mount, and so have the journal replayed. Raises
+        ``ViolationError`` for a file system that cannot be mounted any more."""
         self.detach()
         try:
             if self.kind.way == "disk":
@@ -144,7 +144,7 @@ class Image:
             raise ViolationError(f"after the power came back: {error}") from None
 
     def check(self) -> str:
-        """What the file system's own check finds wrong, on the unmounted image; "" if nothing. Mounted afterwards."""
+        """Run the file system's own check on the unmounted image, then mount it. Return its complaint, or ""."""
         self._unmount(self.path)
         words = _CHECKS[self.kind.system]
         done = subprocess.run([*words, str(self._file)], capture_output=True, check=False)
@@ -213,7 +213,7 @@ def unavailable(kind: Kind) -> str:
 
 
 def checkable(kind: Kind) -> bool:
-    """Whether the program is installed that checks such a file system."""
+    """Return whether the program is installed that checks such a file system."""
     return shutil.which(_CHECKS[kind.system][0]) is not None
 
 
@@ -227,7 +227,7 @@ def let_go(error: BaseException | None) -> None:
 
 
 def _is_mounted(place: Path) -> bool:
-    """As the kernel says it: a file system that was stopped may refuse to be looked at."""
+    """Read the kernel's mount table: a stopped file system may refuse other queries."""
     # Blanks are written as octal numbers there.
     wanted = str(place).replace("\\", "\\134").replace(" ", "\\040")
     return any(line.split()[4] == wanted for line in Path("/proc/self/mountinfo").read_text().splitlines())

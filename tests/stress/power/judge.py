@@ -1,4 +1,4 @@
-"""What must hold of a state dir after a power loss. The chains are read by ``stress.oracle``; what the store,
+"""Invariants of a state dir after a power loss. ``stress.oracle`` reads the chains; the results of the store,
 ``verify`` and a repair say of the same disk is compared with that.
 """
 
@@ -39,7 +39,7 @@ def survivors_of(tree: Tree) -> dict[str, list[str]]:
 
 
 class Promise(msgspec.Struct):
-    """What was promised of one scope: the shas of ``firm`` snapshots are on its chain, whatever happens; those of
+    """Promises for one scope: the shas of ``firm`` snapshots are on its chain, whatever happens; those of
     ``loose`` (saved ``fast``) may be."""
 
     firm: list[str]
@@ -51,7 +51,7 @@ class Promise(msgspec.Struct):
 
 
 class Before(msgspec.Struct, frozen=True):
-    """What was there before a scenario, and must last: ``chains`` by scope, what was ``kept`` (blobs, with the scope they
+    """Data from before a scenario, which must last: ``chains`` by scope, what was ``kept`` (blobs, with the scope they
     lie in), and the digests of all ``bytes`` that a repair must not delete."""
 
     chains: dict[str, list[str]]
@@ -117,15 +117,15 @@ class Promises:
         return ends
 
     def may_break(self, scope: str) -> bool:
-        """Whether the newest of that scope was, or is being, saved so that a power loss may leave it torn."""
+        """Return whether the newest of that scope was, or is being, saved so that a power loss may leave it torn."""
         promise = self.scopes.get(scope, Promise([], []))
         coming = self.coming
         return bool(promise.loose) or bool(coming and coming.scope == scope and coming.durability == FAST)
 
 
 class Judge:
-    """Looks at one disk. ``root`` is a real directory for what a scenario needs besides; ``repairing``: the scenario repairs
-    a store, so that it may be damaged until that is done; ``ordered``: a journal could have left the disk."""
+    """Looks at one disk. ``root`` is a real directory for what a scenario needs besides; ``repairing``: the scenario
+    repairs a store, so that it may be damaged until that is done; ``ordered``: a journal could have left the disk."""
 
     def __init__(
         self, image: Image, promises: Promises, root: Path, *, repairing: bool = False, ordered: bool = False
@@ -140,7 +140,7 @@ class Judge:
         self.damaged = repairing and not promises.mended
 
     def look(self) -> dict[str, list[str]]:
-        """What reading must say; the chains that were found. Raises :class:`ViolationError`."""
+        """Check every reader and return the chains found. Raises :class:`ViolationError`."""
         require(not self.image.widest(STATE_DIR), "something is open to others")
         there = {sha256(data) for data in self.tree.values()}
         require(self.promises.before.bytes <= there, f"a repair deleted {self.promises.before.bytes - there}")

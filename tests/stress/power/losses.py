@@ -1,4 +1,4 @@
-"""What a power loss may leave of what a file system was asked to do: all of it that is legal, up to a limit.
+"""States that a power loss may leave of a log of file-system calls: all legal ones, up to a limit.
 
 The medium has for certain what was synced: the bytes of a file after a sync of the file, the names in a directory after
 a sync of the directory. Of everything else any part may be there:
@@ -27,7 +27,7 @@ from stress.oracle import sha256
 from stress.power.disk import Image, Named, Said, Step, Synced, Written, apply
 
 STALE = b'{"path":"state-2020-01-01T000000.000000Z-00000000.json","sha256":"' + b"0" * 64 + b'","version":"1"}'
-"""What a reused block may hold: something that was valid once."""
+"""Possible content of a reused block: data that was valid once."""
 
 
 class Crash(msgspec.Struct, frozen=True):
@@ -112,7 +112,7 @@ class Losses:
     # -- what may be left ------------------------------------------------------------------------------------------
 
     def images(self) -> Iterator[tuple[Image, bool]]:
-        """What may be on the medium now, and whether names came in order; at most ``limit`` images.
+        """Yield the states that may be on the medium now, and whether names are in order; at most ``limit`` images.
 
         Everything that names may have become gets its turn before any of it gets a second one: where much is open, a
         limit must not leave out what came last.
@@ -199,8 +199,8 @@ def _reached(directories: dict[int, dict[str, int]]) -> set[int]:
 
 
 def contents(old: bytes, new: bytes) -> list[bytes]:
-    """What a file may hold that was ``old`` at its last sync and ``new`` before the power went; the new ones first,
-    then the old ones."""
+    """Yield the possible contents of a file that was ``old`` at its last sync and ``new`` at the power loss; the new
+    ones first, then the old ones."""
     size = len(new)
     half = size // 2
     found = [

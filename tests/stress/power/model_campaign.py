@@ -1,5 +1,5 @@
-"""Power losses, by the model of ``stress.power``: every scenario, everything that may be left, and once more while somebody
-goes on from there; and broken protocols, which the model must tell from the real one.
+"""Power losses, by the model of ``stress.power``: every scenario, everything that may be left, and once more while
+somebody continues from there; and broken protocols, which the model must tell from the real one.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def campaign(
     root: Path, seed: str, *, states: int, until: float, say: Say, jobs: int = 0, scenarios: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Come to ``states`` distinct disks at least, or until ``until`` [monotonic s]: every scenario with a small budget,
-    then with a large one, then drawn ones; or ``scenarios`` alone, again and again. ``jobs`` processes do it (0: as many
-    as there are processors).
+    then with a large one, then drawn ones; or ``scenarios`` alone, again and again. ``jobs`` processes do it (0: as
+    many as there are processors).
 
     Gives the summary. Raises ``ViolationError`` at the first broken promise, with the steps that led there.
     """
@@ -98,7 +98,7 @@ def _parts(fingerprints: bytes) -> Iterator[bytes]:
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """What one scenario came to: its counts, and the fingerprints, 16 bytes each, of the distinct disks, with and without
+    """Result of one scenario: its counts, and the fingerprints, 16 bytes each, of the distinct disks, with and without
     the bytes of temporary files."""
 
     scenario: str

@@ -41,7 +41,7 @@ class Mutant(msgspec.Struct, frozen=True):
 
 
 def _nothing(*words: Any, **options: Any) -> None:
-    """What a mutant does instead."""
+    """Replacement behaviour of a mutant."""
 
 
 def _no_file_sync() -> AbstractContextManager[Any]:
@@ -272,7 +272,7 @@ def _unsynced_removal() -> AbstractContextManager[Any]:
 
 
 def _litter_left() -> AbstractContextManager[Any]:
-    """What a dead writer left is not swept."""
+    """Leave the temporary files of a dead writer."""
     return _both(
         mock.patch.object(lock, "sweep", _nothing),
         mock.patch.object(directories, "sweep", _nothing),
@@ -337,7 +337,7 @@ def _append_unsettled() -> AbstractContextManager[Any]:
 
 
 def _reference_unsettled() -> AbstractContextManager[Any]:
-    """What a state names by a reference is taken as it is."""
+    """Trust the objects that a state references."""
     require = Store._require
 
     def unsynced(opened: Store, refs: Any) -> None:
@@ -387,7 +387,7 @@ def _unmarked_early() -> AbstractContextManager[Any]:
 
 
 def _set_aside_for_good() -> AbstractContextManager[Any]:
-    """What is in a repair's way is deleted."""
+    """Delete files that are in a repair's way."""
 
     def unlinked(mender: LocalQuarantine, root: Directory, path: str) -> str:
         place, _, base = path.rpartition("/")

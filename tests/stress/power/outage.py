@@ -45,7 +45,7 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 class Crash(msgspec.Struct, frozen=True):
-    """What is known of a crash: ``heard`` heads were acknowledged, ``endings`` says how the writers ended."""
+    """One crash: ``heard`` heads were acknowledged, ``endings`` says how the writers ended."""
 
     cut: Cut
     heard: int
@@ -53,7 +53,7 @@ class Crash(msgspec.Struct, frozen=True):
 
 
 class Usual(msgspec.Struct, frozen=True):
-    """What a scenario takes that nobody disturbs: calls on the seam, acknowledgements, time [s]."""
+    """Costs of an undisturbed scenario: calls on the seam, acknowledgements, time [s]."""
 
     calls: int
     notes: int
@@ -91,7 +91,7 @@ class Crew:
             os.close(mouth)
 
     def hear(self, until: float) -> list[Note | Ending] | None:
-        """What was said since the last time, at the latest at ``until`` [monotonic s]; None when all have ended."""
+        """Return new messages, waiting until ``until`` [monotonic s] at most; None when all writers have ended."""
         ready, _, _ = select.select([self._ear], [], [], max(0.0, until - time.monotonic()))
         if not ready:
             return []
@@ -155,8 +155,8 @@ def undisturbed(orders: Orders) -> Usual:
 
 
 def struck(image: Image, crew: list[Orders], acknowledged: Acknowledged, cut: Cut) -> Crash:
-    """Start writers, cut their power, hear them to their end. Raises ``ViolationError`` for a writer that ends otherwise than
-    at the end of its scenario or with an error that fits.
+    """Start writers, cut their power, hear them to their end. Raises ``ViolationError`` for a writer that ends
+    otherwise than at the end of its scenario or with an error that fits.
 
     On ext4 nothing is a promise that is said after the cut by several writers, or by any whose disk was stopped under
     the file system. They live on, which nobody does in a power loss; and where another's sync, or the journal's own
@@ -202,8 +202,8 @@ def struck(image: Image, crew: list[Orders], acknowledged: Acknowledged, cut: Cu
 
 
 def command_line(image: Image, state_dir: Path, acknowledged: Acknowledged, cut: Cut, rng: Random) -> Crash:
-    """Call ``stateline`` again and again until the power is cut, and once after that. Raises ``ViolationError`` for a call
-    that ends otherwise than documented."""
+    """Call ``stateline`` again and again until the power is cut, and once after that. Raises ``ViolationError`` for a
+    call that ends otherwise than documented."""
     stages: dict[str, Any] = {
         "work": {"task": ["/bin/echo", json.dumps("x" * 9000)], "repeatable": True, "default_next": "again"},
         "again": {"task": ["/bin/echo", '"y"'], "repeatable": True, "default_next": "work"},

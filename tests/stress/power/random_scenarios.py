@@ -79,7 +79,7 @@ def _several_saves(place: Place, rng: Random) -> None:
 
 
 def _same_again(place: Place, rng: Random) -> None:
-    """What lies in one scope is saved in another as well."""
+    """Save the state of one scope in another."""
     head = place.open().scope(NOTES).head()
     if head is not None:
         place.open().scope(OTHER).save({"same": head.state})

@@ -1,4 +1,4 @@
-"""What of a store survived, judged by what its writers had been told.
+"""Judgement of a store after a real power loss, against the acknowledgements of its writers.
 
 Chains are read by ``stress.oracle``, without the store's own code, which is asked afterwards: what it says
 must agree.
@@ -44,7 +44,7 @@ class Case:
         lacking = any(len(acknowledged.durable(scope)) < len(heads) for scope, heads in acknowledged.heads.items())
         # The scenario "settle" saves fast itself, and such a save may have been under way.
         self.lenient = fast or lacking or scenario == "settle"
-        """Whether something was acknowledged, or under way, that may be damaged."""
+        """Return whether something was acknowledged, or under way, that may be damaged."""
         self._tree: oracle.Tree = {}
         # The scenario "repair" has taken the third of five away itself.
         heads = acknowledged.heads.get(scope_hash(NOTES), [])
@@ -96,7 +96,7 @@ class Case:
             require(chain[-1][1] == saved.sha256, f"the save after the crash is not the head: {chain[-1]}")
             litter = [path.name for path in (self.state_dir / saved.scope).iterdir() if path.name.startswith(".tmp-")]
             # btrfs may bring back a name that was synced later without the mark that was made before it; then nobody
-            # sweeps, and `verify` goes on telling of what lies there.
+            # sweeps, and `verify` continues telling of what lies there.
             require(not litter or not marked, f"the save after the crash left {litter}")
             done["left over without a mark"] += len(litter)
         report = verify(Store.open(self.state_dir))
@@ -120,7 +120,8 @@ class Case:
         return self.scenario == "removal" and scope in _REMOVABLE
 
     def _half_repaired(self) -> bool:
-        """Whether the damage that the scenario "repair" begins with may be there still: no head was moved yet."""
+        """Return whether the damage that the scenario "repair" begins with may be there still: no head was moved
+        yet."""
         heads = self.acknowledged.heads.get(scope_hash(NOTES), [])
         return self.scenario == "repair" and len(heads) <= 5
 
@@ -136,7 +137,7 @@ class Case:
         return len(chain) - len(wanted)
 
     def _require_promised(self) -> None:
-        """What a ``full`` save made durable is there, whatever the pointer says, and linked."""
+        """Require that everything a ``full`` save made durable exists and is linked, regardless of the pointer."""
         for scope in self.acknowledged.heads:
             wanted = [note for note in self.acknowledged.durable(scope) if note != self._taken]
             if self.scenario == "repair":

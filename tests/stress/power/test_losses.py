@@ -1,4 +1,4 @@
-"""What the model of a power loss takes for legal, and that its disk does what a real one does."""
+"""Legal states after a power loss in the model, and equivalence of its disk with a real one."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def _place(fs: Filesystem, root: Any, name: str) -> tuple[Any, str]:
 
 
 def _do(fs: Filesystem, root: Any, call: tuple[str, ...]) -> Any:
-    """What a call gives, or the name of its error."""
+    """Return the result of a call, or the name of its error."""
     what, *names = call
     try:
         directory, name = _place(fs, root, names[0])

@@ -45,7 +45,7 @@ AGAIN = {
     "fast context": 100,
     "rotten": 4,
 }
-"""One in so many of a scenario's disks is crashed again while somebody goes on from there."""
+"""One in so many of a scenario's disks is crashed again while somebody continues from there."""
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

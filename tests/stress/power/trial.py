@@ -20,7 +20,7 @@ from stress.scenarios import Note, Place, Scenario
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What a scenario did: the disk before it, each step, the inodes' modes, and what was there before and must last."""
+    """Record of a scenario: the disk before it, each step, the inodes' modes, and the earlier data that must last."""
 
     base: Image
     log: list[Step]
@@ -29,11 +29,10 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Count(msgspec.Struct):
-    """``steps`` is how long the scenario is, ``points`` at how many moments of it, and of what came after, the power was
-    taken. ``crashes`` is how many disks were come to, ``distinct`` how many of them differ in a name or a byte,
-    ``bare`` not counting bytes of temporary files.
-    ``judged`` were all that differ in that or in what had been promised; ``twice`` of those came of a second crash,
-    ``unordered`` were left by no journal."""
+    """``steps`` is how long the scenario is, ``points`` at how many moments of it, and of what came after, the power
+    was taken. ``crashes`` is how many disks were come to, ``distinct`` how many of them differ in a name or a byte,
+    ``bare`` not counting bytes of temporary files. ``judged`` were all that differ in that or in what had been
+    promised; ``twice`` of those came of a second crash, ``unordered`` were left by no journal."""
 
     steps: int = 0
     points: int = 0
@@ -84,7 +83,7 @@ def _before(tree: dict[str, bytes], *, damaged: bool) -> Before:
 
 class Trial:
     """Judges the crashes of a scenario. ``limit`` images for each crash; every ``again``-th of the disks that were come
-    to is crashed a second time, while its reader goes on (0: none)."""
+    to is crashed a second time, while its reader continues (0: none)."""
 
     def __init__(self, scenario: Scenario, rng: Random, *, limit: int, again: int) -> None:
         self.scenario = scenario
@@ -146,7 +145,8 @@ class Trial:
             self._second(second, root, self._report(crash, found.log, None), crash.ordered)
 
     def _is_to_be_resumed(self, chains: dict[str, list[str]], promises: Promises) -> bool:
-        """Once for each state of the chains, and for one in ten besides: what a scenario goes on from are its heads."""
+        """Once for each state of the chains, and for one in ten besides: what a scenario continues from are its
+        heads."""
         case = repr((sorted(chains.items()), promises.effects))
         new = case not in self.resumed
         self.resumed.add(case)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from stress.processes.kills import Say
 
 _TAKES = 0.8
-"""How long a task takes [s]: the other call must have begun to wait by then."""
+"""Duration of a task [s]: the other call must have started waiting by then."""
 _LONG, _SHORT = "60", "0.1"
-"""How long the other call waits for the lock [s]."""
+"""Wait of the other call for the lock [s]."""
 _STARTS = 60.0
 """[s] in which a task must have started."""
 TURN = ("execute", "machine.json", "-i", "--id", "x")

@@ -2,11 +2,11 @@
 
     python conversation_call.py [-i] [--retry | --input JSON] [--wait SECONDS] [--once]
 
-It prepares the context ``talk``, which the same model derives and refines (``--once``: only derives), and then goes on
-with the run ``talk`` of the machine ``talk.json`` in the current directory. The state dir, and the log in which the
-model and the tools say when they start and when they end, come from the environment, as those of ``task.py`` do. What
-the model says hangs on nothing but what it is asked, so a conversation ends in the same state however often it was cut
-off. As ``conversation_call.py tool NAME`` it is one of the tools.
+It prepares the context ``talk``, which the same model derives and refines (``--once``: only derives), and then
+continues with the run ``talk`` of the machine ``talk.json`` in the current directory. The state dir, and the log in
+which the model and the tools say when they start and when they end, come from the environment, as those of ``task.py``
+do. What the model says hangs on nothing but what it is asked, so a conversation ends in the same state however often it
+was cut off. As ``conversation_call.py tool NAME`` it is one of the tools.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 RUN = CONTEXT = "talk"
 ANSWERS = 2
-"""How often ``think`` is visited before the conversation is summed up."""
+"""Number of visits of ``think`` before the conversation is summed up."""
 ROUNDS: dict[str, list[list[tuple[str, int]]]] = {
     "think": [[("look", 1), ("push", 2), ("look", 3)], [("push", 4), ("fail", 5)]],
     "sum": [[("push", 6)]],
@@ -32,7 +32,7 @@ REPLIES = ANSWERS * (len(ROUNDS["think"]) + 1) + len(ROUNDS["sum"]) + 1
 
 
 def line_of(stage: str, round_: int, results: list[Any]) -> tuple[str, list[dict[str, Any]]]:
-    """What the model says at a stage, after so many rounds of tools: text, and calls as they are kept."""
+    """Return the model's reply at a stage after a number of tool rounds: text, and calls as they are kept."""
     rounds = ROUNDS[stage]
     if round_ == len(rounds):
         return f"{stage} has heard {json.dumps(results, sort_keys=True)}", []
@@ -50,7 +50,7 @@ def stage_of(messages: list[dict[str, Any]]) -> str:
 
 
 def result_of(name: str, n: int) -> Any:
-    """What a tool gives; ``fail`` gives nothing."""
+    """Return the output of a tool; ``fail`` has none."""
     return {"tool": name, "square": n * n, "text": f"{name} {n} " * 30}
 
 

@@ -107,7 +107,8 @@ def reference(root: Path, *, repeatable: bool) -> Reference:
 
 
 def _ends(store: Store) -> tuple[bytes, bytes]:
-    """Where the run and its context ended; without the digest of the context's snapshot, in which times stand."""
+    """Return the final states of the run and its context, without the digest of the context's snapshot, which has
+    times."""
     run, context = (
         store.scope(key).load() for key in (f"run:{conversation_call.RUN}", f"context:{conversation_call.CONTEXT}")
     )
@@ -140,7 +141,7 @@ class Interrupted(Trial):
         return turn
 
     def _word_of_it(self) -> list[str]:
-        """What the operator says of a lost effect: do it again, or what became of it."""
+        """Return the operator's answer about a lost effect: retry it, or its outcome."""
         tree = self._tree()
         started = [call for call in tree["pending"] if call["type"] == "tool" and call["status"] == "started"]
         if self.rng.random() < 0.4 or (started and started[0]["name"] == "fail"):
@@ -164,7 +165,7 @@ class Interrupted(Trial):
         return Store.open(self.workflow.state_dir).resolve(self.chain[-1].state)["tree"]
 
     def _in_doubt(self, chain: list[Snapshot]) -> bool:
-        """Whether an effect may have started of which nobody can know what became."""
+        """Return whether an effect may have started of which nobody can know what became."""
         return bool(chain) and chain[-1].event["type"] in ("intended", "calls_intended", "lost")
 
     def _look(self, ended: Ended) -> None:

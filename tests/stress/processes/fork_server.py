@@ -53,7 +53,7 @@ class ForkServer:
         self._ask("start", worker, str(said), module, function, args)
 
     def code(self, worker: int) -> int | None:
-        """How a worker ended: its exit code, negative for a signal; None while it runs."""
+        """Return a worker's exit code, negative for a signal; None while it runs."""
         code: int | None = self._ask("code", worker)
         return code
 
@@ -122,7 +122,7 @@ class _Workers:
 
 
 def seen_at(scope: str, *, held: bool) -> dict[str, Any]:
-    """What lies in a scope's directory while nobody else may write there: ``held``, and if so the number of temporary
+    """Contents of a scope's directory while its lock is held: ``held``, and if so the number of temporary
     files, whether the mark is there, whether a snapshot was published that is not the head yet (``published``), and the
     head's state (``head``)."""
     if not held:

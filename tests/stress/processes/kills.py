@@ -51,7 +51,7 @@ _TIMED = 3
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """What a run that nobody disturbed ends in, and how long a call takes [s]: the whole of it, and one turn."""
+    """Final state of an undisturbed run, and durations [s]: of the whole run, and of one turn."""
 
     state: bytes
     resolved: bytes
@@ -60,7 +60,7 @@ class Reference(msgspec.Struct, frozen=True):
 
 
 class Tally(msgspec.Struct):
-    """What a campaign has done. ``kills`` counts processes that died of SIGKILL, ``struck`` what they were at;
+    """Totals of a suite. ``kills`` counts processes that died of SIGKILL, ``struck`` what they were at;
     ``groups`` is how many tasks died with them. ``unknown`` counts calls that found an effect with an unknown outcome,
     ``retries`` and ``answers`` what was said of it; ``overlapped`` attempts that ran again after a kill."""
 
@@ -220,7 +220,7 @@ class Trial:
     # -- looking ---------------------------------------------------------------------------------------------------
 
     def _look(self, ended: Ended) -> None:
-        """What must hold after every call, however it ended."""
+        """Require all invariants that hold after every call, however it ended."""
         found = chains.runs_of(self.workflow.state_dir)
         require(len(found) <= 1, f"one machine file, and yet there are the runs {sorted(found)}")
         chain = next(iter(found.values()), [])
@@ -234,7 +234,7 @@ class Trial:
         self._look_at_tasks()
 
     def _struck(self, before: list[Snapshot]) -> str:
-        """What the process was at when it died, as far as that can be seen from outside."""
+        """Return the step at which the process died, as far as visible from outside."""
         if self.residue != self.before:
             return "a commit"
         if Counter(note.what for note in self.workflow.notes() if note.call == self.call)["start"]:
@@ -269,7 +269,7 @@ class Trial:
             require(count <= 1 + allowed[key], f"the task of the visit {key} started {count} times unasked")
 
     def _judge(self, words: list[str], ended: Ended, before: list[Snapshot]) -> None:
-        """What must hold after a call that was left alone, or was done before its kill came."""
+        """Require all invariants that hold after a call that was not killed."""
         require(ended.code in ((0, 2) if self.repeatable else (0, 2, 3)), f"{words} ended with {ended}")
         require(ended.document is not None, f"{words} gave no document: {ended}")
         waiting = (ended.document or {})["waiting"]

@@ -21,7 +21,7 @@ import msgspec
 
 
 class Command(msgspec.Struct, frozen=True):
-    """How one command ended: exit ``code``, JSON ``document`` (of a long one its length), files of the state dir
+    """Result of one command: exit ``code``, JSON ``document`` (of a long one its length), files of the state dir
     ``opened``, bytes ``read``, directories ``listed``, and the ``peak`` memory of the process until then [bytes]."""
 
     code: int
@@ -33,7 +33,7 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What was seen of the process: its ``commands`` (fewer than were asked for if it was ended in the middle), whether
+    """Observation of the process: its ``commands`` (fewer than requested if it was stopped early), whether
     it was ``late`` and killed for that, and what it ``said`` on stderr."""
 
     commands: tuple[Command, ...]

@@ -20,7 +20,7 @@ from stateline.store.snapshot import Snapshot
 
 PROCESSES = 6
 _WAIT = "120"
-"""How long a call waits for the lock [s]: longer than the whole run takes."""
+"""Wait for the lock [s]: longer than the whole run takes."""
 
 Round = Callable[[Path, Reference], dict[str, int]]
 

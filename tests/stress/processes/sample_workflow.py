@@ -15,7 +15,7 @@ import msgspec
 
 TASK = Path(__file__).with_name("task.py")
 TASKS = 18
-"""How many tasks a run of the machine starts."""
+"""Number of tasks that a run of the machine starts."""
 
 
 def machine_text(*, repeatable: bool) -> str:
@@ -75,7 +75,7 @@ class SampleWorkflow(msgspec.Struct, frozen=True):
 
     @property
     def tasks(self) -> int:
-        """How many effects a whole run has that take their time."""
+        """Number of effects in a whole run that take time."""
         return TASKS
 
     @property
@@ -96,7 +96,7 @@ class SampleWorkflow(msgspec.Struct, frozen=True):
         return self.root / "log"
 
     def notes(self) -> list[Note]:
-        """What the tasks have said so far; a line that is being written is left out."""
+        """Return the log of the tasks so far, without an incomplete last line."""
         if not self.log.exists():
             return []
         whole = self.log.read_text().rpartition("\n")[0]
@@ -125,7 +125,7 @@ class SampleWorkflow(msgspec.Struct, frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How a call ended: its exit code (negative for a signal), its JSON document or None, what it said on stderr."""
+    """Result of a call: exit code (negative for a signal), JSON document or None, and stderr."""
 
     code: int
     document: dict[str, Any] | None

@@ -35,7 +35,7 @@ _PAUSE = 0.2
 
 
 def text_of(writer: int, number: int) -> str:
-    """What each save holds besides its numbers: enough to become an object."""
+    """Return the text of a save: long enough to become an object."""
     return f"{writer}:{number} " * 1200
 
 
@@ -98,7 +98,8 @@ class Writer:
         return 0
 
     def is_done(self) -> bool:
-        """Whether it is through; one that died is started again. Raises ``ViolationError`` if it failed by itself."""
+        """Return whether it is through; one that died is started again. Raises ``ViolationError`` if it failed by
+        itself."""
         code = self._nursery.code(self.name) if self._started else -9
         require(code in (None, 0, -9), f"the writer {self.name} ended with {code}")
         if code == -9:

@@ -14,13 +14,13 @@ import time
 from typing import Any
 
 LOOPS = 4
-"""How often ``step`` runs before the machine goes on."""
+"""Number of times ``step`` runs before the machine continues."""
 BULK = 40
 """Items in ``bulk``'s output: far more than stay inline in a snapshot."""
 
 
 def output_of(document: dict[str, Any]) -> Any:
-    """What the stage of ``document`` gives when it succeeds."""
+    """Return the output of the stage of ``document`` when it succeeds."""
     stage, state = document["stage"], document["state"]
     if stage == "step":
         return {"value": 2 * state["count"] + 1, "note": f"{state['count']}:{state['total']}"}
@@ -34,7 +34,7 @@ def output_of(document: dict[str, Any]) -> Any:
 
 
 def fails(document: dict[str, Any]) -> bool:
-    """Whether this attempt fails: ``broken`` always, ``flaky`` at its first."""
+    """Return whether this attempt fails: ``broken`` always, ``flaky`` at its first."""
     stage: str = document["stage"]
     return stage == "broken" or (stage == "flaky" and document["attempt"] == 1)
 

@@ -64,7 +64,8 @@ class Watch:
                 self._seen[name] = hashlib.sha256(path.read_bytes()).hexdigest()
 
     def require_unchanged(self) -> int:
-        """Read all of it again; how many files there are. Raises ``ViolationError`` for one that changed or went away."""
+        """Read all of it again; how many files there are. Raises ``ViolationError`` for one that changed or went
+        away."""
         self.look()
         there = {str(path.relative_to(self._state_dir)): path for path in self._files()}
         for name, sha in self._seen.items():
@@ -148,7 +149,7 @@ def _judge(state_dir: Path, said: list[Path]) -> dict[str, Any]:
 
 
 def _findings(state_dir: Path) -> list[Finding]:
-    """What ``verify`` finds in the scope, before harmless findings are gathered."""
+    """Return the findings of ``verify`` in the scope, before harmless ones are merged."""
     store = Store.open(state_dir)
     return ChainCheck(store, naming.scope_hash(KEY), ObjectCheck(store, None)).run().findings
 
