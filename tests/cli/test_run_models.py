@@ -217,7 +217,8 @@ def test_a_key_never_goes_to_another_providers_endpoint_out_of_a_context(cli: Cl
         assert plan["exit"] == 0
         assert server.count == 1
     from stateline import Store
-    from stateline.service.model_setup import ModelOptions, Models
+    from stateline.service.exchanges import ModelOptions
+    from stateline.service.model_setup import Models
 
     store = Store.open(cli.state)
     head = store.scope("context:demo").head()

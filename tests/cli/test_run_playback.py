@@ -15,8 +15,9 @@ from model_server import ModelServer, Say
 from stateline import Store
 from stateline.bundle import canonical
 from stateline.engine.record import load_run
+from stateline.service.exchanges import ModelOptions
 from stateline.service.execute import execute
-from stateline.service.model_setup import ModelOptions, Models
+from stateline.service.model_setup import Models
 from stateline.service.options import CallOptions, ExecuteOptions
 
 CHECKOUT = Path(__file__).parents[2]

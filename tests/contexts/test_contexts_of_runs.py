@@ -19,8 +19,9 @@ from stateline.contexts.plan import ContextOptions
 from stateline.contexts.prepare import prepare
 from stateline.engine.record import load_run, read_context
 from stateline.errors import IntegrityError
+from stateline.service.exchanges import ModelOptions
 from stateline.service.execute import resume
-from stateline.service.model_setup import ModelOptions, Models
+from stateline.service.model_setup import Models
 from stateline.service.options import CallOptions
 from stateline.service.repair import apply_repair
 from stateline.service.run import RunOptions, run

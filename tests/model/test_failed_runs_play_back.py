@@ -14,8 +14,9 @@ from stateline import Store
 from stateline.contexts.context import ContextRequest
 from stateline.errors import RequestError
 from stateline.model.recordings.playback import MODES
+from stateline.service.exchanges import ModelOptions
 from stateline.service.execute import execute, resume
-from stateline.service.model_setup import ModelOptions, Models
+from stateline.service.model_setup import Models
 from stateline.service.options import CallOptions, ExecuteOptions
 from stateline.service.outcome import Outcome
 from stateline.service.run import RunOptions, run

@@ -15,8 +15,9 @@ from stateline.engine.record import load_run
 from stateline.errors import IntegrityError
 from stateline.model.protocol import ModelRequest, Reply
 from stateline.model.recordings.recorder import Recorder
+from stateline.service.exchanges import ModelOptions
 from stateline.service.execute import execute, resume
-from stateline.service.model_setup import ModelOptions, Models
+from stateline.service.model_setup import Models
 from stateline.service.options import CallOptions, ExecuteOptions
 
 TURNS = 300

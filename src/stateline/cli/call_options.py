@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from stateline.engine.loop import Watch
     from stateline.engine.record import Run
     from stateline.machine.decider.run import Failure
-    from stateline.service.model_setup import ModelOptions, Models
+    from stateline.service.exchanges import ModelOptions
+    from stateline.service.model_setup import Models
     from stateline.service.options import CallOptions
 
 
@@ -71,7 +72,7 @@ def call_of(flags: Namespace, settings: Settings, *, read_stdin: bool = True) ->
 
 def models_of(flags: Namespace, settings: Settings) -> ModelOptions:
     """The model that the shared flags describe."""
-    from stateline.service.model_setup import ModelOptions
+    from stateline.service.exchanges import ModelOptions
 
     return ModelOptions(
         model=flags.model,

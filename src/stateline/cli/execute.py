@@ -16,7 +16,7 @@ from stateline.cli.outcome_text import outcome_output
 from stateline.cli.output import Output, notify
 from stateline.cli.parser import Parser
 from stateline.cli.plans import plan_output
-from stateline.service.model_setup import ModelOptions
+from stateline.service.exchanges import ModelOptions
 from stateline.service.options import CallOptions
 from stateline.service.options import ExecuteOptions as Request
 from stateline.service.outcome import Outcome

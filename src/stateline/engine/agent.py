@@ -36,8 +36,8 @@ UNSAID = (
 
 
 def request_of(run: Run, dependencies: Dependencies) -> ModelRequest:
-    """What a model is asked at the stage where the run stands. Raises ``InvalidValueError`` for settings or prompts of this
-    call that format 1 cannot hold."""
+    """What a model is asked at the stage where the run stands. Raises ``InvalidValueError`` for settings or prompts of
+    this call that format 1 cannot hold."""
     stage, facts, effect = stage_of(run), _with_overrides(facts_of(run), dependencies), run.event.get("effect") or {}
     agent = stage.agent
     asked: dict[str, Any] = {

@@ -172,8 +172,9 @@ class AnswerRecord(msgspec.Struct, frozen=True):
 
 
 class RunEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """The event of a snapshot in a run's chain. ``nonce`` ("birth" on disk) was drawn when the run began; keys and request ids hold it,
-    so that another run by the same name never repeats them. ``open`` means that the turn is not over."""
+    """The event of a snapshot in a run's chain. ``nonce`` ("birth" on disk) was drawn when the run began; keys and
+    request ids hold it, so that another run by the same name never repeats them. ``open`` means that the turn is not
+    over."""
 
     type: str
     run: str

@@ -53,7 +53,8 @@ Watch = Callable[[Run, str], None]
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine file's real path, and the members ``context``, ``tools`` and ``exchanges`` of the event (None: without)."""
+    """The machine file's real path, and the members ``context``, ``tools`` and ``exchanges`` of the event (None:
+    without)."""
 
     machine_path: str
     context: Json = None
@@ -104,7 +105,7 @@ def begin(store: Store, machine: Machine, event: Started, origin: Origin, given:
 
 
 def start(scope: Scope, head: Snapshot | None, record: MachineRecord, first: RunStart) -> Run:
-    """Save the first snapshot of a run, on the chain that ends in ``head`` if that is restarted. The lock must be held."""
+    """Save the first snapshot of a run, on the chain that ends in ``head`` for a restart. The lock must be held."""
     store = scope.store
     spec, event, origin = first.machine, first.event, first.origin
     state, masked = mask_state(store.redactor, first.decision.state)

@@ -1,4 +1,4 @@
-"""Answers from outside: ``--input``, or standard input read to its end."""
+"""Answers to requests: ``--input``, or standard input read to its end."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Reader = Callable[[], bytes]
 
 
 def parse_answer(data: bytes) -> Json | msgspec.UnsetType:
-    """A human's answer: JSON, else a string without its last newline; UNSET when there is nothing but white space.
+    """Parse a human's answer: JSON, else a string without its last newline; UNSET if there is only white space.
 
-    Raises ``InvalidValueError`` for JSON that format 1 cannot hold (duplicate keys, NaN, too deep), for text that is not
-    UTF-8, and over 16 MiB: none of that is quietly taken for a string.
+    Raises ``InvalidValueError`` for JSON that format 1 cannot hold (duplicate keys, NaN, too deep), for text that is
+    not UTF-8, and over 16 MiB: none of these becomes a string.
     """
     if not data.strip():
         return msgspec.UNSET
@@ -36,20 +36,20 @@ def parse_answer(data: bytes) -> Json | msgspec.UnsetType:
 
 
 def parse_model_reply(data: bytes) -> Json | msgspec.UnsetType:
-    """An answer in a model's stead, as :func:`parse_answer`. Raises ``InvalidAnswerError`` for what begins like JSON and is
-    none: calls of tools with a brace missing, or half a text, must not end as the run's answer."""
+    """Parse an answer to a model request, as :func:`parse_answer`. Raises ``InvalidAnswerError`` for text that starts
+    like JSON and is not: tool calls with a missing brace must not become the final answer of the run."""
     said = parse_answer(data)
     if isinstance(said, str) and data.lstrip()[:1] in (b"{", b"[", b'"') and not is_lenient_json(data):
         raise InvalidAnswerError(
             f"the answer begins with {said.lstrip()[0]!r} and is not JSON; nothing was lost, and the run still waits",
-            hint="correct the JSON (a brace, a quote, a comma?), or take the text as it is by --input-format text",
+            hint="correct the JSON (a brace, a quote, a comma?), or pass it as text with --input-format text",
         )
     return said
 
 
 def parse_text(data: bytes) -> str | msgspec.UnsetType:
-    """An answer that is text, whatever it looks like, without its last newline; UNSET when there is nothing but white
-    space. Raises ``InvalidValueError`` for what is not UTF-8, and over 16 MiB."""
+    """Parse an answer as text without its last newline; UNSET if there is only white space. Raises
+    ``InvalidValueError`` for text that is not UTF-8, and over 16 MiB."""
     if not data.strip():
         return msgspec.UNSET
     if len(data) > canonical.TEXT_LIMIT:
@@ -68,7 +68,7 @@ def _decoded(data: bytes) -> str:
 
 
 def is_lenient_json(data: bytes) -> bool:
-    """Whether a lenient reader takes ``data`` for JSON: then it was meant to be JSON, and is not just some text."""
+    """Return True if a lenient parser accepts ``data`` as JSON: then JSON was meant."""
     import json
 
     try:
@@ -81,7 +81,7 @@ def is_lenient_json(data: bytes) -> bool:
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An answer without its wrapping: whether it ``named`` its request, and whether it was given before (``again``)."""
+    """An answer without its wrapping. ``named``: it names its request; ``again``: it was given before."""
 
     value: Json
     named: bool = False
@@ -89,20 +89,20 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def is_wrapped(value: Json | msgspec.UnsetType) -> TypeGuard[dict[str, Json]]:
-    """Whether an answer stands beside the name of its request: an object with exactly ``requestId`` and ``answer``."""
+    """Return True for an object with exactly the keys ``requestId`` and ``answer``."""
     return isinstance(value, dict) and value.keys() == {"requestId", "answer"}
 
 
 def named_request(value: Json | msgspec.UnsetType) -> Json:
-    """The request that an answer names: one that is wrapped, or a reply in a model's stead. None if it names none."""
+    """Return the request id that an answer, wrapped or a reply to a model request, names; None without one."""
     if is_wrapped(value) or (isinstance(value, dict) and value.keys() & {"type", "response", "tools"}):
         return value.get("requestId")
     return None
 
 
 def answered_run(store: Store, value: Json | msgspec.UnsetType) -> Run | None:
-    """The run whose request an answer names; None for an answer that names none. Raises ``InvalidAnswerError`` if that run
-    is not there. A request id begins with the run's id and a colon."""
+    """Return the run whose request an answer names; None for an answer that names none. A request id starts with the
+    run's id and a colon. Raises ``InvalidAnswerError`` if that run does not exist."""
     request = named_request(value)
     if request is None and not is_wrapped(value):
         return None
@@ -116,10 +116,9 @@ def answered_run(store: Store, value: Json | msgspec.UnsetType) -> Run | None:
 
 
 def unwrap(run: Run, value: Json) -> Answer:
-    """The answer in ``value``. ``{"requestId": ..., "answer": ...}`` names the request that it answers, and so does
-    ``requestId`` in a reply in a model's stead.
+    """Return the answer in ``value``, which may name its request by ``requestId``.
 
-    Raises ``InvalidAnswerError`` for another request's answer; the run still waits.
+    Raises ``InvalidAnswerError`` for the answer to another request; the run still waits.
     """
     named = named_request(value)
     if named is None and not is_wrapped(value):
@@ -137,7 +136,7 @@ def unwrap(run: Run, value: Json) -> Answer:
             )
         return Answer(inner, named=True, again=True)
     if not is_wrapped(value) and not expects_reply(run):
-        return Answer(value)  # an object like any other
+        return Answer(value)  # an ordinary object
     raise InvalidAnswerError(
         f"the answer is for the request {named!r}, not for the one that is open ({request}); nothing was changed",
         hint=f"`stateline exec status {run.id}` shows what the run waits for",
@@ -145,15 +144,15 @@ def unwrap(run: Run, value: Json) -> Answer:
 
 
 def fingerprint(run: Run, value: Json) -> dict[str, Json]:
-    """What the event keeps of an answer to the open request, so that the same, given twice, counts once."""
+    """Return ``event.answered`` for an answer to the open request, so that a repeated answer counts once."""
     own, meant = _digests(run, value)
     sha256 = meant if expects_reply(run) else own
     return {"requestId": (run.event.get("waiting") or {}).get("requestId"), "sha256": sha256}
 
 
 def _digests(run: Run, value: Json) -> tuple[str, str]:
-    """The digest of an answer as it stands there, and of what it says as a reply in a model's stead, which can be given
-    in several forms. An event has the one or the other; older ones have the first of replies as well."""
+    """Return the digest of an answer as it was given, and of its meaning as a reply to a model request, which has
+    several forms. An event has one of the two; older events have the first of replies too."""
     from stateline.model.answer import meaning
 
     masked, _ = run.scope.store.redactor.redact(value)
@@ -162,19 +161,19 @@ def _digests(run: Run, value: Json) -> tuple[str, str]:
 
 
 def expects_reply(run: Run) -> bool:
-    """Whether what the run waits for is a reply in a model's stead."""
+    """Return True if the run waits for a reply to a model request."""
     return run.state.status == "waiting" and stage_of(run).kind == "agent" and not is_calling_tools(run.state.tree)
 
 
 def as_event(run: Run, value: Json) -> tuple[Json, int]:
-    """(the answer as ``advance`` takes it, how many secrets were masked in it). Raises ``InvalidAnswerError`` for what is no
-    reply, where one is asked for; the run still waits."""
+    """Return (the answer as ``advance`` takes it, number of masked secrets). Raises ``InvalidAnswerError`` for an
+    answer that is not a valid reply to a model request; the run still waits."""
     if not expects_reply(run):
         return value, 0
     from stateline.engine.agent import tools_of
     from stateline.model.answer import parse_reply
 
-    # Masked before anything is said about it: what a tool's schema makes of it may be shown.
+    # Masked first: an error of a tool schema may show the value.
     masked, count = run.scope.store.redactor.redact(value)
     request = (run.event.get("waiting") or {}).get("requestId")
     agent = stage_of(run).agent
@@ -187,27 +186,27 @@ def as_event(run: Run, value: Json) -> tuple[Json, int]:
 
 
 def is_built_in(event: dict[str, Json]) -> bool:
-    """Return True for the event of a run that ``run -p`` started: it has no machine file, and its machine lies where
-    its tools do."""
+    """Return True for the event of a run that ``run -p`` started: it has no machine file, and its directory is that of
+    its tools manifest."""
     path = event["machine"]["path"]
     return not path or path == (event.get("tools") or {}).get("path")
 
 
 def restart_commands(run: Run) -> tuple[str, str]:
-    """Whole commands, whichever was called: the one that begins another such run, and the one that begins this anew."""
+    """Return two whole commands: one starts another run of this kind, one restarts this run."""
     if is_built_in(run.event):
         return "stateline run -p TEXT", f"stateline run --id {run.id} --force -p TEXT"
     return "stateline execute MACHINE --id NEW", f"stateline execute MACHINE --id {run.id} --force"
 
 
 def not_waiting_error(run: Run) -> UsageError:
-    """The error for input that nobody asked for."""
+    """Return the error for input that the run does not wait for."""
     another, anew = restart_commands(run)
     hints = {
-        "error": f"mend the cause and `stateline exec resume {run.id} --retry`, or begin anew: `{anew}`",
-        "complete": f"`{another}` starts another run, `{anew}` begins this one anew",
+        "error": f"fix the cause and `stateline exec resume {run.id} --retry`, or restart it: `{anew}`",
+        "complete": f"`{another}` starts another run, `{anew}` restarts this one",
     }
     return UsageError(
         f"the run {run.id} is {run.state.status} and waits for no input; nothing was changed",
-        hint=hints.get(run.state.status, f"leave --input out, or start another run: `{another}`"),
+        hint=hints.get(run.state.status, f"leave out --input, or start another run: `{another}`"),
     )

@@ -142,8 +142,8 @@ def require_parent(run: Run, parent: str | None) -> Run:
 
 
 def reload(run: Run) -> Run:
-    """Return the run at its head as it is now; the lock must be held. Raises ``ConflictError`` if another run was started
-    under the same id."""
+    """Return the run at its head as it is now; the lock must be held. Raises ``ConflictError`` if another run was
+    started under the same id."""
     store = run.scope.store
     pointer = store.backend.read(run.scope.hash)
     if pointer == run.snapshot.pointer:

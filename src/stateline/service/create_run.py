@@ -37,9 +37,9 @@ from stateline.store.timestamps import next_timestamp
 
 
 class NewRunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a run that starts. ``run`` None: a new id is generated. ``force`` restarts a run that exists. ``parent``
-    is the required head, a revision. ``context`` is a context's name; ``context_head`` its snapshot and ``context_content``
-    the content, if they are known already. ``exchanges`` is ``event.exchanges`` (None: without)."""
+    """Options of a run that starts. ``run`` None: a new id is generated. ``force`` restarts a run that exists.
+    ``parent`` is the required head, a revision. ``context`` is a context's name; ``context_head`` its snapshot and
+    ``context_content`` the content, if they are known already. ``exchanges`` is ``event.exchanges`` (None: without)."""
 
     run: str | None = None
     force: bool = False
@@ -55,11 +55,12 @@ class NewRunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def create_run(store: Store, options: NewRunOptions, machine_file: MachineFile) -> tuple[Run, bool]:
-    """Return (run, True if it was started here). Without ``force``, a run that another process started in the meantime is
-    returned as it is.
+    """Return (run, True if it was started here). Without ``force``, a run that another process started in the meantime
+    is returned as it is.
 
-    Raises ``InvalidMachineError``, ``NotFoundError`` for a context that does not exist, ``InvalidValueError`` for an input
-    that the machine's schema forbids, ``ConflictError`` if the head is not the required one; nothing is stored then.
+    Raises ``InvalidMachineError``, ``NotFoundError`` for a context that does not exist, ``InvalidValueError`` for an
+    input that the machine's schema forbids, ``ConflictError`` if the head is not the required one; nothing is stored
+    then.
     """
     machine = parse_machine(store, machine_file)
     require_no_secret(store, options, machine_file)
@@ -72,8 +73,8 @@ def create_run(store: Store, options: NewRunOptions, machine_file: MachineFile) 
 
 
 def start_chain(store: Store, options: NewRunOptions, machine_file: MachineFile, first: RunStart) -> tuple[Run, bool]:
-    """Save the start that :func:`plan_start` decided; return as :func:`create_run`. For a recorded machine file, the lock
-    of its scope must be held; it does not exclude calls that start the run from another file or a prompt."""
+    """Save the start that :func:`plan_start` decided; return as :func:`create_run`. For a recorded machine file, the
+    lock of its scope must be held; it does not exclude calls that start the run from another file or a prompt."""
     found = None if options.force else _started_meanwhile(store, options, machine_file)
     if found is not None:
         return found, False
@@ -106,8 +107,8 @@ def _started_meanwhile(store: Store, options: NewRunOptions, machine_file: Machi
 
 def plan_start(store: Store, options: NewRunOptions, machine: Machine, machine_file: MachineFile) -> RunStart:
     """Decide how the run starts. Reads only. Raises ``NotFoundError`` for a context that does not exist, as
-    ``engine.loop.begin`` and ``ModelSource.dependencies``; ``RequestError`` if the first stage calls a model that cannot be
-    called."""
+    ``engine.loop.begin`` and ``ModelSource.dependencies``; ``RequestError`` if the first stage calls a model that
+    cannot be called."""
     name = options.context or machine.context
     event = Started(input=options.input, labels=options.labels)
     origin = Origin(
@@ -170,8 +171,8 @@ def require_no_secret(store: Store, options: NewRunOptions, machine_file: Machin
 
 
 def require_no_foreign_answer(store: Store, run: str | None, given: Json | msgspec.UnsetType) -> None:
-    """Raise ``InvalidAnswerError`` for an answer to a request of another run: it is not an input for a run that starts as
-    ``run`` (None: under a new id). Reads only."""
+    """Raise ``InvalidAnswerError`` for an answer to a request of another run: it is not an input for a run that starts
+    as ``run`` (None: under a new id). Reads only."""
     answered = answered_run(store, given)
     if answered is not None and answered.id != run:
         raise InvalidAnswerError(

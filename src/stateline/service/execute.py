@@ -35,8 +35,8 @@ from stateline.store.store import Store
 def execute(store: Store, options: ExecuteOptions) -> Outcome:
     """Continue the unfinished run of a machine file, or start one; to its end, or by one turn.
 
-    Raises a ``StatelineError`` for what prevents the call, ``Interrupted`` for a signal; a failed run is an outcome, not
-    an error.
+    Raises a ``StatelineError`` for what prevents the call, ``Interrupted`` for a signal; a failed run is an outcome,
+    not an error.
     """
     machine_file = read_machine_file(options.machine)
     with Signals() as signals:
@@ -77,8 +77,8 @@ def _with_current_machine(store: Store, run: Run, machine_file: MachineFile, opt
 
 
 def resume(store: Store, run: str, call: CallOptions, *, retry: bool = False) -> Outcome:
-    """Continue a run by its id, with the machine that the store keeps. ``retry`` first clears an error, or lets an effect
-    whose outcome is unknown run again. Raises ``IllegalEventError`` if there is nothing to retry, and as
+    """Continue a run by its id, with the machine that the store keeps. ``retry`` first clears an error, or lets an
+    effect whose outcome is unknown run again. Raises ``IllegalEventError`` if there is nothing to retry, and as
     :func:`execute`."""
     naming.checked_id(run, "run id")
     with Signals() as signals:
@@ -165,8 +165,9 @@ def _new_run_options(options: ExecuteOptions) -> NewRunOptions:
 def _warnings(
     store: Store, machine_file: MachineFile, options: ExecuteOptions, name: str | None, run: Run | None
 ) -> list[str]:
-    """Return warnings about other unfinished runs of the machine file, besides the one called ``name``, and about options
-    that do not apply to ``run`` because it started without them (None: it starts with this call). Reads only."""
+    """Return warnings about other unfinished runs of the machine file, besides the one called ``name``, and about
+    options that do not apply to ``run`` because it started without them (None: it starts with this call). Reads only.
+    """
     warnings = []
     others = other_unfinished(store, machine_file, name)
     if others:

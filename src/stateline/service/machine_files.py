@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class MachineFile(msgspec.Struct, frozen=True):
     """A machine file as it is now: real path, exact bytes and their digest.
 
-    ``recorded`` False: not a file, but a machine that ``run`` wrote as JSON. Its runs are not found by ``path``, which is
-    the tools manifest.
+    ``recorded`` False: not a file, but a machine that ``run`` wrote as JSON. Its runs are not found by ``path``, which
+    is the tools manifest.
     """
 
     path: str

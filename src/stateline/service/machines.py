@@ -29,7 +29,8 @@ def check_machine(path: str) -> Checked:
     """Read a machine file and say everything that is wrong with it: programs that are missing, its tools and the names
     of its models included, as far as a call without flags in this environment would refuse them.
 
-    Raises ``NotFoundError`` or ``RequestError`` if the file cannot be read; mistakes in it are the result, not an error.
+    Raises ``NotFoundError`` or ``RequestError`` if the file cannot be read; mistakes in it are the result, not an
+    error.
     """
     from stateline.machine.definition.check import Lookups, check
     from stateline.process.executables import program_problem

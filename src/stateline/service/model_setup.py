@@ -1,7 +1,7 @@
-"""Which model a call asks, and by which means: flags over environment over context over machine file.
+"""Choose the model of a call: flags override the environment, the context and the machine file, in this order.
 
-Nothing here is opened before it is needed: a call that only waits, reports or plays back imports no provider's library
-and wants no key. Whether exchanges are recorded or played back belongs to the run, and stands in its ``event``.
+Nothing is opened before it is needed: a call that only waits, reports or plays back imports no provider library and
+needs no key. Recording or playback belongs to the run and is kept in its ``event``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,15 @@ import msgspec
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.engine.dependencies import Dependencies
-from stateline.engine.event_codec import MALFORMED_HINT
-from stateline.errors import IntegrityError, RequestError, StatelineError, UsageError
-from stateline.service.answers import restart_commands
+from stateline.errors import RequestError, StatelineError, UsageError
+from stateline.service.exchanges import (
+    Exchanges,
+    ModelOptions,
+    NumberRanges,
+    kept_exchanges,
+    require_same_exchanges,
+    wanted_exchanges,
+)
 from stateline.service.options import ModelSource
 from stateline.service.ranges import Numbers
 from stateline.store.snapshot import Snapshot
@@ -33,67 +39,29 @@ if TYPE_CHECKING:
     from stateline.model.recordings.recorder import Recorder
 
 MANUAL = "manual"
-"""The name of no model: whoever calls next answers for it."""
-_MODES = ("strict", "sequential", "hybrid")
+"""The name that selects no model: the next call answers on standard input."""
 _REMEMBERED = 64
-"""So many of the newest numbers of a recording under way are kept with the run: a crash loses the last one only."""
-
-
-class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the flags of a call say about models; None where they say nothing. ``on_text`` hears a model's text while it
-    comes."""
-
-    model: str | None = None
-    base_url: str | None = None
-    record: str | None = None
-    playback: str | None = None
-    playback_mode: str | None = None
-    on_text: Callable[[str], None] | None = None
+"""The number of newest exchanges of a recording that are kept with the run; a crash loses the last one only."""
 
 
 class Named(msgspec.Struct, frozen=True):
-    """A model by name and endpoint: "" for none, and for the provider's own or none said. ``choice`` is None for no
-    model, and where a recording stands in for it."""
+    """A model by name and endpoint; "" for none, and for the provider's default endpoint. ``choice`` is None without a
+    model, and if a recording replies in its place."""
 
     name: str = ""
     base_url: str = ""
     choice: Any = None  # model.choice.Choice, which is loaded only where a model is named
 
 
-class Exchanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Whether a run records or plays back: ``event.exchanges``. ``dir`` is a real path, ``playback`` the mode ("" while
-    recording). ``used`` are the numbers of the exchanges that the run has made or played (of a recording the newest),
-    ``stale`` those of them that were recorded for other requests; both as ranges."""
-
-    mode: Literal["record", "playback"]
-    dir: str
-    playback: Literal["", "strict", "sequential", "hybrid"] = ""
-    used: list[tuple[int, int]] = []
-    stale: list[tuple[int, int]] = []
-
-
-class _NumberRanges:
-    """The numbers in a list that grows, as ranges: each is looked at once."""
-
-    def __init__(self, numbers: list[int]) -> None:
-        self._numbers, self._seen, self._found = numbers, 0, Numbers()
-
-    def ranges(self) -> Json:
-        for number in self._numbers[self._seen :]:
-            self._found.add(number)
-        self._seen = len(self._numbers)
-        return self._found.ranges()
-
-
 class Models(ModelSource):
-    """The models of one call. The engine asks for ``dependencies`` and ``closing``."""
+    """The models of one call, chosen by its flags."""
 
     def __init__(self, store: Store, options: ModelOptions, environ: Mapping[str, str] | None = None) -> None:
-        """Touches nothing. Raises ``UsageError`` for flags that exclude each other or name a secret."""
+        """Opens nothing. Raises ``UsageError`` for flags that exclude each other or hold a secret."""
         self._store = store
         self._options = options
         self._environ = os.environ if environ is None else environ
-        self._wanted = _wanted(options)
+        self._wanted = wanted_exchanges(options)
         if self._wanted is not None and store.redactor.redact(self._wanted.dir)[1] > 0:
             raise UsageError(  # a run keeps the path
                 "the directory of --record or --playback has a secret in its path; nothing was done",
@@ -102,7 +70,7 @@ class Models(ModelSource):
         self._with_overrides = Dependencies()
         self._exchanges: Exchanges | None = None
         self._voice: Playback | Recorder | None = None
-        self._used = self._stale = _NumberRanges([])
+        self._used = self._stale = NumberRanges([])
         self._late = _LazyModels(self._environ)
         self._looked_through = ""
         self._begun = False
@@ -112,9 +80,12 @@ class Models(ModelSource):
         self._told: list[str] = []
 
     def begin(self) -> Json:
-        """The call begins a run, or is about no run: the flags say whether exchanges are recorded or played back. Gives
-        :meth:`exchanges`. Raises ``NotFoundError`` for a recording that is not there, and as ``check_directory`` for a place
-        that nothing can be recorded to."""
+        """Start recording or playback by the flags, for a call that starts a run or has no run; return
+        :meth:`exchanges`.
+
+        Raises ``NotFoundError`` for a recording that does not exist, and as ``check_directory`` for a directory that
+        cannot be recorded to.
+        """
         wanted = self._wanted
         if wanted is not None and wanted.mode == "record":
             self._check_place(wanted.dir)
@@ -125,17 +96,17 @@ class Models(ModelSource):
         return self.exchanges()
 
     def asked(self, head: Snapshot | None = None, machine: str | None = None) -> Named:
-        """The model for a context at ``head`` (None: it is not there yet), or for a stage whose ``machine`` file names
-        one. Raises ``RequestError`` for a name that is no model's."""
+        """Return the model for a context at ``head`` (None: it does not exist yet), or for a stage whose ``machine``
+        file names one. Raises ``RequestError`` for an unknown model name."""
         return self._named(machine, lambda: _made_for(self._store, head))
 
     def asking(self, named: Named) -> Model | None:
-        """The model itself, recorded or played back if the call wants that; None where nobody is there to be asked."""
+        """Return the model, recorded or played back if the call asks for that; None without a model."""
         return self._model(named)
 
     def ready(self, named: Named) -> Callable[[], None]:
-        """Raises ``RequestError`` for what is known here to keep that model from being called, and as ``check_directory``
-        for what keeps the call from being recorded. Sends nothing, changes nothing."""
+        """Return a function that raises ``RequestError`` for what is known to prevent a call of that model, and as
+        ``check_directory`` for what prevents recording it. It sends and changes nothing."""
 
         def require() -> None:
             if named.choice is None:
@@ -149,14 +120,14 @@ class Models(ModelSource):
         return require
 
     def _check_place(self, directory: str) -> None:
-        """As ``check_directory``. What lies in the directory is looked at once; a recorder looks at what is new."""
+        """Check as ``check_directory``. The files in the directory are checked once; a recorder checks new ones."""
         from stateline.model.recordings.record_directory import check_directory
 
         check_directory(directory, files=directory != self._looked_through)
         self._looked_through = directory
 
     def settle(self, effective: ContextContent, context: Mapping[str, Json]) -> None:
-        """From here on these prompts and settings hold, whole; ``context`` has those that are stored."""
+        """Use exactly these prompts and settings from now on; ``context`` holds the stored ones."""
         self._prepared = True
         prompts, settings = context["prompts"], context["settings"]
         self._with_overrides = Dependencies(
@@ -170,8 +141,8 @@ class Models(ModelSource):
         )
 
     def overlay(self, context_request: ContextRequest, context: Mapping[str, Json] | None) -> None:
-        """From here on these flags hold over the context of the run that the call goes on with, and nothing of them is
-        stored. Raises ``RequestError`` for a setting that no context may have."""
+        """Apply these flags over the context of a run that is continued; they are not stored. Raises ``RequestError``
+        for a setting that a context must not have."""
         from stateline.contexts.context import require_settings
 
         require_settings(context_request.settings)
@@ -185,7 +156,7 @@ class Models(ModelSource):
         )
 
     def exchanges(self) -> Json:
-        """``event.exchanges`` as it is to be saved now; None for a run that neither records nor plays back."""
+        """Return the current ``event.exchanges``; None for a run that neither records nor plays back."""
         now, voice = self._exchanges, self._voice
         if now is None or voice is None:
             return None
@@ -202,10 +173,10 @@ class Models(ModelSource):
         return "" if self._exchanges is None else self._exchanges.mode
 
     def dependencies(self, run: Run) -> Dependencies:
-        """By which means the effects of ``run`` are performed as it stands now.
+        """Return the dependencies for the effects of ``run`` as it is now.
 
-        Raises ``RequestError`` for a recording or playback that is not the run's own, and for a name that is no
-        model's; ``NotFoundError`` for a recording that is gone.
+        Raises ``RequestError`` for flags that contradict the recording or playback of the run, and for an unknown model
+        name; ``NotFoundError`` for a recording that was removed.
         """
         if run.snapshot is not None:
             self._adopt(run)
@@ -232,7 +203,8 @@ class Models(ModelSource):
         )
 
     def closing_warnings(self, run: Run) -> list[str]:
-        """What is to be said of recordings when a call ends: what did not fit, and what a complete run left over."""
+        """Return warnings about flags without effect and about recordings: differences, and exchanges that were left
+        over."""
         voice = self._voice
         unused_flags = [*self.unused_flags(self._nobody), *self._drifts, *self._told]
         if voice is None:
@@ -244,12 +216,12 @@ class Models(ModelSource):
             try:
                 # A context that is restored leaves what was recorded of its derivation unplayed, and rightly so.
                 warnings += voice.closing(("turn",))
-            except StatelineError as error:  # the run is complete, whatever lies there
+            except StatelineError as error:  # the run is complete, whatever the recording holds
                 warnings.append(error.message)
         return [*unused_flags, *voice.warnings, *warnings]
 
     def unused_flags(self, nobody: bool) -> list[str]:
-        """Flags that do nothing where ``nobody`` is there to be asked."""
+        """Return warnings about flags without effect if ``nobody`` is True: there was no model to call."""
         if not nobody:
             return []
         said = {
@@ -266,8 +238,8 @@ class Models(ModelSource):
     # -- names -----------------------------------------------------------------------------------------------------
 
     def _named(self, machine: str | None, context: Callable[[], Named]) -> Named:
-        """The model by the first of flag, environment, context and machine file that names one; of a playback, else by
-        the recording."""
+        """Return the model that the first of flag, environment, context and machine file names; in playback, else the
+        model of the recording."""
         said = self._said("model")
         made_for = Named() if said and self._said("base_url") else context()
         name = said or made_for.name or machine or ""
@@ -283,7 +255,7 @@ class Models(ModelSource):
 
         said, borrowed = self._said("base_url"), made_for.base_url
         choice = None
-        # Never another provider's: it would be sent this one's key.
+        # Never the endpoint of another provider: it would be sent the key of this one.
         if borrowed and not said and _provider(name) == _provider(made_for.name):
             with suppress(RequestError):
                 choice = choose(name, environ=self._environ)
@@ -292,13 +264,13 @@ class Models(ModelSource):
         return Named() if choice is None else Named(choice.name, choice.base_url, choice)
 
     def _said(self, what: Literal["model", "base_url"]) -> str:
-        """What a flag says, else the environment; "" for nothing."""
+        """Return the value of a flag, else of the environment variable; "" for neither."""
         flag: str | None = getattr(self._options, what)
         return (flag or "").strip() or self._environ.get(f"STATELINE_{what.upper()}", "").strip()
 
     def _compare(self, run: Run, named: Named) -> None:
-        """Note how the model that is asked, and at the beginning of a run its tools, differ from what the context of
-        ``run`` was made for. A context that was prepared by this call was compared then."""
+        """Add warnings for differences from what the context of ``run`` was made for: the model, and at the start of a
+        run the tools. A context that this call prepared was compared then."""
         context = run.began_with()
         if context is None or self._prepared or run.state.status not in ("running", "waiting"):
             return
@@ -314,7 +286,7 @@ class Models(ModelSource):
         self._drifts |= dict.fromkeys(drift(made_for, context_request))
 
     def _made_for(self, run: Run) -> Named:
-        """The model that the context of ``run`` was made for."""
+        """Return the model that the context of ``run`` was made for."""
         context = run.began_with()
         return Named() if context is None else Named(context.model, context.base_url)
 
@@ -335,9 +307,9 @@ class Models(ModelSource):
         return self._late if voice is None else voice
 
     def _adopt(self, run: Run) -> None:
-        """Record or play back as the run does. Raises ``RequestError`` if the flags say otherwise."""
-        kept = _kept(run)
-        _require_same(run, kept, self._wanted)
+        """Record or play back as the run does. Raises ``RequestError`` if the flags contradict it."""
+        kept = kept_exchanges(run)
+        require_same_exchanges(run, kept, self._wanted)
         can_continue = run.state.status in ("running", "waiting")
         if can_continue and (kept is None or self.exchanges() != run.event["exchanges"]):
             self._use(kept)
@@ -353,7 +325,7 @@ class Models(ModelSource):
 
             mode = wanted.playback or "hybrid"
             self._voice = Playback(wanted.dir, mode, used, stale=Numbers.read(wanted.stale), mask=mask)
-            self._used, self._stale = _NumberRanges(self._voice.used), _NumberRanges(self._voice.stale)
+            self._used, self._stale = NumberRanges(self._voice.used), NumberRanges(self._voice.stale)
         else:
             from stateline.model.recordings.recorder import Recorder
 
@@ -362,7 +334,7 @@ class Models(ModelSource):
 
 
 class _LazyModels:
-    """Opens a model when it is first asked, by the name in the request."""
+    """Models that are opened on the first call, by the name in the request."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.choices: dict[str, Choice] = {}
@@ -370,7 +342,7 @@ class _LazyModels:
         self._opened: dict[Choice, Model] = {}
 
     def reply(self, request: ModelRequest, on_text: TextListener | None = None) -> Reply:
-        """As the model's. Raises also ``RequestError`` where its library or its key is missing; nothing was sent."""
+        """Call the model. Raises ``RequestError`` also if its library or its key is missing; nothing was sent then."""
         choice = self.choices[request.model]
         if choice not in self._opened:
             from stateline.model.providers.selection import open_model
@@ -384,91 +356,16 @@ def _mask(store: Store) -> Callable[[Json], Json]:
 
 
 def _provider(name: str) -> str:
-    """Who is asked for a model of that name, where an endpoint is given."""
+    """Return the provider of a model name for a given endpoint."""
     from stateline.model.providers.selection import PROVIDERS
 
     word = name.partition("/")[0]
     return word if word in PROVIDERS else "openai"
 
 
-def _wanted(options: ModelOptions) -> Exchanges | None:
-    """What the flags say of recordings. Raises ``UsageError``."""
-    if options.record is not None and options.playback is not None:
-        raise UsageError("--record and --playback exclude each other; nothing was done", hint="give one of them")
-    if options.playback_mode is not None and options.playback_mode not in _MODES:
-        raise UsageError(
-            f"--playback-mode is {options.playback_mode!r}; it must be strict, sequential or hybrid",
-            hint="nothing was done; correct it",
-        )
-    path = options.playback if options.record is None else options.record
-    if path is None:
-        if options.playback_mode is not None:
-            raise UsageError("--playback-mode needs --playback; nothing was done", hint="say which recording")
-        return None
-    real = _real(path)
-    if options.record is not None:
-        if options.playback_mode is not None:
-            raise UsageError("--playback-mode is none of recording; nothing was done", hint="leave it out")
-        return Exchanges(mode="record", dir=real)
-    mode: Any = options.playback_mode or ""
-    return Exchanges(mode="playback", dir=real, playback=mode)
-
-
-def _real(path: str) -> str:
-    try:
-        path.encode()
-        if path.strip() and "\0" not in path:
-            return os.path.realpath(path)
-    except UnicodeEncodeError:
-        pass
-    raise UsageError(f"{path!r:.80} is no name of a directory that can be kept; nothing was done", hint="name another")
-
-
-def _kept(run: Run) -> Exchanges | None:
-    """What the run says of recordings. Raises ``IntegrityError`` for what is no such thing."""
-    kept = run.event.get("exchanges")
-    if kept is None:
-        return None
-    try:
-        found = msgspec.convert(kept, Exchanges)
-        for ranges in (found.used, found.stale):
-            Numbers.read(ranges)
-        if not os.path.isabs(found.dir) or "\0" in found.dir:
-            raise ValueError(f"{found.dir!r:.80} is no real path")
-        return found
-    except (msgspec.ValidationError, ValueError) as error:
-        raise IntegrityError(
-            f"the snapshot {run.snapshot.path} does not say how its run records or plays back: {error}",
-            finding="malformed",
-            hint=MALFORMED_HINT,
-        ) from None
-
-
-def _require_same(run: Run, kept: Exchanges | None, wanted: Exchanges | None) -> None:
-    if wanted is None:
-        return
-    same = kept is not None and (kept.mode, kept.dir) == (wanted.mode, wanted.dir)
-    same = same and wanted.playback in ("", kept.playback if kept is not None else "")
-    if not same:
-        another, anew = restart_commands(run)
-        raise RequestError(
-            f"the run {run.id} {_told(kept)}, and this call says otherwise; nothing was changed",
-            hint="leave --record and --playback out to go on with it; "
-            f"`{another}` begins another run, `{anew}` begins this one anew",
-        )
-
-
-def _told(kept: Exchanges | None) -> str:
-    if kept is None:
-        return "neither records nor plays back"
-    if kept.mode == "record":
-        return f"records to {kept.dir}"
-    return f"plays {kept.dir} back ({kept.playback})"
-
-
 def _wanted_by(run: Run) -> str | None:
-    """The model that the machine names for the stage where ``run`` stands, "" if it names none; None if no stage of it
-    asks a model. Before another stage: for an agent stage that may follow."""
+    """Return the model that the machine names for the current stage of ``run``, "" without a name; None if no stage
+    calls a model. At another kind of stage: the model of an agent stage that may follow."""
     machine = run.machine
     stage = machine.stages[run.state.tree.stage]
     agents = [each.agent for each in machine.stages.values() if each.agent is not None]
@@ -480,7 +377,7 @@ def _wanted_by(run: Run) -> str | None:
 
 
 def _made_for(store: Store, head: Snapshot | None) -> Named:
-    """The model that the context at ``head`` was made for."""
+    """Return the model that the context at ``head`` was made for."""
     state = None if head is None else store.resolve(head.state)
     if not isinstance(state, dict):
         return Named()

@@ -19,10 +19,11 @@ class ModelSource:
     """The models of one call. This one has none."""
 
     def dependencies(self, run: Run) -> Dependencies:
-        """Return the dependencies for the effects of ``run`` as it is now; a run that is about to start has no snapshot.
+        """Return the dependencies for the effects of ``run`` as it is now; a run that is about to start has no
+        snapshot.
 
-        Called at the start of a call and before each turn, answer and retry. Raises a ``StatelineError`` for a model that
-        cannot be used with this run.
+        Called at the start of a call and before each turn, answer and retry. Raises a ``StatelineError`` for a model
+        that cannot be used with this run.
         """
         return MANUAL
 
@@ -46,8 +47,8 @@ class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of every call that advances a run.
 
     ``input`` is UNSET without ``--input``; ``stdin`` reads standard input to its end, None if it must not be read;
-    ``input_format`` is the format of standard input, ``text`` is never parsed as JSON. ``parent`` is the required head, a
-    revision; ``wait`` bounds the wait for a lock [s]; ``watch`` is called for each attempt.
+    ``input_format`` is the format of standard input, ``text`` is never parsed as JSON. ``parent`` is the required head,
+    a revision; ``wait`` bounds the wait for a lock [s]; ``watch`` is called for each attempt.
     """
 
     one_turn: bool = False

@@ -1,4 +1,4 @@
-"""What a verb on a run came to, as the document of ``--format json`` and an exit code."""
+"""The outcome of a verb on a run: the document of ``--format json`` and an exit code."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Status = Literal["advanced", "complete", "waiting", "error"]
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run stands after a call. ``output`` is the newest output, ``head`` the newest snapshot's SHA-256,
-    ``source`` the stage that the newest event was about ("from" in the document), ``waiting`` what is awaited (None
-    unless ``status`` is waiting), ``error`` the run's failure or the one that took ``error_next``, ``exit_code`` what
-    the command exits with. ``built_in``: the run is one of ``run``, and has no machine file."""
+    """A run after a call. ``output`` is the newest output, ``head`` the newest snapshot's SHA-256, ``source`` the stage
+    of the newest event ("from" in the document), ``waiting`` the open request (None unless ``status`` is waiting),
+    ``error`` the run's failure or the one that took ``error_next``, ``exit_code`` that of the command. ``built_in``:
+    ``run -p`` started the run, so it has no machine file."""
 
     run: str | None
     status: Status
@@ -44,7 +44,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     built_in: bool = False
 
     def document(self) -> dict[str, Json]:
-        """The JSON document, as ``docs/commands.md`` has it."""
+        """Return the JSON document; ``docs/commands.md`` describes it."""
         document: dict[str, Any] = msgspec.to_builtins(self)
         del document["exit_code"], document["built_in"]
         document["from"] = document.pop("source")
@@ -52,8 +52,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outcome(run: Run, *, one_turn: bool, warnings: list[str], dependencies: Dependencies = MANUAL) -> Outcome:
-    """How ``run`` stands; a model's request as these ``dependencies`` would make it. Exit codes: 0 advanced or done, 1 failed,
-    2 complete by ``one_turn``, 3 waiting."""
+    """Return the outcome of ``run`` as it is now, with a model request as these ``dependencies`` would make it. Exit
+    codes: 0 advanced or complete, 1 failed, 2 complete by ``one_turn``, 3 waiting."""
     state = run.state
     status: Status = "advanced" if state.status == "running" else state.status
     routed_away = any(way["reason"] in ("error", "limit") for way in run.event["transitions"])
@@ -98,7 +98,7 @@ def context_outcome(prepared: Prepared) -> Outcome:
 
 
 def _reason(run: Run) -> str:
-    """Why the run stands where it stands: the kind of its failure, or the reason of its last transition."""
+    """Return the kind of the failure, or the reason of the last transition."""
     tree = run.state.tree
     if run.state.status == "error" and tree.error is not None:
         return tree.error.kind
@@ -113,11 +113,11 @@ def _reason(run: Run) -> str:
 
 
 _TOOL_EVENTS = ("replied", "answered", "calls_intended", "call_ended")
-"""Events after which a conversation goes on: tools were asked for, or have ended."""
+"""Events in the middle of a conversation: tools were asked for, or have ended."""
 
 
 def waiting(run: Run, dependencies: Dependencies = MANUAL) -> dict[str, Json]:
-    """What an unfinished run waits for: a human's answer, a reply in a model's stead, or word of a lost effect."""
+    """Return what a run waits for: an answer, a reply to a model request, or the result of a lost effect."""
     stage = stage_of(run)
     request = (run.event.get("waiting") or {}).get("requestId")
     if run.state.tree.phase == "unknown":
@@ -129,13 +129,13 @@ def waiting(run: Run, dependencies: Dependencies = MANUAL) -> dict[str, Json]:
         "requestId": request,
         "stage": stage.name,
         "prompt": prompt(run, stage),
-        # As it is stored: the machine of a call that read the file has the file's order.
+        # As stored: a machine that was just read has the key order of the file.
         "schema": canonical.decode(canonical.encode(stage.schema)),
     }
 
 
 def _request(run: Run, request: Json, dependencies: Dependencies) -> dict[str, Json]:
-    """What a model would be asked; whoever calls next may answer in its stead."""
+    """Return the model request, which the next call may answer."""
     from stateline.engine.agent import request_of
 
     asked = request_of(run, dependencies)
@@ -151,7 +151,7 @@ def _request(run: Run, request: Json, dependencies: Dependencies) -> dict[str, J
 
 
 def _unknown(run: Run, stage: Stage, request: Json) -> dict[str, Json]:
-    """An effect of which nobody knows whether it was done."""
+    """Return the request for the result of an effect with an unknown outcome."""
     document = {"type": "interrupt", "kind": "unknown_outcome", "requestId": request, "stage": stage.name}
     what, again = f"stage {stage.name!r}", "it"
     if is_calling_tools(run.state.tree):
@@ -180,12 +180,12 @@ def _doubt(run: Run, what: str) -> str:
 
 
 def prompt(run: Run, stage: Stage) -> str:
-    """The stage's prompt with its expressions filled in; the bare template, marked, where that fails."""
+    """Return the stage's prompt with its expressions rendered; the template with a note if that fails."""
     from stateline.machine.expressions.cel_errors import ExpressionError
     from stateline.machine.expressions.templates import render
 
     try:
         return render(stage.prompt, names(run.state, facts_of(run)))
     except ExpressionError as error:
-        # The person can still answer; what cannot be filled in is said beside the bare text.
+        # The question can still be answered; the error is shown beside the template.
         return f"{stage.prompt} [not filled in: {error}]"

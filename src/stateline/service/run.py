@@ -1,5 +1,5 @@
-"""The verb ``run``: one prompt, one agent. It is a machine of one stage, built from the flags, and goes the way of all
-machines; the context comes first."""
+"""The verb ``run``: one prompt, one agent. It builds a machine of one stage from the flags and prepares the context
+first."""
 
 from __future__ import annotations
 
@@ -28,26 +28,27 @@ from stateline.service.create_run import (
     require_no_secret,
     start_chain,
 )
+from stateline.service.exchanges import ModelOptions
 from stateline.service.machine_files import MachineFile
-from stateline.service.model_setup import ModelOptions, Models
+from stateline.service.model_setup import Models
 from stateline.service.options import CallOptions
 from stateline.service.outcome import Outcome
 from stateline.service.preconditions import require_names
 from stateline.store.store import Store
 
 NAME = "run"
-"""The name of every such machine."""
+"""The name of the machine."""
 STAGE = "agent"
-"""The name of the one stage, under which the answer stands in ``outputs``."""
+"""The name of its stage, and of the answer in ``outputs``."""
 TOOL_ROUNDS = 100
-"""Replies whose tool calls are performed, at most: a model that never stops calling would be paid for ever."""
+"""The largest number of rounds of tool calls, so that a model that never stops calling tools costs a bounded amount."""
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the caller asked for. ``prompt`` None: go on with ``run``, or only see to the context. ``tools`` is the path
-    of a manifest; ``context`` names the context (None: the default one of model, base URL and toolset). ``on_call``
-    receives the purpose of each call of the pre-stage before it is made; ``wait`` bounds the wait for the context's lock [s],
-    None: as long as a model may take."""
+    """Options of ``run``. ``prompt`` None: continue ``run``, or only prepare the context. ``tools`` is the path of a
+    manifest; ``context`` names the context (None: the default one of model, base URL and toolset). ``on_call`` receives
+    the purpose of each model call that prepares the context before it is made; ``wait`` bounds the wait for the
+    context's lock [s], None: as long as a model may take."""
 
     prompt: str | None = None
     run: str | None = None
@@ -66,7 +67,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromptMachine(msgspec.Struct, frozen=True):
-    """What a run is begun with: its machine, as bytes and checked, and how many masks are in the prompt."""
+    """The machine of a prompt: bytes, checked machine, and the number of masked values in the prompt."""
 
     machine_file: MachineFile
     machine: Machine
@@ -76,8 +77,8 @@ class PromptMachine(msgspec.Struct, frozen=True):
 def run(store: Store, options: RunOptions) -> Outcome:
     """Start a run of one prompt, or continue a run, to its end or to a request that this call does not answer.
 
-    Raises a ``StatelineError`` for what prevents the call, ``Interrupted`` for a signal; a failed run is an outcome, not
-    an error.
+    Raises a ``StatelineError`` for what prevents the call, ``Interrupted`` for a signal; a failed run is an outcome,
+    not an error.
     """
     with Signals() as signals:
         models = Models(store, options.models)
@@ -120,50 +121,50 @@ def run(store: Store, options: RunOptions) -> Outcome:
 
 
 def prepare_context(store: Store, options: RunOptions) -> Prepared:
-    """``run`` without a prompt: derive, refine or restore the context, and stop. Raises a ``StatelineError``."""
+    """Derive, refine or restore the context: ``run`` without a prompt. Raises a ``StatelineError``."""
     models = Models(store, options.models)
     models.begin()
     return prepare(store, context_options(store, options, models, toolset_of(store, options.tools)))
 
 
 def find_existing(store: Store, options: RunOptions) -> Run | None:
-    """The run that ``--id`` names, if it is there. Reads only. Raises ``NotFoundError`` for one that is not there and cannot
-    begin without a prompt, ``UsageError`` for one that shall begin anew without one."""
+    """Return the run that ``--id`` names, if it exists. Reads only. Raises ``NotFoundError`` for a missing one that
+    cannot start without a prompt, ``UsageError`` for ``--force`` without a prompt."""
     if options.run is None:
         return None
     there = run_scope(store, options.run).head() is not None
     if options.prompt is None and not there:
         raise NotFoundError(
-            f"there is no run {options.run}", hint="give -p TEXT to begin it; `stateline exec list` lists the others"
+            f"there is no run {options.run}", hint="give -p TEXT to start it; `stateline exec list` lists the others"
         )
     if options.prompt is None and options.force:
-        raise UsageError("--force begins anew, and needs a prompt; nothing was done", hint="give -p TEXT")
+        raise UsageError("--force restarts the run, and needs a prompt; nothing was done", hint="give -p TEXT")
     return load_run(store, options.run) if there else None
 
 
 def require_same(store: Store, found: Run, options: RunOptions) -> None:
-    """Raise ``RequestError`` for flags that say otherwise than the run ``found`` began: they would do nothing. The
-    words that refined the context for this very run, given again, say nothing else."""
-    ways = "leave them out to go on with it; --force begins it anew, another --id (or none) another run"
+    """Raise ``RequestError`` for flags that differ from those with which the run ``found`` started: they would have no
+    effect. The instruction that refined the context for this very run may be repeated."""
+    ways = "leave them out to continue it; --force restarts it, another --id (or none) starts another run"
     stage = found.machine.stages.get(STAGE)
     agent = stage.agent if stage is not None else None
     if options.prompt is not None and (agent is None or agent.prompt != template(store, options.prompt)[0]):
-        raise RequestError(f"the run {found.id} began with another prompt; nothing was changed", hint=ways)
+        raise RequestError(f"the run {found.id} started with another prompt; nothing was changed", hint=ways)
     if options.tools is not None:
         from stateline.tools.check import toolset_hash
 
         if toolset_hash(toolset_of(store, options.tools)) != toolset_hash(found.machine.toolset):
-            raise RequestError(f"the run {found.id} began with other tools; nothing was changed", hint=ways)
+            raise RequestError(f"the run {found.id} started with other tools; nothing was changed", hint=ways)
     if options.context_request.refine is not None and not was_refined(store, found, options.context_request):
         raise RequestError(
-            f"the run {found.id} keeps the context with which it began; nothing was refined",
-            hint="refine without --id, for the runs to come",
+            f"the run {found.id} keeps the context with which it started; nothing was refined",
+            hint="refine without --id, for later runs",
         )
 
 
 def unused_flags(found: Run, context_request: ContextRequest) -> list[str]:
-    """A warning of flags for the model's call where the run ``found`` makes none: it has ended. Settings that refined
-    its context with these very words were used."""
+    """Return a warning about flags for a model call if the run ``found`` makes none, because it has ended. Settings
+    that refined its context were used."""
     settings = context_request.settings if context_request.refine is None else {}
     said = {"--system": context_request.system is not None, "--developer": context_request.developer, "--set": settings}
     names = [name for name, given in said.items() if given]
@@ -173,12 +174,12 @@ def unused_flags(found: Run, context_request: ContextRequest) -> list[str]:
     flags = f"{', '.join(before)} and {last} were" if before else f"{last} was"
     stands = "is complete" if found.state.status == "complete" else "has failed, and a retry keeps its settings"
     anew = restart_commands(found)[1]
-    return [f"{flags} not used: the run {found.id} {stands}; give them to a run that begins: `{anew}`"]
+    return [f"{flags} not used: the run {found.id} {stands}; use them for a new run: `{anew}`"]
 
 
 def machine_of_prompt(store: Store, options: RunOptions) -> PromptMachine:
-    """The machine of one stage that the flags mean. Reads only. Raises ``RequestError``, ``InvalidAnswerError`` for an input
-    that answers another run, and as ``read_manifest``."""
+    """Build the machine of one stage from the flags. Reads only. Raises ``RequestError``, ``InvalidAnswerError`` for an
+    input that answers another run, and as ``read_manifest``."""
     require_no_foreign_answer(store, options.run, options.call.input)
     if "\0" in (options.prompt or ""):
         raise RequestError("the prompt holds a NUL character; nothing was done", hint="take it out")
@@ -194,7 +195,7 @@ def machine_of_prompt(store: Store, options: RunOptions) -> PromptMachine:
         tools, bounds = os.path.basename(path), Bounds(max_tool_rounds=TOOL_ROUNDS)
         agent["tools"] = list(toolset.tools)
         document |= {"tools": tools, "bounds": {"max_tool_rounds": TOOL_ROUNDS}}
-    # The same as reading the document would give, without the readers of files.
+    # Equal to reading the document, without importing the readers of files.
     stage = Stage(name=STAGE, kind="agent", agent=Agent(prompt=prompt, tools=agent.get("tools", [])), repeatable=True)
     machine = Machine(
         name=NAME, start=STAGE, order=[STAGE], stages={STAGE: stage}, tools=tools, toolset=toolset, bounds=bounds
@@ -204,14 +205,13 @@ def machine_of_prompt(store: Store, options: RunOptions) -> PromptMachine:
 
 
 def template(store: Store, prompt: str) -> tuple[str, int]:
-    """The prompt as the machine has it: secrets masked, and braces kept from being read as expressions, since a prompt
-    means what it says; and how many values were masked."""
+    """Return the prompt as a template that renders to it, with secrets masked, and the number of masked values."""
     text, masks = store.redactor.redact(prompt)
     return text.replace("{{", "{{ '{{' }}"), masks
 
 
 def toolset_of(store: Store, path: str | None) -> Toolset | None:
-    """The tools of the manifest at ``path``; None without one. Raises as ``read_manifest``."""
+    """Return the tools of the manifest at ``path``; None without one. Raises as ``read_manifest``."""
     if path is None:
         return None
     from stateline.tools.manifest import read_manifest
@@ -220,7 +220,8 @@ def toolset_of(store: Store, path: str | None) -> Toolset | None:
 
 
 def context_options(store: Store, options: RunOptions, models: Models, toolset: Toolset | None) -> ContextOptions:
-    """The context that the run is given: asked by the model of this call, of the environment, or of the context."""
+    """Return the options of the context that the run starts with; its model is that of this call, of the environment,
+    or of the context."""
     from stateline.model.protocol import ToolSpec
 
     tools = [] if toolset is None else list(toolset.tools.values())
@@ -242,7 +243,7 @@ def context_options(store: Store, options: RunOptions, models: Models, toolset: 
         exchanges=models.mode,
         run=options.run if options.prompt is not None else None,
     )
-    # A context that has a name of its own knows its model; flags and environment count before that.
+    # A named context stores its model; flags and environment have precedence.
     named = models.asked(context_scope(store, how).head()) if options.context is not None else said
     context_request = replace(context_request, model=named.name, base_url=named.base_url)
     return replace(how, context_request=context_request, model=models.asking(named), ready=models.ready(named))

@@ -1,7 +1,7 @@
 """The runs of a machine file.
 
-The scope ``machine:<SHA-256 of the file's real path>`` records each run that was started from the file, before the first
-snapshot of the run. A record may therefore name a run that does not exist (a crash, ``exec rm``): it is skipped.
+The scope ``machine:<SHA-256 of the file's real path>`` records each run that was started from the file, before the
+first snapshot of the run. A record may therefore name a run that does not exist (a crash, ``exec rm``): it is skipped.
 """
 
 from __future__ import annotations

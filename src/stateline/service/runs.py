@@ -175,8 +175,9 @@ def history(store: Store, run: str | None) -> list[dict[str, Json]]:
 
 
 def remove(store: Store, runs: list[str], *, wait: float = WAIT) -> Removal:
-    """Remove runs whole. Raises ``NotFoundError`` for one that is not there and ``RequestError`` for one that another scope
-    originates from, and removes none then; ``LockTimeoutError`` for one that is being used: those before it are gone."""
+    """Remove runs whole. Raises ``NotFoundError`` for one that is not there and ``RequestError`` for one that another
+    scope originates from, and removes none then; ``LockTimeoutError`` for one that is being used: those before it are
+    gone."""
     for run in runs:
         if run_scope(store, naming.checked_id(run, "run id")).head() is None:
             raise NotFoundError(f"there is no run {run}; nothing was removed", hint="`stateline exec list` lists them")

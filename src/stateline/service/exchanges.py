@@ -1,0 +1,129 @@
+"""Recording and playback of a run: the flags of a call, and ``event.exchanges``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+
+from stateline.bundle.canonical import Json
+from stateline.engine.event_codec import MALFORMED_HINT
+from stateline.engine.record import Run
+from stateline.errors import IntegrityError, RequestError, UsageError
+from stateline.service.answers import restart_commands
+from stateline.service.ranges import Numbers
+
+_MODES = ("strict", "sequential", "hybrid")
+
+
+class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The flags of a call about models; None: not set. ``on_text`` receives the text of a reply while it arrives."""
+
+    model: str | None = None
+    base_url: str | None = None
+    record: str | None = None
+    playback: str | None = None
+    playback_mode: str | None = None
+    on_text: Callable[[str], None] | None = None
+
+
+class Exchanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Recording or playback of a run: ``event.exchanges``. ``dir`` is a real path, ``playback`` the mode ("" while
+    recording). ``used`` are the numbers of the exchanges that the run has recorded (the newest) or played, ``stale``
+    those of them that were recorded for other requests; both as ranges."""
+
+    mode: Literal["record", "playback"]
+    dir: str
+    playback: Literal["", "strict", "sequential", "hybrid"] = ""
+    used: list[tuple[int, int]] = []
+    stale: list[tuple[int, int]] = []
+
+
+class NumberRanges:
+    """Ranges of the numbers in a growing list; each number is read once."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        self._numbers, self._seen, self._found = numbers, 0, Numbers()
+
+    def ranges(self) -> Json:
+        for number in self._numbers[self._seen :]:
+            self._found.add(number)
+        self._seen = len(self._numbers)
+        return self._found.ranges()
+
+
+def wanted_exchanges(options: ModelOptions) -> Exchanges | None:
+    """Return the recording or playback that the flags ask for; None without. Raises ``UsageError``."""
+    if options.record is not None and options.playback is not None:
+        raise UsageError("--record and --playback exclude each other; nothing was done", hint="give one of them")
+    if options.playback_mode is not None and options.playback_mode not in _MODES:
+        raise UsageError(
+            f"--playback-mode is {options.playback_mode!r}; it must be strict, sequential or hybrid",
+            hint="nothing was done; correct it",
+        )
+    path = options.playback if options.record is None else options.record
+    if path is None:
+        if options.playback_mode is not None:
+            raise UsageError("--playback-mode needs --playback; nothing was done", hint="say which recording")
+        return None
+    real = _real(path)
+    if options.record is not None:
+        if options.playback_mode is not None:
+            raise UsageError("--playback-mode does not apply to --record; nothing was done", hint="leave it out")
+        return Exchanges(mode="record", dir=real)
+    mode: Any = options.playback_mode or ""
+    return Exchanges(mode="playback", dir=real, playback=mode)
+
+
+def _real(path: str) -> str:
+    try:
+        path.encode()
+        if path.strip() and "\0" not in path:
+            return os.path.realpath(path)
+    except UnicodeEncodeError:
+        pass
+    raise UsageError(f"{path!r:.80} is not a valid directory name; nothing was done", hint="choose another")
+
+
+def kept_exchanges(run: Run) -> Exchanges | None:
+    """Return the recording or playback of the run; None without. Raises ``IntegrityError`` if the member is malformed."""
+    kept = run.event.get("exchanges")
+    if kept is None:
+        return None
+    try:
+        found = msgspec.convert(kept, Exchanges)
+        for ranges in (found.used, found.stale):
+            Numbers.read(ranges)
+        if not os.path.isabs(found.dir) or "\0" in found.dir:
+            raise ValueError(f"{found.dir!r:.80} is not a real path")
+        return found
+    except (msgspec.ValidationError, ValueError) as error:
+        raise IntegrityError(
+            f"the snapshot {run.snapshot.path} does not say how its run records or plays back: {error}",
+            finding="malformed",
+            hint=MALFORMED_HINT,
+        ) from None
+
+
+def require_same_exchanges(run: Run, kept: Exchanges | None, wanted: Exchanges | None) -> None:
+    if wanted is None:
+        return
+    same = kept is not None and (kept.mode, kept.dir) == (wanted.mode, wanted.dir)
+    same = same and wanted.playback in ("", kept.playback if kept is not None else "")
+    if not same:
+        another, anew = restart_commands(run)
+        raise RequestError(
+            f"the run {run.id} {_description(kept)}, and this call says otherwise; nothing was changed",
+            hint="leave out --record and --playback to continue it; "
+            f"`{another}` starts another run, `{anew}` restarts this one",
+        )
+
+
+def _description(kept: Exchanges | None) -> str:
+    if kept is None:
+        return "neither records nor plays back"
+    if kept.mode == "record":
+        return f"records to {kept.dir}"
+    return f"plays {kept.dir} back ({kept.playback})"
