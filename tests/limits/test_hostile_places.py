@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from every_case import every_case
 from stress.corruption.sample_store import call, clear
 from stress.processes.metered import Command, observe
 
@@ -116,7 +117,7 @@ def judged(commands: tuple[Command, ...], what: str, read: int = READ) -> None:
         assert command.read < read, (what, command.read)
 
 
-@pytest.mark.parametrize("thing", THINGS)
+@every_case("thing", THINGS)
 def test_what_lies_where_something_was_stored_is_told_and_never_read_or_waited_for(
     built: Hostile, tmp_path: Path, thing: str
 ) -> None:
@@ -147,7 +148,7 @@ def test_what_lies_where_something_was_stored_is_told_and_never_read_or_waited_f
         call(built.state, "verify", exits=0)
 
 
-@pytest.mark.parametrize("thing", THINGS)
+@every_case("thing", THINGS)
 def test_what_lies_where_a_file_of_the_users_should_be_is_told(built: Hostile, tmp_path: Path, thing: str) -> None:
     hostile = tmp_path / "hostile.json"
     THINGS[thing](hostile)

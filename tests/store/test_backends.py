@@ -10,7 +10,7 @@ import pytest
 from stateline.store.local.backend import LocalBackend
 from stateline.store.local.filesystem import Filesystem
 from stateline.store.memory import MemoryBackend
-from stateline.store.protocol import Backend, Durability
+from stateline.store.protocol import Backend
 from stateline.testing.backends import BackendContract
 
 
@@ -27,12 +27,10 @@ class TestMemory(BackendContract):
 
 
 class TestLocal(BackendContract):
-    durability: Durability = "full"
-
     @pytest.fixture
     def backend(self, tmp_path: Path) -> Backend:
         (tmp_path / "beside").write_bytes(b"not to be touched")
-        return LocalBackend(str(tmp_path / "a state dir"), Filesystem(), durability=self.durability)
+        return LocalBackend(str(tmp_path / "a state dir"), Filesystem())
 
     def raw_get(self, backend: Backend, name: str) -> bytes | None:
         path = Path(backend.describe(), name)
@@ -44,14 +42,8 @@ class TestLocal(BackendContract):
         path.write_bytes(data)
 
     def another(self, backend: Backend) -> Backend:
-        return LocalBackend(backend.describe(), Filesystem(), durability=self.durability)
+        return LocalBackend(backend.describe(), Filesystem())
 
     def outside(self, backend: Backend) -> object:
         parent = Path(backend.describe()).parent
         return sorted(os.listdir(parent)), (parent / "beside").read_bytes(), sorted(os.listdir(backend.describe()))
-
-
-class TestLocalFast(TestLocal):
-    """Without the syncs."""
-
-    durability = "fast"

@@ -1,4 +1,4 @@
-"""What `full` and `fast` promise, and what a full save does about a fast past."""
+"""Promises of `full` and `fast`, and the work of a full save on a fast past."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from every_case import every_case
 
 from stateline import Artifact, Store
 from stateline.bundle import naming
@@ -81,7 +82,7 @@ def test_a_fast_save_syncs_nothing_but_what_it_makes_once(tmp_path: Path) -> Non
     assert fs.synced == []
 
 
-@pytest.mark.parametrize("durability", ["full", "fast"])
+@every_case("durability", ["full", "fast"])
 def test_the_event_says_how_a_snapshot_was_saved(tmp_path: Path, durability: Durability) -> None:
     store = Store.open(tmp_path / "s", durability=durability)
     assert store.scope(KEY).save(1).event["durability"] == durability
@@ -151,7 +152,7 @@ def test_what_a_fast_past_rests_on_is_synced_before_the_full_snapshot_is_visible
     assert store_on(root, "full").scope(KEY).load() == head
 
 
-@pytest.mark.parametrize("what", ["the parent", "an object"])
+@every_case("what", ["the parent", "an object"])
 def test_a_full_save_does_not_vouch_for_a_fast_past_that_is_damaged(tmp_path: Path, what: str) -> None:
     root = tmp_path / "s"
     fast = store_on(root, "fast").scope(KEY)
@@ -210,7 +211,7 @@ def test_a_full_writer_that_appends_to_a_list_of_a_fast_one_syncs_all_of_it(tmp_
         assert not (resting & below) & set(fs.synced), "what this process kept is settled"
 
 
-@pytest.mark.parametrize("durability", ["full", "fast"])
+@every_case("durability", ["full", "fast"])
 def test_a_state_that_ends_in_the_middle_of_a_save_is_only_residue(tmp_path: Path, durability: Durability) -> None:
     """The death of the process at each system call that changes something, for real."""
     code = """
@@ -259,7 +260,7 @@ class Naming(Filesystem):
         super().sync_directory(directory)
 
 
-@pytest.mark.parametrize("durability", ["full", "fast"])
+@every_case("durability", ["full", "fast"])
 def test_the_state_dirs_own_name_is_durable_whoever_made_it(tmp_path: Path, durability: Durability) -> None:
     class Dead(Exception):
         pass
@@ -293,7 +294,7 @@ def test_the_state_dirs_own_name_is_durable_whoever_made_it(tmp_path: Path, dura
     assert str(tmp_path / "own") not in fs.durable, "it is synced where the store is made"
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EINVAL, errno.EROFS, errno.EIO])
+@every_case("number", [errno.EACCES, errno.EINVAL, errno.EROFS, errno.EIO])
 def test_a_directory_above_that_cannot_be_synced_is_no_obstacle_unless_the_disk_fails(
     tmp_path: Path, number: int
 ) -> None:

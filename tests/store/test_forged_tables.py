@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from every_case import every_case
 
 from stateline import Store
 from stateline.bundle import canonical, naming
@@ -74,8 +75,8 @@ CHANGES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("where", ["a snapshot", "a node", "a chunk", "before"])
-@pytest.mark.parametrize("change", CHANGES)
+@every_case("where", ["a snapshot", "a node", "a chunk", "before"])
+@every_case("change", CHANGES)
 def test_an_entry_with_other_members_is_damage_to_all(tmp_path: Path, where: str, change: str) -> None:
     root = tmp_path / "s"
     chunk = {"before": None, "items": [1], "objects": {}}
@@ -91,7 +92,7 @@ def test_an_entry_with_other_members_is_damage_to_all(tmp_path: Path, where: str
     assert called_intact(root) == [change == "none"] * 3
 
 
-@pytest.mark.parametrize(
+@every_case(
     "change",
     [
         {"merged": None},
@@ -102,7 +103,6 @@ def test_an_entry_with_other_members_is_damage_to_all(tmp_path: Path, where: str
         {"objects": {"/a": {"media_type": "a/b", "sha256": "b" * 64, "size": 2**62}}},
         {"objects": {"/a": {"media_type": "a/b", "sha256": "b" * 64, "size": 1.5}}},
     ],
-    ids=str,
 )
 def test_a_link_or_a_size_that_cannot_be_is_damage_to_all(tmp_path: Path, change: dict[str, Any]) -> None:
     forge(tmp_path / "s", GOOD | {"objects": {}} | change)

@@ -1,4 +1,4 @@
-"""What did not change is not written again, and the n-th save costs what the first ones cost: counted at the seam."""
+"""Unchanged data is not written again, and the n-th save costs as much as the first: counted at the seam."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from every_case import every_case
 
 from stateline import Artifact, Store
 from stateline.bundle import naming
@@ -153,7 +154,7 @@ def test_a_process_puts_what_it_has_put_only_once(tmp_path: Path, fs: Counting) 
     assert fs.counts["bytes"] < 4096
 
 
-@pytest.mark.parametrize("state", [{"big": MIB}, {"chat": chat(30)}, {"art": Artifact(b"raw" * 9)}])
+@every_case("state", [{"big": MIB}, {"chat": chat(30)}, {"art": Artifact(b"raw" * 9)}])
 def test_what_somebody_took_away_since_is_put_again(tmp_path: Path, state: dict[str, Any]) -> None:
     scope = again(tmp_path, Filesystem())
     scope.save(state)

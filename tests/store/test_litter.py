@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from every_case import every_case
 
 from stateline import Artifact, Store
 from stateline.bundle import naming
@@ -125,7 +126,7 @@ def test_the_next_holder_sweeps_what_a_dead_one_left_and_only_then(tmp_path: Pat
     assert fs.listed == [HASH], "once"
 
 
-@pytest.mark.parametrize("made_anew", [False, True])
+@every_case("made_anew", [False, True])
 def test_a_mark_that_somebody_took_away_is_done_without(tmp_path: Path, *, made_anew: bool) -> None:
     root = tmp_path / "s"
     scope = store_on(root).scope(KEY)
@@ -192,7 +193,7 @@ def test_an_interrupt_between_two_steps_leaves_the_mark_for_the_next_holder(
     assert litter(root) == []
 
 
-@pytest.mark.parametrize("full", [False, True])
+@every_case("full", [False, True])
 def test_a_mark_that_is_a_directory_is_removed_if_it_is_empty(tmp_path: Path, *, full: bool) -> None:
     root = tmp_path / "s"
     scope = store_on(root).scope(KEY)
@@ -250,7 +251,7 @@ def test_a_put_without_a_lock_sweeps_what_is_older_than_an_hour(tmp_path: Path) 
 
 def test_crashes_leave_no_more_than_the_last_one_did(tmp_path: Path) -> None:
     class Dead(BaseException):
-        """As if the process had ended: nothing that comes after has an effect."""
+        """Simulate the end of the process: later calls have no effect."""
 
     class Dying(Filesystem):
         alive = True

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from every_case import every_case
 
 from stateline import Artifact, Store
 from stateline.bundle import naming
@@ -62,7 +63,7 @@ def umask(bits: int) -> Iterator[None]:
 # -- modes -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bits", [0o000, 0o022, 0o077, 0o777], ids=oct)
+@every_case("bits", [0o000, 0o022, 0o077, 0o777])
 def test_directories_are_0700_and_files_0600_under_any_umask(tmp_path: Path, bits: int) -> None:
     root = tmp_path / "s"
     with umask(bits):
@@ -258,7 +259,7 @@ def begun(path: Path) -> Store:
 
 
 def calls_of(work: Callable[[Store], object], path: Path, durability: Durability = "full") -> dict[str, int]:
-    """How often ``work`` calls each method, on a store that was begun."""
+    """Number of calls of each method by ``work``, on a store with one snapshot."""
     begun(path)
     fs = Faulty()
     work(store_on(path, fs, durability))
@@ -269,9 +270,9 @@ def save_with_object(store: Store) -> object:
     return store.scope(KEY).save({"n": 1, "big": BIG})
 
 
-@pytest.mark.parametrize("durability", ["full", "fast"])
-@pytest.mark.parametrize("number", NUMBERS, ids=errno.errorcode.get)
-@pytest.mark.parametrize("method", CHANGING + LOOKING + ("open_root", "open_lock", "make_directory"))
+@every_case("durability", ["full", "fast"])
+@every_case("number", NUMBERS)
+@every_case("method", CHANGING + LOOKING + ("open_root", "open_lock", "make_directory"))
 def test_every_refusal_of_the_disk_is_a_typed_error_and_loses_nothing(
     tmp_path: Path, method: str, number: int, durability: Durability
 ) -> None:
@@ -308,7 +309,7 @@ def test_every_refusal_of_the_disk_is_a_typed_error_and_loses_nothing(
         assert len(litter(root)) <= 1
 
 
-@pytest.mark.parametrize("method", ["create", "write", "sync_file", "link", "rename", "stat", "names"])
+@every_case("method", ["create", "write", "sync_file", "link", "rename", "stat", "names"])
 def test_after_a_refusal_the_same_store_goes_on(tmp_path: Path, method: str) -> None:
     for at in range(calls_of(save_with_object, tmp_path / "count")[method]):
         root = tmp_path / str(at)
@@ -321,7 +322,7 @@ def test_after_a_refusal_the_same_store_goes_on(tmp_path: Path, method: str) -> 
         assert litter(root) == []
 
 
-@pytest.mark.parametrize("method", [*CHANGING, *MAKING, "open_directory", "names"])
+@every_case("method", [*CHANGING, *MAKING, "open_directory", "names"])
 def test_a_first_save_that_the_disk_refused_can_be_repeated(tmp_path: Path, method: str) -> None:
     counting = Faulty()
     save_with_object(store_on(tmp_path / "count/s", counting))
@@ -336,7 +337,7 @@ def test_a_first_save_that_the_disk_refused_can_be_repeated(tmp_path: Path, meth
         assert all(mode in (0o700, 0o600) for mode in modes(root).values())
 
 
-@pytest.mark.parametrize("durability", ["full", "fast"])
+@every_case("durability", ["full", "fast"])
 def test_reasons_of_the_disk_are_told_in_words(tmp_path: Path, durability: Durability) -> None:
     said = {}
     numbers = (errno.EDQUOT, errno.EACCES, errno.EMFILE, errno.ENFILE, errno.EFBIG, errno.ETIMEDOUT)
@@ -496,7 +497,7 @@ def test_one_store_saves_different_scopes_in_many_threads(tmp_path: Path) -> Non
     assert isinstance(backend, LocalBackend)
 
     class Shifting(dict[Any, Any]):
-        """As if another thread took a lock at each step of a loop over it."""
+        """Simulate another thread that takes a lock at each step of a loop."""
 
         def __iter__(self) -> Iterator[Any]:
             for key in super().__iter__():
@@ -541,7 +542,7 @@ def test_a_state_dir_that_is_a_symlink_is_refused(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "real") == []
 
 
-@pytest.mark.parametrize("kind", ["file", "dangling"])
+@every_case("kind", ["file", "dangling"])
 def test_a_state_dir_that_is_no_directory_is_refused(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "s"
     path.write_text("mine") if kind == "file" else path.symlink_to("nowhere")
@@ -551,7 +552,7 @@ def test_a_state_dir_that_is_no_directory_is_refused(tmp_path: Path, kind: str) 
     assert os.listdir(tmp_path) == ["s"]
 
 
-@pytest.mark.parametrize("mode", [0o755, 0o770, 0o707, 0o701], ids=oct)
+@every_case("mode", [0o755, 0o770, 0o707, 0o701])
 def test_a_state_dir_that_others_may_enter_is_refused_with_the_fix(tmp_path: Path, mode: int) -> None:
     store_on(tmp_path / "s").scope(KEY).save(1)
     os.chmod(tmp_path / "s", mode)
@@ -566,7 +567,7 @@ def test_a_state_dir_that_others_may_enter_is_refused_with_the_fix(tmp_path: Pat
 
 
 @as_root
-@pytest.mark.parametrize("name", ["", HASH])
+@every_case("name", ["", HASH])
 def test_a_directory_of_another_user_is_refused(tmp_path: Path, name: str) -> None:
     store_on(tmp_path / "s").scope(KEY).save(1)
     os.chown(tmp_path / "s" / name, 12345, -1)
@@ -583,7 +584,7 @@ def test_a_scope_that_others_may_enter_is_refused(tmp_path: Path) -> None:
     assert store_on(tmp_path / "s").scope(KEY).load().state == 1
 
 
-@pytest.mark.parametrize("name", [HASH, "objects"])
+@every_case("name", [HASH, "objects"])
 def test_a_directory_inside_that_is_a_symlink_is_never_entered(tmp_path: Path, name: str) -> None:
     store_on(tmp_path / "s").scope(KEY).save({"n": 1, "big": BIG})
     os.rename(tmp_path / "s" / name, tmp_path / "elsewhere")
@@ -612,8 +613,8 @@ def plant(path: Path, kind: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kinds of files are POSIX's")
-@pytest.mark.parametrize("kind", ["symlink", "fifo", "directory", "socket"])
-@pytest.mark.parametrize("which", ["pointer", "snapshot", "object", "store file"])
+@every_case("kind", ["symlink", "fifo", "directory", "socket"])
+@every_case("which", ["pointer", "snapshot", "object", "store file"])
 def test_what_is_not_a_regular_file_is_neither_followed_nor_waited_for(tmp_path: Path, which: str, kind: str) -> None:
     root = tmp_path / "s"
     head = store_on(root).scope(KEY).save({"big": BIG})
@@ -636,8 +637,8 @@ def test_what_is_not_a_regular_file_is_neither_followed_nor_waited_for(tmp_path:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes are POSIX's")
-@pytest.mark.parametrize("which", ["pointer", "snapshot", "store file"])
-@pytest.mark.parametrize("mode", [0o644, 0o660, 0o602], ids=oct)
+@every_case("which", ["pointer", "snapshot", "store file"])
+@every_case("mode", [0o644, 0o660, 0o602])
 def test_a_writer_refuses_a_file_that_others_may_use_and_a_reader_does_not(
     tmp_path: Path, which: str, mode: int
 ) -> None:
@@ -710,7 +711,7 @@ def test_a_store_of_a_newer_format_is_refused_every_time_and_left_untouched(tmp_
     assert (tmp_path / "s" / "stateline.json").read_bytes() == newer
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"format": "stateline/1"}', b'{"format":"git"}', b"{}"])
+@every_case("data", [b"", b"{", b"[]", b'{"format": "stateline/1"}', b'{"format":"git"}', b"{}"])
 def test_a_damaged_store_file_stops_a_writer(tmp_path: Path, data: bytes) -> None:
     store_on(tmp_path / "s").scope(KEY).save(1)
     (tmp_path / "s" / "stateline.json").write_bytes(data)
@@ -789,7 +790,7 @@ def test_removing_a_scope_takes_what_a_newer_version_put_beside_its_snapshots(tm
     assert tmp_path.exists()
 
 
-@pytest.mark.parametrize("harm", ["a link", "a loose mode"])
+@every_case("harm", ["a link", "a loose mode"])
 def test_a_lock_that_others_may_use_stops_a_writer(tmp_path: Path, harm: str) -> None:
     store = Store.open(tmp_path / "state")
     scope = store.scope("notes:x")

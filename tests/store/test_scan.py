@@ -1,4 +1,4 @@
-"""What a check of a whole store costs in system calls, and that the quick way tells the same as the slow one."""
+"""Scans of a whole store: few system calls, and the same results as the ordinary backend."""
 
 from __future__ import annotations
 

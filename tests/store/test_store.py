@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from every_case import every_case
 
 from stateline import Artifact, Ref, Store
 from stateline.bundle import canonical, naming
@@ -69,9 +70,7 @@ def test_what_is_saved_is_what_is_loaded(store: Store) -> None:
     assert (loaded.seq, loaded.envelope.kind, loaded.envelope.scope) == (0, "notes", KEY)
 
 
-@pytest.mark.parametrize(
-    "state", [None, 0, "", [], {}, "x" * 10_000, [[]], {"": {"": None}}], ids=lambda s: repr(s)[:10]
-)
+@every_case("state", [None, 0, "", [], {}, "x" * 10_000, [[]], {"": {"": None}}])
 def test_any_json_value_may_be_a_state(store: Store, state: Any) -> None:
     store.scope(KEY).save(state)
     assert store.resolve(store.scope(KEY).load().state) == state
@@ -126,7 +125,7 @@ def test_scopes_are_told_apart_by_their_whole_key(store: Store) -> None:
     )
 
 
-@pytest.mark.parametrize("key", ["", "x", "notes:", "notes:\0", "../x:y"])
+@every_case("key", ["", "x", "notes:", "notes:\0", "../x:y"])
 def test_a_malformed_key_is_refused_before_anything_happens(root: Path, key: str) -> None:
     with pytest.raises(UsageError):
         local(root).scope(key)
@@ -200,7 +199,7 @@ def test_created_at_is_the_clocks_time_to_the_microsecond(root: Path) -> None:
     assert saved.path.startswith("state-2026-11-20T092659.123456Z-")
 
 
-@pytest.mark.parametrize(
+@every_case(
     "times",
     [
         (START, START, START, START),
@@ -208,7 +207,6 @@ def test_created_at_is_the_clocks_time_to_the_microsecond(root: Path) -> None:
         (START, START - 10**18, START - 2 * 10**18, 0),
         (START, START + 10**18, START, START + 5),
     ],
-    ids=["stands", "within a microsecond", "goes back", "jumps and returns"],
 )
 def test_created_at_and_names_rise_whatever_the_clock_does(root: Path, times: tuple[int, ...]) -> None:
     scope = local(root, Clock(*times)).scope(KEY)
@@ -234,7 +232,7 @@ def test_times_a_day_and_a_year_apart_still_sort(root: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("last", ["9999-12-31T23:59:59.999999Z", "2026-02-31T00:00:00.000000Z"])
+@every_case("last", ["9999-12-31T23:59:59.999999Z", "2026-02-31T00:00:00.000000Z"])
 def test_a_head_whose_time_has_no_successor_is_damage_not_a_traceback(root: Path, last: str) -> None:
     plant(root, document(created_at=last))
     with pytest.raises(IntegrityError):
@@ -357,7 +355,7 @@ def test_a_hostile_reference_reads_nothing_outside(root: Path) -> None:
             store.get(Ref(name, 6))
 
 
-@pytest.mark.parametrize("change", ["missing", "altered", "truncated", "grown"])
+@every_case("change", ["missing", "altered", "truncated", "grown"])
 def test_a_damaged_object_is_told_apart_and_never_returned(root: Path, change: str) -> None:
     store = local(root)
     ref = store.scope(KEY).save({"big": BIG}).envelope.objects["/big"]
@@ -393,11 +391,7 @@ def nested(levels: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [float("nan"), 2**64, "\ud800", (1,), b"x", {1: 2}, nested(130), "x" * (16 * 1024 * 1024)],
-    ids=["nan", "wide", "surrogate", "tuple", "bytes", "int key", "deep", "snapshot over 16 MiB"],
-)
+@every_case("bad", [float("nan"), 2**64, "\ud800", (1,), b"x", {1: 2}, nested(130), "x" * (16 * 1024 * 1024)])
 def test_what_the_format_cannot_hold_is_refused_and_the_chain_is_as_it_was(root: Path, bad: Any) -> None:
     scope = local(root).scope(KEY)
     scope.save(1)
@@ -454,8 +448,8 @@ def test_names_of_a_state_that_was_masked_by_its_caller_are_left_alone(root: Pat
     assert store.scope(KEY).save({"transitions": 1}).event["redactions"] == 1
 
 
-@pytest.mark.parametrize(
-    ("event", "masked"),
+@every_case(
+    "event, masked",
     [({"redactions": "mine"}, False), ({"repaired": {"objects": []}}, False), ({"repaired": {"objects": []}}, True)],
 )
 def test_words_of_the_store_in_a_callers_event_are_refused(root: Path, event: dict[str, Any], masked: bool) -> None:
@@ -565,7 +559,7 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGE)
+@every_case("name", DAMAGE)
 def test_damage_is_told_apart_and_a_writer_stops_with_the_way_out(root: Path, name: str) -> None:
     snapshots = three(root)
     finding, harm = DAMAGE[name]

@@ -1,4 +1,4 @@
-"""How often one save waits for the disk. Counted by strace where it can run, and always at the seam.
+"""Number of syncs of one save, counted by strace where it can run, and always at the seam.
 
 ``SYNCS`` are the numbers that ``docs/format.md`` states.
 """
@@ -35,7 +35,7 @@ SYNCS = {
     "the first object of a store": 1,
 }
 FAST = {**SYNCS, "a save": 0, "each new object": 0, "each object that is there": 0}
-"""What is made once is synced whatever the durability."""
+"""Syncs of what is made once, with either durability."""
 
 WORK = """
 import os, sys

@@ -11,6 +11,7 @@ from typing import Any
 
 import filelock
 import pytest
+from every_case import every_case
 from stress.processes import unlocked
 
 from stateline import Store
@@ -166,7 +167,7 @@ def test_many_processes_without_a_lock_overwrite_nothing(tmp_path: Path) -> None
     assert summary["forks named"] > 0, "the lock did not hold"
 
 
-@pytest.mark.parametrize("step", ["link", "rename"])
+@every_case("step", ["link", "rename"])
 def test_a_temporary_file_that_anothers_sweep_took_is_told_as_a_lock_that_does_not_hold(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Inspectable that others may change: refused by writers, told by readers, listed by `verify`. As root and as a user."""
+"""Paths that others may change: refused by writers, reported by readers and `verify`. As root and as a user."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 
 import filelock
 import pytest
+from every_case import every_case
 
 from stateline import Artifact, Store
 from stateline.bundle import naming
@@ -47,7 +48,7 @@ def tree(path: Path) -> list[tuple[str, int]]:
 
 @contextmanager
 def ordinary_user() -> Iterator[None]:
-    """As nobody, if the tests run as root; else as whoever runs them."""
+    """Become nobody, if the tests run as root."""
     if os.geteuid() != 0:
         yield
         return
@@ -85,8 +86,8 @@ def way(path: Path, *modes: int) -> Path:
 # -- above the state dir -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("modes", [(0o777,), (0o757, 0o755), (0o702, 0o700, 0o700), (0o2777, 0o700)], ids=str)
-@pytest.mark.parametrize("there", [True, False], ids=["there", "absent"])
+@every_case("modes", [(0o777,), (0o757, 0o755), (0o702, 0o700, 0o700), (0o2777, 0o700)])
+@every_case("there", [True, False])
 def test_a_parent_that_all_may_write_to_is_refused_by_writers_only(
     tmp_path: Path, modes: tuple[int, ...], there: bool
 ) -> None:
@@ -114,7 +115,7 @@ def test_a_parent_that_all_may_write_to_is_refused_by_writers_only(
     assert verify(trusting).findings == ()
 
 
-@pytest.mark.parametrize("modes", [(0o1777,), (0o1777, 0o755), (0o755,), (0o700,), (0o711,), (0o1770,)], ids=str)
+@every_case("modes", [(0o1777,), (0o1777, 0o755), (0o755,), (0o700,), (0o711,), (0o1770,)])
 def test_a_parent_that_is_sticky_or_closed_is_fine(tmp_path: Path, modes: tuple[int, ...]) -> None:
     root = way(tmp_path, *modes)
     store = store_on(root)
@@ -154,8 +155,8 @@ class User:
         self.pw_name, self.pw_uid, self.pw_gid = name, uid, gid
 
 
-@pytest.mark.parametrize(
-    ("members", "others", "mine", "safe"),
+@every_case(
+    "members, others, mine, safe",
     [
         ([], [], True, True),
         (["me"], [], True, True),
@@ -164,7 +165,6 @@ class User:
         ([], [User("you", 77_777, 1)], True, True),
         ([], [], False, False),
     ],
-    ids=["nobody else", "I am named", "another member", "another's first group", "others elsewhere", "not my group"],
 )
 def test_a_group_may_write_above_only_if_it_is_the_callers_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, members: list[str], others: list[User], mine: bool, safe: bool
@@ -243,8 +243,8 @@ SAME = ("snapshot", "pointer", "store file", "scope", "state dir", "lock")
 OBJECTS = ("objects", "shelf", "object")
 
 
-@pytest.mark.parametrize("how", ["mode", "owner"])
-@pytest.mark.parametrize("which", SAME + OBJECTS)
+@every_case("how", ["mode", "owner"])
+@every_case("which", SAME + OBJECTS)
 def test_a_writer_refuses_whatever_it_opens_and_a_reader_says_so(tmp_path: Path, which: str, how: str) -> None:
     root = tmp_path / "s"
     head = store_on(root).scope(KEY).save({"big": BIG})
@@ -274,7 +274,7 @@ def test_a_writer_refuses_whatever_it_opens_and_a_reader_says_so(tmp_path: Path,
     assert (code, where) in [(finding.code, finding.path) for finding in found]
 
 
-@pytest.mark.parametrize("which", ["scope", "snapshot", "pointer", "state dir"])
+@every_case("which", ["scope", "snapshot", "pointer", "state dir"])
 def test_a_dry_run_sees_what_the_writer_will_refuse(tmp_path: Path, which: str) -> None:
     root = tmp_path / "s"
     head = store_on(root).scope(KEY).save({"big": BIG})
@@ -314,9 +314,8 @@ def as_loop(path: Path) -> None:
     path.symlink_to(path)
 
 
-@pytest.mark.parametrize(
-    ("make", "code"),
-    [(as_fifo, "not_regular"), (as_file, "not_regular"), (as_link, "symlink"), (as_loop, "symlink")],
+@every_case(
+    "make, code", [(as_fifo, "not_regular"), (as_file, "not_regular"), (as_link, "symlink"), (as_loop, "symlink")]
 )
 def test_a_state_dir_that_is_no_directory_is_a_finding(tmp_path: Path, make: Callable[[Path], None], code: str) -> None:
     make(tmp_path / "s")
@@ -335,8 +334,8 @@ def test_a_state_dir_that_is_no_directory_is_a_finding(tmp_path: Path, make: Cal
 # -- as an ordinary user -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("below", ["sub/s", "s"])
-@pytest.mark.parametrize("linked", [False, True])
+@every_case("below", ["sub/s", "s"])
+@every_case("linked", [False, True])
 def test_a_file_above_the_state_dir_is_the_path_that_is_named(tmp_path: Path, below: str, linked: bool) -> None:
     above = tmp_path / "file"
     if linked:

@@ -1,4 +1,4 @@
-"""The public types, as mypy sees them: a change of any is a change of the API. Checked by ``mypy --strict``, not run."""
+"""The public types as mypy sees them: a change here is a change of the API. Checked by ``mypy --strict``, not run."""
 
 from __future__ import annotations
 

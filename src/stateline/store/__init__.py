@@ -1,1 +1,1 @@
-"""Where snapshots are kept: backends behind two small protocols."""
+"""The snapshot store: scopes and objects on backends behind two small protocols."""

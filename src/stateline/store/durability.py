@@ -41,7 +41,10 @@ def sync_past(backend: Backend, head: Snapshot, past: Callable[[Snapshot], Itera
 
 
 def sync_objects(backend: Backend, refs: Iterable[Ref], read: Read) -> None:
-    """Make objects and all that they name durable, if this store promises that. Raises ``IntegrityError``, ``StorageError``."""
+    """Make objects and all that they name durable, if this store promises that.
+
+    Raises ``IntegrityError``, ``StorageError``.
+    """
     if backend.durability == FULL:
         _sync(backend, _blobs(refs, set(), set(), read))
 

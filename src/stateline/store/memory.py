@@ -1,4 +1,4 @@
-"""The memory backend: the same promises for the life of the process, nothing on disk. For tests and throw-away runs."""
+"""The memory backend: the same promises for the life of the process, and nothing on disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ class MemoryBackend:
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
-        # As full as memory can be: nothing here is less durable than the rest.
         self.durability: Durability = FULL
         self._blobs: dict[str, bytes] = {}
         self._heads: dict[str, Pointer] = {}
@@ -73,7 +72,7 @@ class MemoryBackend:
         with self._guard:
             if self._heads.get(scope) != expected:
                 raise ConflictError(
-                    "the head moved while this change was made; the other's change was kept",
+                    "the head moved while this change was made; the other change was kept",
                     hint="load the head again and repeat the change",
                 )
             self._heads[scope] = new

@@ -93,7 +93,7 @@ class ObjectStore:
         return parts.objects[""]
 
     def get(self, ref: Ref) -> bytes:
-        """Return an object's bytes, digest and size checked. Raises ``IntegrityError`` if they are missing or altered."""
+        """Return an object's bytes, checked. Raises ``IntegrityError`` if they are missing or altered."""
         return read_object(self.backend, ref)
 
     def resolve(self, value: Json) -> Json:

@@ -16,7 +16,7 @@ from stateline.bundle.envelope import Pointer
 from stateline.errors import StatelineError
 
 Durability = Literal["full", "fast"]
-"""What survives once it is acknowledged. ``full``: a power loss. ``fast``: the death of every process at any moment,
+"""Survival of what is acknowledged. ``full``: a power loss. ``fast``: the death of every process at any moment,
 but a power loss may take the newest of it away or leave it torn."""
 FULL: Literal["full"] = "full"
 FAST: Literal["fast"] = "fast"
@@ -105,14 +105,14 @@ class Backend(Blobs, Heads, Protocol):
     """Both protocols, and what users must know about the place."""
 
     durability: Durability
-    """What ``put`` and ``swap`` promise on return. Recorded in every snapshot's ``event``."""
+    """The promise of ``put`` and ``swap`` on return. Recorded in every snapshot's ``event``."""
     warnings: list[str]
     """Warnings for the user about this place (a network file system ...)."""
 
     def prepare(self) -> None:
         """Make the store ready for writing: create it if it is absent, refuse it if it is unsafe. Idempotent.
 
-        Raises ``UnsafePathError``, ``NewerVersionError``, ``IntegrityError`` or ``StorageError``; nothing is changed then.
+        Raises ``UnsafePathError``, ``NewerVersionError``, ``IntegrityError`` or ``StorageError`` and changes nothing then.
         """
 
     def require_writable(self) -> None:

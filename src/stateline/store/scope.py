@@ -35,10 +35,10 @@ from stateline.store.snapshot import (
 )
 
 WAIT = 10.0
-"""How long a writer waits for a scope's lock by default [s]."""
+"""Default limit of the wait for a scope's lock [s]."""
 
 LATEST: Literal["latest"] = "latest"
-"""As ``parent`` of a save: the snapshot that is the head when the lock is held."""
+"""The ``parent`` of a save that builds on the snapshot that is the head when the lock is held."""
 
 
 class Scope:
@@ -278,7 +278,7 @@ class Scope:
 
 
 def make_durable(scope: Scope, snapshot: Snapshot) -> None:
-    """Make a ``fast`` snapshot of ``scope`` and its past durable in a ``full`` store, before something durable names it.
+    """Make a ``fast`` snapshot and its past durable in a ``full`` store, before something durable names it.
 
     Raises ``IntegrityError`` for a damaged past, ``StorageError``.
     """
@@ -293,7 +293,7 @@ def require_key_without_secret(redactor: Redactor, key: str) -> None:
     if match := redactor.find(key):
         raise RequestError(
             f"the scope's name holds a secret ({match}); nothing was written",
-            hint="choose another name, or unset the variable if its value is no secret",
+            hint="choose another name, or unset the variable if its value is not a secret",
         )
 
 

@@ -32,7 +32,7 @@ from stateline.store.local.store_file import SMALL_FILE
 from stateline.store.protocol import DAMAGE_HINT, FAST, FULL, BlobMissingError, Durability, PathProblem
 
 SWAP_WAIT = 10.0
-"""How long a swap outside the lock waits for it [s]."""
+"""Limit of the wait of a swap outside the lock [s]."""
 
 T = TypeVar("T")
 

@@ -131,8 +131,8 @@ class Directories:
             self.state_dir.sync(directory)
         except OSError as error:
             raise DurabilityUnknownError(
-                f"{visible}, but syncing {directory.path} failed ({error.strerror}): a power loss may undo it; what was "
-                "acknowledged before is untouched",
+                f"{visible}, but syncing {directory.path} failed ({error.strerror}): a power loss may undo it; "
+                "what was acknowledged before is untouched",
                 hint="check the disk, then run `stateline verify`",
             ) from error
 

@@ -226,7 +226,10 @@ class Filesystem:
             os.close(fd)
 
     def digest(self, directory: Directory, name: str, limit: int) -> tuple[str, Stat]:
-        """Return the SHA-256 of the whole file in hex, in bounded memory, and its attributes. Raises as :meth:`read`."""
+        """Return the SHA-256 of the whole file in hex, in bounded memory, and its attributes.
+
+        Raises as :meth:`read`.
+        """
         import hashlib
 
         fd, raw = self._open_checked(directory, name, limit)

@@ -198,7 +198,10 @@ class StateDir:
             pass
 
     def require_writable(self) -> None:
-        """Raise what a writer would raise, as far as reading can tell; afterwards readers must meet a writer's rules."""
+        """Raise what a writer would raise, as far as reading can tell.
+
+        Afterwards readers must meet a writer's rules.
+        """
         self.strict = True
         with storage(f"look at {self.path}"):
             self.require_safe_parents()
