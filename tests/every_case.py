@@ -20,6 +20,7 @@ def every_case(names: str, table: Iterable[Any]) -> Callable[[Test], Test]:
     Each case gets its own ``tmp_path``, other path fixtures and ``monkeypatch``. A case may skip itself.
     """
     words, rows = [name.strip() for name in names.split(",")], list(table)
+    assert rows, "the table is empty"
 
     def decorate(test: Test) -> Test:
         signature = inspect.signature(test)

@@ -47,7 +47,7 @@ def refused(outcome: dict[str, Any]) -> None:
     assert "free some space" in outcome["error"]["hint"], outcome
 
 
-def test_a_run_on_a_full_disk_stops_and_goes_on_when_there_is_space(disk: Any, tmp_path: Path) -> None:
+def test_a_run_on_a_full_disk_stops_and_continues_when_there_is_space(disk: Any, tmp_path: Path) -> None:
     path = machine(tmp_path)
     seen = set()
     for pages in range(0, 30, 2):
@@ -105,7 +105,7 @@ def _limited() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
 
 
-def test_a_limit_on_the_size_of_files_is_told_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_limit_on_the_size_of_files_is_reported_and_changes_nothing(tmp_path: Path) -> None:
     path = machine(tmp_path)
     state = tmp_path / "state dir"
     store = Store.open(state)

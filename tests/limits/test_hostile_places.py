@@ -118,7 +118,7 @@ def judged(commands: tuple[Command, ...], what: str, read: int = READ) -> None:
 
 
 @every_case("thing", THINGS)
-def test_what_lies_where_something_was_stored_is_told_and_never_read_or_waited_for(
+def test_special_files_in_the_store_are_reported_and_never_read_or_waited_for(
     built: Hostile, tmp_path: Path, thing: str
 ) -> None:
     aside = tmp_path / "aside"
@@ -149,7 +149,7 @@ def test_what_lies_where_something_was_stored_is_told_and_never_read_or_waited_f
 
 
 @every_case("thing", THINGS)
-def test_what_lies_where_a_file_of_the_users_should_be_is_told(built: Hostile, tmp_path: Path, thing: str) -> None:
+def test_special_files_in_place_of_a_users_file_are_reported(built: Hostile, tmp_path: Path, thing: str) -> None:
     hostile = tmp_path / "hostile.json"
     THINGS[thing](hostile)
     try:

@@ -9,7 +9,7 @@ from stress import limits
 COUNT = 2000
 
 
-def test_what_a_command_reads_grows_with_the_number_of_scopes_and_with_nothing_else(tmp_path: Path) -> None:
+def test_reads_of_a_command_grow_only_with_the_number_of_scopes(tmp_path: Path) -> None:
     root = tmp_path / "many"
     state_dir = limits.build(root, COUNT, print)
     seen = limits.look(root, state_dir, 120.0, together=True)

@@ -68,7 +68,7 @@ def tree(path: Path) -> list[str]:
     return sorted(str(found.relative_to(path)) for found in path.rglob("*"))
 
 
-def test_a_fast_save_syncs_nothing_but_what_it_makes_once(tmp_path: Path) -> None:
+def test_a_fast_save_syncs_only_new_directories_and_the_store_file(tmp_path: Path) -> None:
     fs = Syncing()
     scope = store_on(tmp_path / "s", "fast", fs).scope(KEY)
     first = scope.save({"big": BIG})
@@ -83,19 +83,19 @@ def test_a_fast_save_syncs_nothing_but_what_it_makes_once(tmp_path: Path) -> Non
 
 
 @every_case("durability", ["full", "fast"])
-def test_the_event_says_how_a_snapshot_was_saved(tmp_path: Path, durability: Durability) -> None:
+def test_the_event_records_the_durability(tmp_path: Path, durability: Durability) -> None:
     store = Store.open(tmp_path / "s", durability=durability)
     assert store.scope(KEY).save(1).event["durability"] == durability
     assert store.scope(KEY).save(2, event={"durability": "else"}).event["durability"] == durability
 
 
-def test_a_durability_that_is_none_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+def test_an_unknown_durability_is_refused_before_any_change(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="medium"):
         Store.open(tmp_path / "s", durability="medium")  # type: ignore[arg-type]  # as somebody without types would
     assert not (tmp_path / "s").exists()
 
 
-def test_a_store_in_memory_is_settled_as_it_is() -> None:
+def test_settling_a_store_in_memory_changes_nothing() -> None:
     store = Store.in_memory()
     store.backend.durability = "fast"
     first = store.scope(KEY).save({"deep": DEEP})
@@ -115,7 +115,7 @@ def test_both_durabilities_leave_the_same_files(tmp_path: Path) -> None:
     assert verify(store_on(tmp_path / "fast", "full")).findings == ()
 
 
-def test_a_full_save_settles_the_fast_past_it_builds_on_and_nothing_older(tmp_path: Path) -> None:
+def test_a_full_save_syncs_the_fast_past_below_it_and_nothing_older(tmp_path: Path) -> None:
     root = tmp_path / "s"
     older = [store_on(root, "full").scope(KEY).save({"n": n, "old": "o" * 5000}) for n in range(2)]
     fast = [store_on(root, "fast").scope(KEY).save({"n": n, "old": "o" * 5000, "deep": DEEP}) for n in range(3)]
@@ -136,7 +136,7 @@ def test_a_full_save_settles_the_fast_past_it_builds_on_and_nothing_older(tmp_pa
     assert len(fs.synced) == 4, "what is behind a full snapshot is settled"
 
 
-def test_what_a_fast_past_rests_on_is_synced_before_the_full_snapshot_is_visible(tmp_path: Path) -> None:
+def test_objects_of_a_fast_past_are_synced_before_the_full_snapshot_is_visible(tmp_path: Path) -> None:
     root = tmp_path / "s"
     head = store_on(root, "fast").scope(KEY).save({"big": BIG})
     before = tree(root)
@@ -153,7 +153,7 @@ def test_what_a_fast_past_rests_on_is_synced_before_the_full_snapshot_is_visible
 
 
 @every_case("what", ["the parent", "an object"])
-def test_a_full_save_does_not_vouch_for_a_fast_past_that_is_damaged(tmp_path: Path, what: str) -> None:
+def test_a_full_save_refuses_a_damaged_fast_past(tmp_path: Path, what: str) -> None:
     root = tmp_path / "s"
     fast = store_on(root, "fast").scope(KEY)
     first = fast.save({"big": BIG})
@@ -171,7 +171,7 @@ def test_a_full_save_does_not_vouch_for_a_fast_past_that_is_damaged(tmp_path: Pa
     assert fast.save({"n": 3}).seq == 2, "a fast save promises nothing of it"
 
 
-def test_a_full_writer_syncs_an_object_that_a_fast_one_put(tmp_path: Path) -> None:
+def test_a_full_writer_syncs_an_object_of_a_fast_one(tmp_path: Path) -> None:
     root = tmp_path / "s"
     ref = store_on(root, "fast").put(Artifact(b"raw"))
     other = store_on(root, "fast").scope("notes:other").save({"deep": DEEP})
@@ -261,7 +261,7 @@ class Naming(Filesystem):
 
 
 @every_case("durability", ["full", "fast"])
-def test_the_state_dirs_own_name_is_durable_whoever_made_it(tmp_path: Path, durability: Durability) -> None:
+def test_the_state_dirs_name_is_made_durable_even_if_it_existed(tmp_path: Path, durability: Durability) -> None:
     class Dead(Exception):
         pass
 
@@ -295,9 +295,7 @@ def test_the_state_dirs_own_name_is_durable_whoever_made_it(tmp_path: Path, dura
 
 
 @every_case("number", [errno.EACCES, errno.EINVAL, errno.EROFS, errno.EIO])
-def test_a_directory_above_that_cannot_be_synced_is_no_obstacle_unless_the_disk_fails(
-    tmp_path: Path, number: int
-) -> None:
+def test_a_parent_that_cannot_be_synced_is_accepted_unless_the_disk_fails(tmp_path: Path, number: int) -> None:
     class Refusing(Filesystem):
         def open_parent(self, path: str) -> Directory:
             if number == errno.EACCES and path == str(tmp_path / "own"):
@@ -333,7 +331,7 @@ def test_a_put_whose_directory_cannot_be_synced_is_visible_and_stops_the_writer(
         store.put(Artifact(b"else"))
 
 
-def test_a_save_that_fails_before_the_pointer_moved_is_told_as_not_done(tmp_path: Path) -> None:
+def test_a_save_that_fails_before_the_pointer_moved_leaves_the_head(tmp_path: Path) -> None:
     root = tmp_path / "s"
     first = store_on(root, "full").scope(KEY).save(1)
     fs = Syncing()

@@ -77,7 +77,7 @@ CHANGES: dict[str, Any] = {
 
 @every_case("where", ["a snapshot", "a node", "a chunk", "before"])
 @every_case("change", CHANGES)
-def test_an_entry_with_other_members_is_damage_to_all(tmp_path: Path, where: str, change: str) -> None:
+def test_reader_verify_and_script_refuse_an_entry_with_other_members(tmp_path: Path, where: str, change: str) -> None:
     root = tmp_path / "s"
     chunk = {"before": None, "items": [1], "objects": {}}
     inner = entry(root, LIST_TYPE, chunk) if where == "before" else entry(root, "application/json", "text")
@@ -104,6 +104,6 @@ def test_an_entry_with_other_members_is_damage_to_all(tmp_path: Path, where: str
         {"objects": {"/a": {"media_type": "a/b", "sha256": "b" * 64, "size": 1.5}}},
     ],
 )
-def test_a_link_or_a_size_that_cannot_be_is_damage_to_all(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_reader_verify_and_script_refuse_an_impossible_link_or_size(tmp_path: Path, change: dict[str, Any]) -> None:
     forge(tmp_path / "s", GOOD | {"objects": {}} | change)
     assert called_intact(tmp_path / "s") == [False] * 3

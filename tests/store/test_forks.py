@@ -47,7 +47,7 @@ def printed(root: Path, code: str) -> list[str]:
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout.split()
 
 
-def test_a_child_that_leaves_the_block_gives_nothing_away(tmp_path: Path) -> None:
+def test_a_forked_child_that_leaves_the_block_does_not_release_the_lock(tmp_path: Path) -> None:
     code = """
 with scope.locked():
     child = os.fork()
@@ -60,7 +60,7 @@ print(others_may_hold_it())
     assert printed(tmp_path / "s", code) == ["False", "True", "1", "True"]
 
 
-def test_a_child_waits_for_the_lock_like_everybody_else(tmp_path: Path) -> None:
+def test_a_forked_child_waits_for_its_parents_lock(tmp_path: Path) -> None:
     code = """
 def in_the_block():
     try:
@@ -78,7 +78,7 @@ print(scope.load().seq)
     assert printed(tmp_path / "s", code) == ["waited", "0", "1"]
 
 
-def test_a_child_may_take_the_lock_when_the_parent_let_go_of_it(tmp_path: Path) -> None:
+def test_a_forked_child_takes_the_lock_after_the_parent_releases_it(tmp_path: Path) -> None:
     code = """
 def in_the_block():
     os.read(come, 1)
@@ -99,7 +99,7 @@ print(scope.load().seq)
     assert printed(tmp_path / "s", code) == ["False", "True", "1"]
 
 
-def test_a_parent_and_a_child_that_save_at_once_never_meet_in_one_file(tmp_path: Path) -> None:
+def test_a_parent_and_a_child_that_save_at_once_use_different_files(tmp_path: Path) -> None:
     code = """
 for number in range(20):
     with scope.locked():

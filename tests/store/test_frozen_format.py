@@ -116,7 +116,7 @@ def test_a_fork_names_its_origin_and_a_merge_what_it_merged(store: Store) -> Non
     assert (origin.scope, origin.seq, first.envelope.prev_sha, first.envelope.prev) == (RUN, 1, origin.sha256, None)
 
 
-def test_every_chain_can_be_gone_on_with(store: Store) -> None:
+def test_every_chain_can_be_continued(store: Store) -> None:
     for key, (seq, sha) in HEADS.items():
         saved = store.scope(key).save(store.scope(key).load().state)
         assert (saved.seq, saved.envelope.prev_sha) == (seq + 1, sha)
@@ -148,7 +148,7 @@ def test_lists_kept_as_chains_are_intact_and_have_the_items_they_always_had(list
     assert state["table"] == [[f"cell {row},{column}" for column in range(50)] for row in range(40)]
 
 
-def test_saving_the_whole_lists_anew_gives_the_same_chunks(lists: Store) -> None:
+def test_saving_the_whole_lists_again_gives_the_same_chunks(lists: Store) -> None:
     last = lists.scope(LISTS_KEY).load()
     saved = lists.scope(LISTS_KEY).save(lists.resolve(last.state))
     assert saved.envelope.objects == last.envelope.objects

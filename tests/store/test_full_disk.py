@@ -16,7 +16,7 @@ KEY = "notes:x"
 
 
 @every_case("durability", ["full", "fast"])
-def test_a_full_disk_refuses_a_save_and_costs_nothing_that_was_saved(disk: Any, durability: Durability) -> None:
+def test_a_full_disk_refuses_a_save_and_loses_nothing(disk: Any, durability: Durability) -> None:
     root = disk.path / "s"
     head = Store.open(root, durability=durability).scope(KEY).save({"n": 0})
     page = 4096

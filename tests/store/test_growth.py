@@ -126,9 +126,7 @@ def test_a_message_that_begins_a_chunk_leaves_the_full_one_alone(scope: Scope, f
     assert fs.counts["bytes"] < 2048
 
 
-def test_what_is_inside_a_node_that_changed_is_known_by_reading_that_node_only(
-    scope: Scope, fs: Counting, tmp_path: Path
-) -> None:
+def test_only_the_changed_node_is_read_to_know_its_parts(scope: Scope, fs: Counting, tmp_path: Path) -> None:
     def state(note: str) -> Any:
         pad = {f"k{number}": "p" * 100 for number in range(60)}
         inner = pad | {"big": MIB, "list": chat(100), "artifact": Artifact(b"a" * 9000)}
@@ -145,7 +143,7 @@ def test_what_is_inside_a_node_that_changed_is_known_by_reading_that_node_only(
     assert second.envelope.objects["/outer"] != node
 
 
-def test_a_process_puts_what_it_has_put_only_once(tmp_path: Path, fs: Counting) -> None:
+def test_a_process_writes_an_object_only_once(tmp_path: Path, fs: Counting) -> None:
     scope = again(tmp_path, fs)
     scope.save({"big": MIB})
     fs.forget()
@@ -155,7 +153,7 @@ def test_a_process_puts_what_it_has_put_only_once(tmp_path: Path, fs: Counting) 
 
 
 @every_case("state", [{"big": MIB}, {"chat": chat(30)}, {"art": Artifact(b"raw" * 9)}])
-def test_what_somebody_took_away_since_is_put_again(tmp_path: Path, state: dict[str, Any]) -> None:
+def test_an_object_removed_meanwhile_is_written_again(tmp_path: Path, state: dict[str, Any]) -> None:
     scope = again(tmp_path, Filesystem())
     scope.save(state)
     scope.save({"n": 1})
@@ -173,7 +171,7 @@ def test_what_somebody_took_away_since_is_put_again(tmp_path: Path, state: dict[
         scope.store.scope("notes:other").save({"n": 1})
 
 
-def test_a_reference_to_what_somebody_took_away_since_is_refused(tmp_path: Path) -> None:
+def test_a_reference_to_an_object_removed_meanwhile_is_refused(tmp_path: Path) -> None:
     scope = again(tmp_path, Filesystem())
     ref = scope.store.put_value("kept")
     (tmp_path / "s" / naming.object_path(ref.sha256)).unlink()
@@ -181,7 +179,7 @@ def test_a_reference_to_what_somebody_took_away_since_is_refused(tmp_path: Path)
         scope.save({"ref": ref})
 
 
-def test_what_this_process_put_is_looked_at_only_where_it_is_named_anew(tmp_path: Path) -> None:
+def test_known_objects_are_checked_only_where_they_are_named_again(tmp_path: Path) -> None:
     class Looking(Filesystem):
         looks = 0
 
@@ -206,7 +204,7 @@ def test_a_list_that_was_emptied_is_not_read_to_its_beginning(scope: Scope, fs: 
     assert len(fs.opened) <= 1, "there is one new object to find"
 
 
-def test_a_damaged_object_that_the_new_state_does_not_need_is_no_obstacle(scope: Scope, tmp_path: Path) -> None:
+def test_a_damaged_object_that_the_new_state_does_not_need_is_ignored(scope: Scope, tmp_path: Path) -> None:
     old = scope.save({"chat": chat(30)}).envelope.objects["/chat"]
     path = tmp_path / "s" / naming.object_path(old.sha256)
     path.write_bytes(b"x")

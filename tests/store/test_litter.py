@@ -77,7 +77,7 @@ def test_a_save_lists_neither_the_scopes_directory_nor_the_state_dir(tmp_path: P
     assert set(fs.listed) <= {"objects", *(f"{number:02x}" for number in range(256))}
 
 
-def test_the_mark_is_there_while_something_half_written_may_lie_there_and_never_after(tmp_path: Path) -> None:
+def test_the_mark_exists_exactly_while_temporary_files_may(tmp_path: Path) -> None:
     seen: list[bool] = []
 
     class Linking(Filesystem):
@@ -107,7 +107,7 @@ def test_the_mark_is_there_while_something_half_written_may_lie_there_and_never_
     assert not (root / HASH).exists()
 
 
-def test_the_next_holder_sweeps_what_a_dead_one_left_and_only_then(tmp_path: Path) -> None:
+def test_only_the_holder_after_a_dead_one_sweeps(tmp_path: Path) -> None:
     root = tmp_path / "s"
     store_on(root).scope(KEY).save(1)
     store_on(root).scope("notes:other").save(1)
@@ -127,7 +127,7 @@ def test_the_next_holder_sweeps_what_a_dead_one_left_and_only_then(tmp_path: Pat
 
 
 @every_case("made_anew", [False, True])
-def test_a_mark_that_somebody_took_away_is_done_without(tmp_path: Path, *, made_anew: bool) -> None:
+def test_a_missing_mark_does_not_stop_a_save(tmp_path: Path, *, made_anew: bool) -> None:
     root = tmp_path / "s"
     scope = store_on(root).scope(KEY)
     scope.save(1)
@@ -208,7 +208,7 @@ def test_a_mark_that_is_a_directory_is_removed_if_it_is_empty(tmp_path: Path, *,
     assert scope.save(2).seq == 2
 
 
-def test_what_cannot_be_swept_stops_nobody(tmp_path: Path) -> None:
+def test_files_that_cannot_be_swept_stop_no_writer(tmp_path: Path) -> None:
     root = tmp_path / "s"
     store_on(root).scope(KEY).save(1)
     (root / HASH / naming.HELD).write_bytes(b"")
@@ -229,7 +229,7 @@ def test_a_mark_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     assert litter(root) == []
 
 
-def test_a_put_without_a_lock_sweeps_what_is_older_than_an_hour(tmp_path: Path) -> None:
+def test_a_put_without_a_lock_sweeps_files_older_than_an_hour(tmp_path: Path) -> None:
     root = tmp_path / "s"
     store = store_on(root)
     store.put(Artifact(b"first"))
@@ -249,7 +249,7 @@ def test_a_put_without_a_lock_sweeps_what_is_older_than_an_hour(tmp_path: Path) 
     assert (root / naming.object_path(kept)).exists()
 
 
-def test_crashes_leave_no_more_than_the_last_one_did(tmp_path: Path) -> None:
+def test_repeated_crashes_leave_only_the_files_of_the_last(tmp_path: Path) -> None:
     class Dead(BaseException):
         """Simulate the end of the process: later calls have no effect."""
 
@@ -295,7 +295,7 @@ def test_a_blob_of_a_scope_that_is_put_without_its_lock_is_safe_from_the_sweep(t
     assert fs.made == ["s"]
 
 
-def test_a_mark_that_a_full_disk_does_not_take_is_done_without(tmp_path: Path) -> None:
+def test_a_full_disk_without_room_for_the_mark_does_not_stop_the_holder(tmp_path: Path) -> None:
     class Full(Filesystem):
         number = errno.ENOSPC
 

@@ -310,7 +310,7 @@ def test_every_refusal_of_the_disk_is_a_typed_error_and_loses_nothing(
 
 
 @every_case("method", ["create", "write", "sync_file", "link", "rename", "stat", "names"])
-def test_after_a_refusal_the_same_store_goes_on(tmp_path: Path, method: str) -> None:
+def test_the_same_store_works_after_an_error_of_the_disk(tmp_path: Path, method: str) -> None:
     for at in range(calls_of(save_with_object, tmp_path / "count")[method]):
         root = tmp_path / str(at)
         begun(root)
@@ -338,7 +338,7 @@ def test_a_first_save_that_the_disk_refused_can_be_repeated(tmp_path: Path, meth
 
 
 @every_case("durability", ["full", "fast"])
-def test_reasons_of_the_disk_are_told_in_words(tmp_path: Path, durability: Durability) -> None:
+def test_errors_of_the_disk_are_explained(tmp_path: Path, durability: Durability) -> None:
     said = {}
     numbers = (errno.EDQUOT, errno.EACCES, errno.EMFILE, errno.ENFILE, errno.EFBIG, errno.ETIMEDOUT)
     for number in (*NUMBERS, *numbers):
@@ -443,7 +443,7 @@ def test_a_directory_without_write_permission_is_a_storage_error(tmp_path: Path)
 # -- the lock ----------------------------------------------------------------------------------------------------------
 
 
-def test_whether_a_lock_is_taken_is_decided_where_its_block_begins(tmp_path: Path) -> None:
+def test_a_lock_is_taken_where_its_block_begins(tmp_path: Path) -> None:
     scope = store_on(tmp_path / "s").scope(KEY)
     scope.save(0)
     with scope.locked():
@@ -463,7 +463,7 @@ def test_whether_a_lock_is_taken_is_decided_where_its_block_begins(tmp_path: Pat
         pass
 
 
-def test_a_lock_that_another_thread_lets_go_of_is_free(tmp_path: Path) -> None:
+def test_a_lock_released_by_another_thread_is_free(tmp_path: Path) -> None:
     scope = store_on(tmp_path / "s").scope(KEY)
     lock = scope.locked()
     lock.__enter__()
@@ -474,7 +474,7 @@ def test_a_lock_that_another_thread_lets_go_of_is_free(tmp_path: Path) -> None:
         pass
 
 
-def test_a_scope_that_goes_away_again_and_again_keeps_nobody_beyond_the_wait(tmp_path: Path) -> None:
+def test_a_scope_that_is_removed_repeatedly_does_not_extend_the_wait(tmp_path: Path) -> None:
     class Removing(Filesystem):
         left = 50
 
@@ -514,7 +514,7 @@ def test_one_store_saves_different_scopes_in_many_threads(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors in /proc")
-def test_stores_that_are_let_go_leave_no_descriptor_open(tmp_path: Path) -> None:
+def test_discarded_stores_leave_no_descriptor_open(tmp_path: Path) -> None:
     def use() -> None:
         store = store_on(tmp_path / "s")
         store.scope(KEY).save({"big": BIG})
@@ -543,7 +543,7 @@ def test_a_state_dir_that_is_a_symlink_is_refused(tmp_path: Path) -> None:
 
 
 @every_case("kind", ["file", "dangling"])
-def test_a_state_dir_that_is_no_directory_is_refused(tmp_path: Path, kind: str) -> None:
+def test_a_state_dir_that_is_not_a_directory_is_refused(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "s"
     path.write_text("mine") if kind == "file" else path.symlink_to("nowhere")
     with pytest.raises(UnsafePathError):
@@ -615,7 +615,7 @@ def plant(path: Path, kind: str) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="kinds of files are POSIX's")
 @every_case("kind", ["symlink", "fifo", "directory", "socket"])
 @every_case("which", ["pointer", "snapshot", "object", "store file"])
-def test_what_is_not_a_regular_file_is_neither_followed_nor_waited_for(tmp_path: Path, which: str, kind: str) -> None:
+def test_special_files_are_neither_followed_nor_waited_for(tmp_path: Path, which: str, kind: str) -> None:
     root = tmp_path / "s"
     head = store_on(root).scope(KEY).save({"big": BIG})
     plant(
@@ -720,7 +720,7 @@ def test_a_damaged_store_file_stops_a_writer(tmp_path: Path, data: bytes) -> Non
     assert (tmp_path / "s" / "stateline.json").read_bytes() == data
 
 
-def test_a_store_made_by_somebody_else_in_the_same_moment_is_taken(tmp_path: Path) -> None:
+def test_a_store_made_by_another_process_at_the_same_moment_is_used(tmp_path: Path) -> None:
     root = tmp_path / "s"
 
     class Slow(Filesystem):
@@ -735,7 +735,7 @@ def test_a_store_made_by_somebody_else_in_the_same_moment_is_taken(tmp_path: Pat
     assert sorted(head.envelope.scope for head in store_on(root).heads()) == ["notes:other", KEY]
 
 
-def test_a_scope_removed_while_a_writer_waits_is_made_anew(tmp_path: Path) -> None:
+def test_a_scope_removed_while_a_writer_waits_is_made_again(tmp_path: Path) -> None:
     root = tmp_path / "s"
     holder = store_on(root)
     holder.scope(KEY).save(1)
@@ -750,7 +750,7 @@ def test_a_scope_removed_while_a_writer_waits_is_made_anew(tmp_path: Path) -> No
     assert store_on(root).scope(KEY).load().state == 2
 
 
-def test_a_crash_while_removing_leaves_the_scope_wholly_gone(tmp_path: Path) -> None:
+def test_a_crash_during_removal_leaves_no_part_of_the_scope(tmp_path: Path) -> None:
     root = tmp_path / "s"
     store_on(root).scope(KEY).save(1)
     with pytest.raises(StorageError):
@@ -761,7 +761,7 @@ def test_a_crash_while_removing_leaves_the_scope_wholly_gone(tmp_path: Path) -> 
 
 
 @as_root
-def test_a_reader_of_somebody_elses_copy_reads_with_a_warning(tmp_path: Path) -> None:
+def test_a_reader_of_another_users_copy_gets_a_warning(tmp_path: Path) -> None:
     root = tmp_path / "s"
     store = store_on(root)
     ref = store.put(Artifact(b"raw"))
@@ -777,7 +777,7 @@ def test_a_reader_of_somebody_elses_copy_reads_with_a_warning(tmp_path: Path) ->
         reader.scope(KEY).save(1)
 
 
-def test_removing_a_scope_takes_what_a_newer_version_put_beside_its_snapshots(tmp_path: Path) -> None:
+def test_removing_a_scope_removes_directories_of_a_newer_version(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "state")
     scope = store.scope("notes:x")
     scope.save(1)

@@ -29,7 +29,7 @@ def test_a_lock_that_was_taken_by_path_is_the_same_lock(tmp_path: Path) -> None:
         pass
 
 
-def test_the_locks_file_is_the_owners_alone_whatever_the_umask(tmp_path: Path) -> None:
+def test_the_lock_file_is_private_under_any_umask(tmp_path: Path) -> None:
     store = f"Store.open({str(tmp_path / 's')!r}).scope({KEY!r})"
     code = f"import os; os.umask(0o777); from stateline import Store; {store}.save({{}})"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

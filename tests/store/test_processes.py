@@ -102,7 +102,7 @@ def test_two_scopes_interleaved_by_two_processes_keep_separate_heads(tmp_path: P
         assert {snapshot.envelope.scope for snapshot in chain} == {key}
 
 
-def test_whatever_was_acknowledged_survives_60_kills(tmp_path: Path) -> None:
+def test_acknowledged_saves_survive_60_kills(tmp_path: Path) -> None:
     root = tmp_path / "s"
     seed = int(os.environ.get("STATELINE_TEST_SEED", "0")) or random.randrange(2**32)
     chance = random.Random(seed)
@@ -139,7 +139,7 @@ def test_a_lock_whose_holder_died_is_free_at_once(tmp_path: Path) -> None:
         assert store.scope(KEY).save(2, wait=0.0).seq == 1
 
 
-def test_a_live_holder_is_waited_for_and_then_named_as_the_reason(tmp_path: Path) -> None:
+def test_a_writer_waits_for_a_live_holder_and_then_reports_it(tmp_path: Path) -> None:
     store = local(tmp_path / "s")
     store.scope(KEY).save(1)
     holder = start(HOLDER, str(tmp_path / "s"), KEY)

@@ -57,7 +57,7 @@ def test_verify_opens_each_snapshot_once_and_the_directory_of_a_scope_a_few_time
     assert fs.done["open_directory"] < 257 * 3 + 10
 
 
-def test_what_is_read_and_looked_at_is_what_the_backend_itself_says(place: Path) -> None:
+def test_a_scan_returns_what_the_backend_returns(place: Path) -> None:
     backend = LocalBackend(str(place))
     scan = ScanBackend(backend)
     scope = naming.scope_hash(KEY)
@@ -79,7 +79,7 @@ def test_what_is_read_and_looked_at_is_what_the_backend_itself_says(place: Path)
         assert scan.inspect(path) == scan.inspect(path) == backend.inspect(path)
 
 
-def test_names_and_limits_are_checked_as_everywhere(place: Path) -> None:
+def test_a_scan_checks_names_and_limits(place: Path) -> None:
     scan = ScanBackend(LocalBackend(str(place)))
     scope = naming.scope_hash(KEY)
     name = next(name for name in scan.list(scope) if name.startswith("state-"))
@@ -94,7 +94,7 @@ def test_names_and_limits_are_checked_as_everywhere(place: Path) -> None:
         next(scan.list("../x"))
 
 
-def test_a_directory_that_took_the_name_is_seen_after_it_was_listed(place: Path, tmp_path: Path) -> None:
+def test_a_replaced_directory_is_seen_after_the_next_listing(place: Path, tmp_path: Path) -> None:
     scan = ScanBackend(LocalBackend(str(place)))
     scope = naming.scope_hash(KEY)
     list(scan.list(scope))
@@ -103,6 +103,6 @@ def test_a_directory_that_took_the_name_is_seen_after_it_was_listed(place: Path,
     assert sorted(scan.list(scope)) == sorted(path.name for path in (place / scope).iterdir())
 
 
-def test_a_store_of_another_sort_is_read_as_it_is() -> None:
+def test_another_backend_is_scanned_as_it_is() -> None:
     store = Store.in_memory()
     assert scan_backend(store.backend) is store.backend

@@ -60,7 +60,7 @@ def tree(root: Path) -> dict[str, bytes]:
 # -- saving and loading ------------------------------------------------------------------------------------------------
 
 
-def test_what_is_saved_is_what_is_loaded(store: Store) -> None:
+def test_load_returns_what_was_saved(store: Store) -> None:
     state = {"n": 1, "t": "é\u2028", "f": -0.0, "big": BIG, "l": [None, True, 2**64 - 1, -(2**63)]}
     saved = store.scope(KEY).save(state, event={"why": "test"})
     loaded = store.scope(KEY).load()
@@ -117,7 +117,7 @@ def test_heads_gives_the_newest_snapshot_of_every_scope(store: Store) -> None:
     assert last in list(store.heads())
 
 
-def test_scopes_are_told_apart_by_their_whole_key(store: Store) -> None:
+def test_scopes_are_distinguished_by_their_whole_key(store: Store) -> None:
     for key in ("notes:x", "notes:X", "run:x", "notes:x ", "notes:x/../x"):
         store.scope(key).save(key)
     assert all(
@@ -135,12 +135,12 @@ def test_a_malformed_key_is_refused_before_anything_happens(root: Path, key: str
 # -- parents and conflicts ---------------------------------------------------------------------------------------------
 
 
-def test_a_demanded_parent_that_is_the_head_is_taken(store: Store) -> None:
+def test_a_required_parent_that_is_the_head_is_accepted(store: Store) -> None:
     first = store.scope(KEY).save(1, parent=None)
     assert store.scope(KEY).save(2, parent=first).seq == 1
 
 
-def test_a_demanded_parent_that_is_not_the_head_is_a_conflict_and_nothing_is_lost(store: Store) -> None:
+def test_a_required_parent_that_is_not_the_head_is_a_conflict(store: Store) -> None:
     scope = store.scope(KEY)
     first = scope.save(1)
     second = scope.save(2)
@@ -153,7 +153,7 @@ def test_a_demanded_parent_that_is_not_the_head_is_a_conflict_and_nothing_is_los
     assert list(scope.walk()) == [second, first]
 
 
-def test_a_demanded_parent_in_an_empty_scope_is_a_conflict(store: Store) -> None:
+def test_a_required_parent_in_an_empty_scope_is_a_conflict(store: Store) -> None:
     foreign = store.scope("notes:other").save(1)
     with pytest.raises(ConflictError):
         store.scope(KEY).save(2, parent=foreign)
@@ -208,7 +208,7 @@ def test_created_at_is_the_clocks_time_to_the_microsecond(root: Path) -> None:
         (START, START + 10**18, START, START + 5),
     ],
 )
-def test_created_at_and_names_rise_whatever_the_clock_does(root: Path, times: tuple[int, ...]) -> None:
+def test_created_at_and_names_increase_under_any_clock(root: Path, times: tuple[int, ...]) -> None:
     scope = local(root, Clock(*times)).scope(KEY)
     paths = [scope.save(number).path for number in range(len(times))]
     assert paths == sorted(set(paths))
@@ -217,7 +217,7 @@ def test_created_at_and_names_rise_whatever_the_clock_does(root: Path, times: tu
     assert [snapshot.state for snapshot in scope.walk()] == [3, 2, 1, 0]
 
 
-def test_a_new_process_with_a_clock_set_back_goes_on_after_the_head(root: Path) -> None:
+def test_a_new_process_with_a_clock_set_back_continues_after_the_head(root: Path) -> None:
     local(root, Clock(START)).scope(KEY).save(1)
     second = local(root, Clock(0)).scope(KEY).save(2)
     assert second.envelope.created_at == "2026-11-20T09:26:59.123457Z"
@@ -338,7 +338,7 @@ def test_a_reference_to_an_object_that_is_not_there_is_refused_before_the_save(s
     assert store.scope(KEY).load() == head
 
 
-def test_a_reference_that_lies_about_the_size_is_refused_before_the_save(store: Store) -> None:
+def test_a_reference_with_a_wrong_size_is_refused_before_the_save(store: Store) -> None:
     ref = store.put(Artifact(b"1234567", "text/plain"))
     for size in (0, 6, 8):
         with pytest.raises(StatelineError):
@@ -356,7 +356,7 @@ def test_a_hostile_reference_reads_nothing_outside(root: Path) -> None:
 
 
 @every_case("change", ["missing", "altered", "truncated", "grown"])
-def test_a_damaged_object_is_told_apart_and_never_returned(root: Path, change: str) -> None:
+def test_kinds_of_damaged_objects_are_distinguished_and_never_returned(root: Path, change: str) -> None:
     store = local(root)
     ref = store.scope(KEY).save({"big": BIG}).envelope.objects["/big"]
     path = root / naming.object_path(ref.sha256)
@@ -392,7 +392,7 @@ def nested(levels: int) -> Any:
 
 
 @every_case("bad", [float("nan"), 2**64, "\ud800", (1,), b"x", {1: 2}, nested(130), "x" * (16 * 1024 * 1024)])
-def test_what_the_format_cannot_hold_is_refused_and_the_chain_is_as_it_was(root: Path, bad: Any) -> None:
+def test_values_outside_the_format_are_refused_and_change_nothing(root: Path, bad: Any) -> None:
     scope = local(root).scope(KEY)
     scope.save(1)
     before = tree(root)
@@ -430,7 +430,7 @@ def test_secrets_are_masked_before_hashing_and_counted(root: Path) -> None:
     assert b"tok-0123456789" not in everything
 
 
-def test_a_scope_whose_name_holds_a_secret_is_never_begun(root: Path) -> None:
+def test_a_scope_whose_name_holds_a_secret_is_refused(root: Path) -> None:
     redactor = Redactor([("SOME_API_KEY", "abcdef-123456-secret")])
     store = Store.open(root, redactor=redactor)
     with pytest.raises(RequestError, match="name holds a secret") as caught:
@@ -452,7 +452,7 @@ def test_names_of_a_state_that_was_masked_by_its_caller_are_left_alone(root: Pat
     "event, masked",
     [({"redactions": "mine"}, False), ({"repaired": {"objects": []}}, False), ({"repaired": {"objects": []}}, True)],
 )
-def test_words_of_the_store_in_a_callers_event_are_refused(root: Path, event: dict[str, Any], masked: bool) -> None:
+def test_reserved_members_in_a_callers_event_are_refused(root: Path, event: dict[str, Any], masked: bool) -> None:
     store = Store.open(root)
     with pytest.raises(InvalidValueError, match="reserved") as caught:
         store.scope(KEY).save(1, event={"why": "so", **event}, masked=masked)
@@ -460,7 +460,7 @@ def test_words_of_the_store_in_a_callers_event_are_refused(root: Path, event: di
     assert not root.exists()
 
 
-def test_a_caller_that_masked_says_how_much_and_the_store_says_how_durable(root: Path) -> None:
+def test_a_caller_that_masked_gives_the_count_and_the_store_the_durability(root: Path) -> None:
     store = Store.open(root)
     saved = store.scope(KEY).save(1, event={"redactions": 3, "durability": "fast"}, masked=True)
     assert saved.event == {"redactions": 3, "durability": "full"}
@@ -560,7 +560,7 @@ DAMAGE = {
 
 
 @every_case("name", DAMAGE)
-def test_damage_is_told_apart_and_a_writer_stops_with_the_way_out(root: Path, name: str) -> None:
+def test_kinds_of_damage_are_distinguished_and_stop_a_writer_with_a_hint(root: Path, name: str) -> None:
     snapshots = three(root)
     finding, harm = DAMAGE[name]
     harm(root / HASH, snapshots[-1].path)
@@ -587,7 +587,7 @@ def test_a_lost_pointer_is_damage_and_never_a_new_beginning(root: Path) -> None:
     assert tree(root) == before
 
 
-def test_a_first_snapshot_never_acknowledged_is_residue_and_no_hindrance(root: Path) -> None:
+def test_a_first_snapshot_never_acknowledged_is_residue(root: Path) -> None:
     first = local(root).scope(KEY).save({"n": "lost"})
     (root / HASH / "latest.json").unlink()
     again = local(root).scope(KEY).save({"n": "new"})
@@ -595,7 +595,7 @@ def test_a_first_snapshot_never_acknowledged_is_residue_and_no_hindrance(root: P
     assert (root / HASH / first.path).exists(), "nothing is deleted"
 
 
-def test_a_later_snapshot_never_acknowledged_is_residue_and_no_hindrance(root: Path) -> None:
+def test_a_later_snapshot_never_acknowledged_is_residue(root: Path) -> None:
     snapshots = three(root)
     (root / HASH / "latest.json").write_bytes(snapshots[1].pointer.encode())
     again = local(root).scope(KEY).save({"n": "new"})
@@ -643,7 +643,7 @@ def test_a_chain_out_of_order_is_damage(root: Path) -> None:
         assert caught.value.finding == "misordered"
 
 
-def test_a_file_unreadable_for_now_is_no_damage_and_is_not_renamed(root: Path) -> None:
+def test_a_temporarily_unreadable_file_is_not_damage_and_not_renamed(root: Path) -> None:
     import errno
 
     from stateline.store.local.filesystem import Directory, Filesystem
@@ -681,7 +681,7 @@ def test_no_altered_byte_of_a_head_or_pointer_goes_unnoticed(root: Path) -> None
     assert local(root).scope(KEY).load() == head
 
 
-def test_what_this_process_saved_itself_is_read_again_before_it_is_built_upon(tmp_path: Path) -> None:
+def test_a_snapshot_saved_here_is_read_again_before_the_next_save(tmp_path: Path) -> None:
     scope = Store.open(tmp_path / "s").scope("notes:x")
     first = scope.save({"n": 1})
     path = tmp_path / "s" / scope.hash / first.path

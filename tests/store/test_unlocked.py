@@ -83,7 +83,7 @@ def test_a_head_that_moves_while_the_pointer_is_synced_is_a_conflict_and_both_ar
     assert name in files(tmp_path / "s").keys() - {theirs[0].path}
 
 
-def test_of_two_that_are_acknowledged_at_once_both_are_on_disk_and_verify_names_the_fork(tmp_path: Path) -> None:
+def test_two_snapshots_acknowledged_at_once_are_both_kept_and_verify_names_the_fork(tmp_path: Path) -> None:
     mine, fs, others = stores(tmp_path / "s")
     first = others.scope(KEY).load()
     theirs: list[Any] = []
@@ -146,7 +146,7 @@ def test_the_mark_of_another_holder_never_becomes_the_pointer(tmp_path: Path) ->
     assert verify(Store.open(tmp_path / "s")).ok
 
 
-def test_a_snapshot_that_a_crash_left_is_told_as_one_that_another_may_have_overtaken(tmp_path: Path) -> None:
+def test_a_snapshot_left_by_a_crash_is_reported_as_possibly_overtaken(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "s")
     scope = store.scope(KEY)
     first = scope.save({"n": 0})
@@ -168,7 +168,7 @@ def test_many_processes_without_a_lock_overwrite_nothing(tmp_path: Path) -> None
 
 
 @every_case("step", ["link", "rename"])
-def test_a_temporary_file_that_anothers_sweep_took_is_told_as_a_lock_that_does_not_hold(
+def test_a_swept_temporary_file_is_reported_as_a_lock_that_does_not_hold(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, fs, others = stores(tmp_path / "s")
@@ -189,9 +189,7 @@ def test_a_temporary_file_that_anothers_sweep_took_is_told_as_a_lock_that_does_n
     assert others.scope(KEY).save({"n": 2}).seq == 1
 
 
-def test_a_temporary_file_that_lies_there_is_not_said_to_be_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_existing_temporary_file_is_not_reported_as_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine, fs, _ = stores(tmp_path / "s")
 
     def missing(self: Filesystem, *words: Any) -> None:
@@ -202,7 +200,7 @@ def test_a_temporary_file_that_lies_there_is_not_said_to_be_removed(
         mine.scope(KEY).save({"n": 1})
 
 
-def test_an_object_that_was_taken_for_litter_is_not_told_as_a_lock_that_does_not_hold(tmp_path: Path) -> None:
+def test_an_object_swept_after_an_hour_is_not_reported_as_a_broken_lock(tmp_path: Path) -> None:
     class Slow(Filesystem):
         def link(self, source_dir: Directory, source: str, target_dir: Directory, target: str) -> None:
             if target != naming.STORE_FILE:

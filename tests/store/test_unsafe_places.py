@@ -116,7 +116,7 @@ def test_a_parent_that_all_may_write_to_is_refused_by_writers_only(
 
 
 @every_case("modes", [(0o1777,), (0o1777, 0o755), (0o755,), (0o700,), (0o711,), (0o1770,)])
-def test_a_parent_that_is_sticky_or_closed_is_fine(tmp_path: Path, modes: tuple[int, ...]) -> None:
+def test_a_sticky_or_closed_parent_is_accepted(tmp_path: Path, modes: tuple[int, ...]) -> None:
     root = way(tmp_path, *modes)
     store = store_on(root)
     assert store.scope(KEY).save(1).seq == 0
@@ -124,7 +124,7 @@ def test_a_parent_that_is_sticky_or_closed_is_fine(tmp_path: Path, modes: tuple[
     assert verify(store).findings == ()
 
 
-def test_the_way_through_a_symlink_is_looked_at_on_both_sides(tmp_path: Path) -> None:
+def test_parents_on_both_sides_of_a_symlink_are_checked(tmp_path: Path) -> None:
     for name, link_mode, target_mode in (("a", 0o777, 0o700), ("b", 0o700, 0o777), ("c", 0o700, 0o700)):
         there, here = tmp_path / name / "there", tmp_path / name / "here"
         (there / "deep").mkdir(parents=True)
@@ -141,7 +141,7 @@ def test_the_way_through_a_symlink_is_looked_at_on_both_sides(tmp_path: Path) ->
         assert not (there / "deep" / "s").exists()
 
 
-def test_links_that_lead_in_a_circle_end(tmp_path: Path) -> None:
+def test_a_circle_of_links_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     with pytest.raises(StorageError):
@@ -166,7 +166,7 @@ class User:
         ([], [], False, False),
     ],
 )
-def test_a_group_may_write_above_only_if_it_is_the_callers_own(
+def test_only_a_private_group_may_write_above(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, members: list[str], others: list[User], mine: bool, safe: bool
 ) -> None:
     root = way(tmp_path, 0o770)
@@ -184,9 +184,7 @@ def test_a_group_may_write_above_only_if_it_is_the_callers_own(
             store_on(root).scope(KEY).save(1)
 
 
-def test_a_group_that_nothing_is_known_of_is_not_the_callers_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_group_is_not_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(number: int) -> None:
         raise KeyError(number)
 
@@ -195,7 +193,7 @@ def test_a_group_that_nothing_is_known_of_is_not_the_callers_own(
         store_on(way(tmp_path, 0o770)).scope(KEY).save(1)
 
 
-def test_what_is_above_costs_one_stat_each_once_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_parent_costs_one_stat_per_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Counting(Filesystem):
         def __init__(self) -> None:
             self.looked: list[str] = []
@@ -245,7 +243,7 @@ OBJECTS = ("objects", "shelf", "object")
 
 @every_case("how", ["mode", "owner"])
 @every_case("which", SAME + OBJECTS)
-def test_a_writer_refuses_whatever_it_opens_and_a_reader_says_so(tmp_path: Path, which: str, how: str) -> None:
+def test_a_writer_refuses_any_open_path_and_a_reader_warns(tmp_path: Path, which: str, how: str) -> None:
     root = tmp_path / "s"
     head = store_on(root).scope(KEY).save({"big": BIG})
     path = chosen(root, which, head)
@@ -286,7 +284,7 @@ def test_a_dry_run_sees_what_the_writer_will_refuse(tmp_path: Path, which: str) 
         store.backend.require_writable() if which == "state dir" else store.scope(KEY).head()
 
 
-def test_an_object_of_a_writers_that_is_a_symlink_is_not_taken_for_the_object(tmp_path: Path) -> None:
+def test_a_symlink_in_place_of_an_object_is_refused(tmp_path: Path) -> None:
     root = tmp_path / "s"
     ref = store_on(root).put(Artifact(b"raw"))
     path = root / naming.object_path(ref.sha256)
@@ -317,7 +315,9 @@ def as_loop(path: Path) -> None:
 @every_case(
     "make, code", [(as_fifo, "not_regular"), (as_file, "not_regular"), (as_link, "symlink"), (as_loop, "symlink")]
 )
-def test_a_state_dir_that_is_no_directory_is_a_finding(tmp_path: Path, make: Callable[[Path], None], code: str) -> None:
+def test_a_state_dir_that_is_not_a_directory_is_a_finding(
+    tmp_path: Path, make: Callable[[Path], None], code: str
+) -> None:
     make(tmp_path / "s")
     before = tree(tmp_path)
     for key in (None, KEY):
@@ -336,7 +336,7 @@ def test_a_state_dir_that_is_no_directory_is_a_finding(tmp_path: Path, make: Cal
 
 @every_case("below", ["sub/s", "s"])
 @every_case("linked", [False, True])
-def test_a_file_above_the_state_dir_is_the_path_that_is_named(tmp_path: Path, below: str, linked: bool) -> None:
+def test_a_file_above_the_state_dir_is_named_in_the_error(tmp_path: Path, below: str, linked: bool) -> None:
     above = tmp_path / "file"
     if linked:
         (tmp_path / "target").write_bytes(b"")
@@ -382,7 +382,7 @@ def test_root_does_not_write_into_an_ordinary_users_store(home: Path) -> None:
     assert store_on(home / "s").scope(KEY).load().state == 1
 
 
-def test_an_ordinary_user_is_told_what_the_directory_forbids(home: Path) -> None:
+def test_missing_write_permission_is_reported_to_an_ordinary_user(home: Path) -> None:
     with ordinary_user():
         (home / "closed").mkdir(mode=0o500)
         with pytest.raises(StorageError, match="permission was denied"):

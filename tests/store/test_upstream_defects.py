@@ -88,7 +88,7 @@ def test_d4_a_lock_file_left_behind_costs_nothing_and_a_held_lock_is_never_ignor
     assert local(root).scope(KEY).load().state == 2, "no write without the lock"
 
 
-def test_d5_of_two_refinements_of_one_parent_the_second_is_told(root: Path) -> None:
+def test_d5_the_second_of_two_refinements_of_one_parent_is_a_conflict(root: Path) -> None:
     parent = local(root).scope(KEY).save({"prompt": "base"})
     mine = local(root).scope(KEY).save({"prompt": "base, mine"}, parent=parent)
     with pytest.raises(ConflictError):
@@ -96,7 +96,7 @@ def test_d5_of_two_refinements_of_one_parent_the_second_is_told(root: Path) -> N
     assert local(root).scope(KEY).load() == mine
 
 
-def test_d6_a_read_that_fails_for_now_changes_nothing_and_damage_names_the_last_good_snapshot(root: Path) -> None:
+def test_d6_a_failed_read_changes_nothing_and_damage_names_the_last_intact_snapshot(root: Path) -> None:
     good = local(root).scope(KEY).save(1)
     local(root).scope(KEY).save(2)
 
@@ -143,14 +143,14 @@ def test_d8_every_link_of_the_chain_is_the_parent_files_own_digest_and_is_checke
         path.write_bytes(data)
 
 
-def test_d9_created_at_rises_under_a_clock_that_stands_or_goes_back_and_is_utc_to_the_microsecond(root: Path) -> None:
+def test_d9_created_at_increases_under_any_clock_and_is_utc_to_the_microsecond(root: Path) -> None:
     for time_ns in (10**18, 10**18, 10**18 - 10**9, 0):
         local(root, clock=lambda time_ns=time_ns: time_ns).scope(KEY).save(time_ns)
     times = [snapshot.envelope.created_at for snapshot in local(root).scope(KEY).walk()][::-1]
     assert times == [f"2001-09-09T01:46:40.00000{number}Z" for number in range(4)]
 
 
-def test_d12_loading_makes_nothing_and_changes_no_mode(root: Path) -> None:
+def test_d12_loading_creates_nothing_and_changes_no_mode(root: Path) -> None:
     with pytest.raises(NotFoundError):
         local(root).scope(KEY).load()
     assert not root.exists()
@@ -179,7 +179,7 @@ def test_d13_a_writer_takes_no_symlink_fifo_loose_file_or_shared_directory(root:
     assert caught.value.exit_code == 6
 
 
-def test_d17_each_cause_has_its_own_error_with_a_way_out(root: Path) -> None:
+def test_d17_each_cause_has_its_own_error_with_a_hint(root: Path) -> None:
     def cause(name: str) -> StatelineError:
         place = root.parent / name.replace(" ", "-")
         if name != "absent":
@@ -232,7 +232,7 @@ def test_d20_a_failed_save_leaves_no_temporary_file_and_a_new_directory_is_durab
     assert local(root).scope(KEY).save(1).seq == 0, "crash residue is no hindrance"
 
 
-def test_d21_a_word_the_store_does_not_know_is_an_error_and_never_a_live_save(root: Path) -> None:
+def test_d21_an_unknown_option_is_an_error_and_never_a_save(root: Path) -> None:
     with pytest.raises(TypeError):
         local(root).scope(KEY).save(1, dry_run=True)  # type: ignore[call-arg]
     with pytest.raises(TypeError):

@@ -112,7 +112,7 @@ class Backend(Blobs, Heads, Protocol):
     def prepare(self) -> None:
         """Make the store ready for writing: create it if it is absent, refuse it if it is unsafe. Idempotent.
 
-        Raises ``UnsafePathError``, ``NewerVersionError``, ``IntegrityError`` or ``StorageError`` and changes nothing then.
+        Raises ``UnsafePathError``, ``NewerVersionError``, ``IntegrityError`` or ``StorageError``, without changes.
         """
 
     def require_writable(self) -> None:
