@@ -58,11 +58,6 @@ def test_input_is_the_runs_input_when_it_starts(cli: Cli, task: Task) -> None:
     assert cli.json("exec", "show")["input"] == {"from": "a file"}
 
 
-def test_a_run_without_input_has_null(cli: Cli, task: Task) -> None:
-    cli.json("execute", cli.machine(a=task("echo 1")), stdin=unread())
-    assert cli.json("exec", "show")["input"] is None
-
-
 def test_an_input_that_its_schema_forbids_starts_nothing(cli: Cli, task: Task) -> None:
     machine = cli.machine(_input={"type": "object", "required": ["x"]}, a=task("echo 1"))
     for words in ([], ["--input", "[]"], ["--input", "{}"]):
@@ -140,12 +135,6 @@ def test_an_answer_goes_on_to_the_end_without_i(cli: Cli, task: Task) -> None:
     cli.json("execute", machine, exits=3)
     document = cli.json("execute", machine, "--input", '"yes"')
     assert document["outputs"] == {"ask": "yes", "a": 1}
-
-
-def test_resume_answers_too(cli: Cli, asking: str) -> None:
-    cli.json("execute", asking, "--id", "r1", exits=3)
-    assert cli.json("exec", "resume", "r1", "--input", "1", exits=3)["stage"] == "second"
-    assert cli.json("exec", "resume", "-i", "r1", stdin=b"true\n", exits=2)["output"] is True
 
 
 def test_standard_input_is_json_else_a_string(cli: Cli) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from typing import Any
 
@@ -109,10 +108,6 @@ def test_quiet_keeps_errors(cli: Cli) -> None:
     assert "no run nobody" in cli("exec", "status", "nobody", "-q").err
 
 
-def test_the_short_name_of_execute(cli: Cli) -> None:
-    assert cli.json("e", "-i", cli.machine(done=END), exits=2)["status"] == "complete"
-
-
 def test_no_traceback_and_no_data_for_a_real_process_either(cli: Cli) -> None:
     failures = Failures()
     for talk in [[], ["--no-such"], ["exec"], ["exec", "status", "nobody"]]:
@@ -121,16 +116,6 @@ def test_no_traceback_and_no_data_for_a_real_process_either(cli: Cli) -> None:
             assert result.code in (1, 64)
             assert result.error
     failures.check()
-
-
-def test_the_command_line_starts_without_what_it_does_not_need(cli: Cli) -> None:
-    script = (
-        "import sys; from stateline.cli.main import run; run(['exec', 'list']);"
-        "print([m for m in ('yaml', 'cel_expr_python', 'jsonschema_rs', 'filelock', 'rich', 'json', 'cryptography',"
-        " 'platformdirs') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60, text=True)
-    assert done.stdout == "no runs\n[]\n", done.stderr
 
 
 def test_the_version_is_told_after_any_common_option(cli: Cli) -> None:
@@ -164,8 +149,3 @@ def test_a_malformed_common_option_is_named_with_what_it_may_be(cli: Cli) -> Non
                 in cli("exec", "list").err
             )
     failures.check()
-
-
-def test_a_malformed_switch_in_the_environment_is_named(cli: Cli) -> None:
-    cli.monkeypatch.setenv("STATELINE_EPHEMERAL", "perhaps")
-    assert "STATELINE_EPHEMERAL is 'perhaps'" in cli.refused("exec", "list", exits=64)["message"]

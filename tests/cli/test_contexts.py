@@ -154,17 +154,6 @@ def test_two_kinds_of_refinement_at_once_are_a_usage_error(cli: Cli) -> None:
     assert not cli.state.exists()
 
 
-def test_an_empty_refinement_is_a_usage_error(cli: Cli) -> None:
-    failures = Failures()
-    for text in ["", "  \n\t"]:
-        with failures.case(text), cli.fresh():
-            (cli.home / "f").write_text(text)
-            cli.refused("run", f"--refine-text={text}", exits=64)
-            cli.refused("run", "--refine-file", str(cli.home / "f"), exits=64)
-            assert not cli.state.exists()
-    failures.check()
-
-
 def test_a_refinement_file_that_cannot_be_used_is_a_usage_error(cli: Cli) -> None:
     (cli.home / "latin").write_bytes(b"caf\xe9")
     for path in (cli.home / "absent", cli.home, cli.home / "latin", "a\0b"):
@@ -323,13 +312,6 @@ def test_a_machine_may_name_its_context_and_the_flag_wins(cli: Cli, task: Task) 
     assert cli.json("execute", machine, "--state-scope", "two")["output"]["context"]["settings"] == {"x": 2}
     cli.monkeypatch.setenv("STATELINE_STATE_SCOPE", "two")
     assert cli.json("execute", machine)["output"]["context"]["settings"] == {"x": 2}
-
-
-def test_without_a_context_it_is_null(cli: Cli, task: Task) -> None:
-    machine = cli.machine(a=task("cat", routes=[{"when": "context == null", "to": "b"}]), b=task("echo 2"))
-    document = cli.json("execute", machine)
-    assert document["outputs"]["a"]["context"] is None
-    assert document["stage"] == "b"
 
 
 def test_a_context_that_does_not_exist_starts_nothing_and_says_how_to_derive_it(cli: Cli, task: Task) -> None:

@@ -12,7 +12,6 @@ from command_line import Cli, Task
 
 from stateline import Store
 from stateline.bundle.objects import Artifact
-from stateline.cli.text_diff import focused, unified
 
 
 @pytest.fixture
@@ -129,11 +128,6 @@ def test_a_turn_tells_status_state_and_outputs_before_bookkeeping(cli: Cli, task
     assert 'tree.phase "ready" -> "done"' in lines[3]
 
 
-def test_a_failure_is_told_by_kind_and_message(cli: Cli, task: Task) -> None:
-    cli.json("execute", cli.machine("m", a=task("echo broken >&2; exit 3")), "--id", "r", exits=1)
-    assert '~ tree.error  null -> "exit: broken"' in said(cli, "run:r~1", "run:r")
-
-
 def test_paths_are_readable_and_strange_keys_are_quoted(cli: Cli, store: Store) -> None:
     old = {"todos": [1, 2, {"a": 1}], "a b": {"": 1, "x.y": 2, "\x1b[2J": 3}}
     new = {"todos": [1, 2, {"a": 2}, 4], "a b": {"": 2, "x.y": 3, "\x1b[2J": 4}}
@@ -145,11 +139,6 @@ def test_paths_are_readable_and_strange_keys_are_quoted(cli: Cli, store: Store) 
         "~ todos[2].a  1 -> 2",
         "+ todos[3]  4",
     ]
-
-
-def test_the_whole_state_and_a_move_have_words_of_their_own(cli: Cli, store: Store) -> None:
-    assert between(cli, store, 1, [1]) == ["~ (the whole state)  1 -> [1]"]
-    assert between(cli, store, {"l": ["a", "b", "c"]}, {"l": ["b", "c", "a"]}) == ["~ l[2]  was l[0]"]
 
 
 def test_long_text_is_a_small_diff_of_its_lines(cli: Cli, store: Store) -> None:
@@ -228,17 +217,3 @@ def test_nothing_in_a_diff_acts_on_a_terminal(cli: Cli, store: Store) -> None:
     )
     assert not set("\n".join(lines)) & set("\x1b\x07\x9b\x7f\r\x00\x08\u202e")
     assert any("owned" in line for line in lines)
-
-
-def test_a_text_diff_is_exact_about_the_last_line_and_bounded_for_huge_texts() -> None:
-    assert [*unified("a\nb", "a\nb\n")] == [("@", "-2 +2,2"), (" ", "b"), ("+", "")]
-    assert [*unified("", "a\n")] == [("+", "a"), ("+", "")]
-    rows = [*unified("a\n" * 4000, "b\n" * 4000)]
-    assert rows[0] == ("-", "a")
-    assert rows[-2] == ("+", "b")
-
-
-def test_two_texts_are_cut_where_they_differ() -> None:
-    assert focused("abc", "abd", 10) == ("abc", "abd")
-    assert focused("s" * 50 + "X", "s" * 50 + "Y", 40) == ("…" + "s" * 30 + "X", "…" + "s" * 30 + "Y")
-    assert focused("s" * 90, "s" * 95, 40) == ("…" + "s" * 30, "…" + "s" * 35)

@@ -187,10 +187,6 @@ def test_force_with_an_id_begins_anew_on_the_same_chain_and_deletes_nothing(cli:
     assert cli.ran() == ["a", "b", "a"]
 
 
-def test_force_with_an_id_that_is_new_just_starts(cli: Cli, task: Task) -> None:
-    assert cli.json("execute", two(cli, task), "--id", "mine", "--force")["turn"] == 2
-
-
 def test_several_live_runs_are_a_warning(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     cli.json("execute", "-i", machine, "--id", "first")

@@ -418,12 +418,6 @@ def test_json_that_is_broken_is_refused_where_a_model_is_asked_and_never_taken_f
     assert cli.json("exec", "resume", "r1", "--input-format", "text", stdin=b"[x]")["output"] == "[x]"
 
 
-def test_a_json_text_that_begins_like_broken_json_is_an_answer(cli: Cli) -> None:
-    for run, answer in (("r1", b'"{x"'), ("r2", b'"\\"no"'), ("r3", b'"[1"')):
-        cli.json("run", "-p", "x", "--id", run, exits=3)
-        assert cli.json("exec", "resume", run, stdin=answer)["output"] == json.loads(answer)
-
-
 def test_a_person_may_still_be_answered_with_text_that_begins_like_json(cli: Cli) -> None:
     cli.json("execute", cli.machine(ask={"human": {"prompt": "What?"}}), "--id", "r1", exits=3)
     assert cli.json("exec", "resume", "r1", stdin=b"[sic] yes")["output"] == "[sic] yes"
@@ -443,16 +437,6 @@ def test_row_11_every_outcome_is_exactly_one_document_on_standard_output(cli: Cl
         result = cli(*words, "--format", "json", stdin=stdin)
         assert result.code == exits, (words, result)
         assert isinstance(result.document, dict)
-
-
-def test_an_unreadable_manifest_is_an_error_and_never_no_tools(cli: Cli) -> None:
-    path = cli.home / "tools.json"
-    for text in (None, "{", '{"tools": [1]}', '{"tools": [], "more": 1}', '{"tools": {}}'):
-        if text is not None:
-            path.write_text(text)
-        assert cli("run", "-p", "x", "--tools", str(path), "--format", "json").code == 1
-        assert cli("run", "--tools", str(path), "--format", "json").code == 1
-    assert not cli.state.exists()
 
 
 def test_a_secret_in_the_prompt_is_masked_before_anything_is_kept(cli: Cli) -> None:

@@ -199,21 +199,6 @@ def test_a_failed_run_says_how_to_leave_it_behind(cli: Cli, task: Task) -> None:
     assert "execute MACHINE --force" in shown
 
 
-def test_status_names_the_request_that_is_open(cli: Cli) -> None:
-    machine = cli.machine(a={"human": {"prompt": "Ship?"}})
-    request = cli.json("execute", machine, "--id", "r1", exits=3)["waiting"]["requestId"]
-    assert request in cli("exec", "status", "r1").out.decode()
-
-
-def test_a_question_shows_its_schema_the_same_at_every_call(cli: Cli) -> None:
-    schema = {"type": "object", "required": ["b"], "properties": {"b": {"type": "string", "minLength": 1}}}
-    machine = cli.machine(a={"human": {"prompt": "Ship?", "schema": schema}})
-    first = cli("execute", machine)
-    again = cli("execute", machine)
-    assert "schema: {" in first.out.decode()
-    assert first.out == again.out
-
-
 def test_verify_says_in_its_first_word_that_a_place_is_unsafe(cli: Cli) -> None:
     cli.json("execute", cli.machine(a={"end": {}}))
     assert b"\nok: " in b"\n" + cli("verify").out

@@ -82,6 +82,10 @@ class Parser(argparse.ArgumentParser):
                 (options if is_option(word) else arguments).append(word)
         for word in filter(is_option, arguments):
             self._reject(word)
+        for word in options:
+            name, _, value = word.partition("=")
+            if value == "--":  # argparse drops it (Python before 3.13)
+                self.error(f"the value of {name} cannot be '--'")
         return arguments + options
 
     def _reject(self, word: str) -> NoReturn:

@@ -85,18 +85,6 @@ def test_a_run_in_doubt_after_a_repair_says_what_is_known(cli: Cli, interrupted:
     assert "a may have run, in newer snapshots that are lost" in line
 
 
-def test_a_run_in_doubt_before_it_was_begun_says_the_same(cli: Cli, task: Task) -> None:
-    machine = cli.machine(a=task("echo a >> ran; echo 1", repeatable=False))
-    cli.json("execute", machine, "--id", "r1")
-    for path in snapshots(cli, "run:r1")[1:]:
-        alter(path)
-    cli.json("repair", "--apply")
-    waiting = cli.json("execute", machine, exits=3)["waiting"]
-    assert "newer snapshots of this run were lost" in waiting["message"]
-    lines = cli("log", "run:r1").out.decode().splitlines()
-    assert "a may have run, in newer snapshots that are lost" in lines[0]
-
-
 def _refined(cli: Cli, times: int) -> list[Path]:
     cli.json("run", "--state-scope", "demo", "--system", "one")
     for number in range(times):
@@ -124,24 +112,6 @@ def test_the_scope_of_a_finding_is_known_also_where_it_is_met_before_the_first_i
     alter(_refined(cli, 2)[-1])
     found = [f for f in cli.json("verify", exits=5)["findings"] if f["severity"] == "damage"]
     assert {f["scope"] for f in found} == {"context:demo"}
-
-
-def test_a_log_of_a_repair_without_losses_ends_with_what_it_says(cli: Cli) -> None:
-    _refined(cli, 1)
-    (scope_of(cli, "context:demo") / "latest.json").unlink()
-    cli.json("repair", "--apply")
-    line = cli("log", "context:demo", "-n", "1").out.decode().rstrip()
-    assert line.endswith("repaired with the state of snapshot 1")
-
-
-def test_one_of_a_kind_is_told_in_the_singular(cli: Cli) -> None:
-    files = _refined(cli, 3)
-    alter(files[1])
-    cli.json("repair", "--apply")
-    line = cli("log", "context:demo", "-n", "1").out.decode()
-    assert "1 gap in the chain, 1 file set aside" in line
-    text = cli("verify", "context:demo").out.decode()
-    assert ": 1 scope, 4 snapshots, 0 objects checked; 1 finding" in text
 
 
 def test_the_way_on_names_the_scope_that_was_asked_for(cli: Cli) -> None:
@@ -180,9 +150,3 @@ def test_a_log_says_what_is_lost_below_its_last_line(cli: Cli) -> None:
     cli.json("repair", "--apply")
     assert cli("log", "context:demo").out.decode().splitlines()[-1].strip() == "lost: snapshots 0 to 1"
     assert "lost" not in cli("log", "context:demo", "-n", "2").out.decode().splitlines()[-1]
-
-
-def test_a_text_of_one_line_is_told_in_the_singular(cli: Cli) -> None:
-    _refined(cli, 0)
-    cli.json("run", "--state-scope", "demo", "--refine-text", "x" * 200)
-    assert "(1 line, 200 B)" in cli("log", "context:demo", "--patch").out.decode()

@@ -27,12 +27,6 @@ def test_the_verdict_counts_the_anchors_that_were_found(cli: Cli, head: str) -> 
     assert "anchors found" not in cli("verify").out.decode()
 
 
-def test_anchors_that_are_all_found_are_not_asked_for_again(cli: Cli, head: str) -> None:
-    text = cli("verify", "--anchor", head).out.decode()
-    assert "Bound by 1 anchor" in text
-    assert "kept elsewhere" not in text
-
-
 def test_a_scope_that_is_gone_exits_5_with_an_anchor_and_1_without(cli: Cli, head: str) -> None:
     document = cli.json("verify", "context:gone", "--anchor", head, exits=5)
     assert {finding["code"] for finding in document["findings"]} == {"anchor", "no_scope"}
