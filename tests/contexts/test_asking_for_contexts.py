@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from each_case import each
 from model.recorded import Scripted
 
 from stateline.contexts.by_model import call
@@ -26,8 +27,8 @@ def refused(request: ModelRequest, failed: ModelCallError) -> RequestError:
     return caught.value
 
 
-@pytest.mark.parametrize(
-    ("request_", "words"),
+@each(
+    "request_, words",
     [
         (DERIVE, "to derive the context failed (model): it is down; no context was saved"),
         (REFINE, "to refine the context failed (model): it is down; the context was not refined"),
@@ -48,7 +49,7 @@ def test_where_a_model_cannot_reply_as_it_is_asked_there_is_a_way_without_one() 
     assert "without a model" in hint
 
 
-@pytest.mark.parametrize("word", ["", "it is no context"])
+@each("word", ["", "it is no context"])
 def test_a_recording_is_told_what_a_reply_was_worth(tmp_path: Path, word: str) -> None:
     heard: list[Reply] = []
 

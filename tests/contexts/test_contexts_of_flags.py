@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from each_case import each
 
 from stateline.bundle import canonical
 from stateline.contexts.context import LIMIT, ContextContent, ContextRequest, drift, merge_settings, require_settings
@@ -38,14 +39,14 @@ def test_a_null_that_is_there_already_stays_until_its_name_is_said() -> None:
     assert merge_settings({"stop": None}, {"stop": "x"}) == {"stop": "x"}
 
 
-@pytest.mark.parametrize("name", CALL_MEMBERS)
-@pytest.mark.parametrize("value", ["evil", 0, False, "", []])
+@each("name", CALL_MEMBERS)
+@each("value", ["evil", 0, False, "", []])
 def test_what_each_call_says_itself_is_no_setting_whatever_its_value(name: str, value: Any) -> None:
     with pytest.raises(RequestError, match=f"the setting {name}:"):
         require_settings({"seed": 1, name: value})
 
 
-@pytest.mark.parametrize("name", CALL_MEMBERS)
+@each("name", CALL_MEMBERS)
 def test_what_each_call_says_itself_may_be_taken_out_of_a_context_that_has_it(name: str) -> None:
     require_settings({name: None})
     old = {**made(), "settings": {name: "x", "seed": 1}}
@@ -104,7 +105,7 @@ def test_what_a_refinement_left_out_is_told_in_the_order_of_the_context() -> Non
     assert removed(ContextContent(None, [], {}), before, {}) == []
 
 
-@pytest.mark.parametrize("system", [None, ""])
+@each("system", [None, ""])
 def test_a_system_prompt_that_said_nothing_is_no_loss(system: str | None) -> None:
     assert removed(ContextContent(system, [], {}), ContextContent(None, [], {}), {}) == []
 
@@ -128,13 +129,13 @@ def test_a_setting_that_changed_or_that_the_operator_took_out_is_no_loss() -> No
 # -- drift -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", [None, "x"])
+@each("task", [None, "x"])
 def test_a_call_like_the_one_that_made_the_context_is_told_nothing(task: str | None) -> None:
     for context_request in ({}, {"model": "m"}, {"base_url": "u"}, {"model": "m", "base_url": "u", "toolset": "t"}):
         assert drift(made(**context_request), ContextRequest(**context_request, task=task)) == []
 
 
-@pytest.mark.parametrize("task", [None, "x"])
+@each("task", [None, "x"])
 def test_each_thing_that_is_said_otherwise_is_told(task: str | None) -> None:
     assert drift(derive(MADE), ContextRequest(model="n", base_url="v", toolset="s", task=task)) == [
         unlike("model", "@m", "@n"),
@@ -165,7 +166,7 @@ def test_a_context_that_was_made_for_no_model_fits_any_but_not_any_tools() -> No
     assert drift(made(), said) == [unlike("toolset", "no toolset", "@s")]
 
 
-@pytest.mark.parametrize("task", [None, "x"])
+@each("task", [None, "x"])
 def test_a_context_that_was_made_for_an_endpoint_without_a_name_of_a_model_fits_only_that(task: str | None) -> None:
     assert drift(made(base_url="u"), ContextRequest(model="m", base_url="v", task=task)) == [
         unlike("model", "no model", "@m"),

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from each_case import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -146,7 +147,7 @@ def test_a_reply_is_taken_as_it_is() -> None:
     assert proposal(derivation(ContextRequest()), reply(" ")).system is None
 
 
-@pytest.mark.parametrize(
+@each(
     "content",
     [
         "",
@@ -174,7 +175,7 @@ def test_a_reply_is_taken_as_it_is() -> None:
         '{"prompts": {"system": "\ud800", "developer": []}, "settings": {}}',
     ],
 )
-@pytest.mark.parametrize("purpose", ["derive", "refine"])
+@each("purpose", ["derive", "refine"])
 def test_a_reply_of_any_other_shape_is_refused(content: str, purpose: str) -> None:
     context_request = ContextRequest(refine="R")
     request = (
@@ -188,7 +189,7 @@ def test_a_reply_of_any_other_shape_is_refused(content: str, purpose: str) -> No
     assert len(caught.value.message) < 2000
 
 
-@pytest.mark.parametrize("name", ["model", "messages", "tools", "tool_choice", "extra_headers", "base_url", "stream"])
+@each("name", ["model", "messages", "tools", "tool_choice", "extra_headers", "base_url", "stream"])
 def test_a_model_sets_only_what_shapes_its_answers(name: str) -> None:
     with pytest.raises(RequestError, match=name):
         proposal(derivation(ContextRequest()), reply(settings={name: "x"}))

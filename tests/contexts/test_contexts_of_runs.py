@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each_case import each
 from model_server import ModelServer, Say
 
 from stateline import Artifact, Redactor, Store
@@ -223,7 +224,7 @@ def test_a_context_that_was_altered_or_is_gone_is_found_by_the_run(tmp_path: Pat
     assert load_run(store, "r").context() == {"prompts": {"system": "Be careful.", "developer": []}, "settings": {}}
 
 
-@pytest.mark.parametrize("place", [None, {}, {"path": "latest.json", "sha256": "0" * 64}, {"path": 5}, "x"])
+@each("place", [None, {}, {"path": "latest.json", "sha256": "0" * 64}, {"path": 5}, "x"])
 def test_a_run_with_a_context_must_say_which_snapshot_it_was(tmp_path: Path, place: Any) -> None:
     store = local(tmp_path / "s", clock(5, 1))
     context(store, system="Be careful.")

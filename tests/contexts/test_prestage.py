@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from dry_runs import plan_context
+from each_case import each
 from model_server import ModelServer, Say
 
 from stateline import Store
@@ -196,7 +197,7 @@ def test_without_a_model_nobody_is_asked_and_a_task_stores_nothing_of_itself(sto
 # -- flags of this call --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("modelled", [False, True], ids=["literal", "model"])
+@each("modelled", [False, True])
 def test_flags_over_a_restored_context_hold_for_this_call_only(store: Store, modelled: bool) -> None:
     with ModelServer(says("S", "A", temperature=0.7)) as server:
         head = prepare(store, options(server, task=TASK)).head
@@ -236,7 +237,7 @@ def test_what_was_derived_under_flags_is_what_the_call_uses(store: Store) -> Non
 # -- what is refused -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     "said",
     [
         Say("I would rather answer: it is a store."),
@@ -250,9 +251,9 @@ def test_what_was_derived_under_flags_is_what_the_call_uses(store: Store) -> Non
         says("x" * LIMIT),
         says(TASK),
     ],
-    ids=["prose", "cut", "setting", "length", "empty", "404", "401", "html", "large", "copy"],
 )
-def test_a_reply_that_is_no_context_saves_nothing(store: Store, said: Say) -> None:
+def test_a_reply_that_is_no_context_saves_nothing(tmp_path: Path, said: Say) -> None:
+    store = Store.open(tmp_path / "s")
     with ModelServer(said) as server:
         with pytest.raises(RequestError) as caught:
             prepare(store, options(server, task=TASK))
@@ -454,7 +455,7 @@ def test_a_kill_between_derivation_and_refinement_pays_for_the_refinement_only(t
     assert verify(store).ok
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@each("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_a_model_is_asked_saves_nothing_and_frees_the_lock(tmp_path: Path, signum: int) -> None:
     with ModelServer(Say("never", until=threading.Event()), says("S")) as server:
         process = child(tmp_path / "s", server)
@@ -571,8 +572,8 @@ def test_a_plan_says_what_is_asked_and_asks_nobody(store: Store, tmp_path: Path)
         assert server.count == 1
 
 
-@pytest.mark.parametrize("there", [False, True])
-@pytest.mark.parametrize("modelled", [False, True])
+@each("there", [False, True])
+@each("modelled", [False, True])
 def test_what_a_plan_says_is_what_the_call_then_does(there: bool, modelled: bool) -> None:
     with ModelServer(otherwise=says("S", temperature=0.2)) as server:
         asked = server if modelled else None

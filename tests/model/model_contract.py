@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 import pytest
+from each_case import each
 
 from stateline.bundle.canonical import Json
 from stateline.model.protocol import FailureKind, Model, ModelCallError, ModelRequest, Reply, ToolCall, ToolSpec, Usage
@@ -84,18 +85,18 @@ class ModelContract:
 
     TIME = 1.0
 
-    @pytest.mark.parametrize("text", TEXTS)
+    @each("text", TEXTS)
     def test_a_text_comes_as_it_was_said(self, scripted: Scripted, text: str) -> None:
         reply = scripted(Reply(content=text)).reply(asked())
         assert (reply.content, reply.tool_calls, reply.finish) == (text, [], "stop")
 
-    @pytest.mark.parametrize("text", TEXTS)
+    @each("text", TEXTS)
     def test_what_is_told_is_the_text(self, scripted: Scripted, text: str) -> None:
         told: list[str] = []
         reply = scripted(Reply(content=text)).reply(asked(), told.append)
         assert "".join(told) == reply.content == text
 
-    @pytest.mark.parametrize("heard", [False, True])
+    @each("heard", [False, True])
     def test_calls_come_in_order_with_ids_of_their_own(self, scripted: Scripted, heard: bool) -> None:
         calls = [ToolCall("a", "search", {"q": "é", "deep": [{"n": 1.5}]}), ToolCall("b", "now", {})]
         model = scripted(Reply(content="", tool_calls=calls, finish="tool_calls"))
@@ -121,14 +122,14 @@ class ModelContract:
         reply = scripted(Reply(content="Hi.", usage=Usage(12, 34))).reply(asked())
         assert reply.usage in (None, Usage(12, 34))
 
-    @pytest.mark.parametrize("heard", [False, True])
+    @each("heard", [False, True])
     def test_every_kind_of_message_is_taken(self, scripted: Scripted, heard: bool) -> None:
         request = asked(*conversation(), tools=TOOLS, settings={"temperature": 0.2}, key="run:1:0:birth")
         told: list[str] = []
         reply = scripted(Reply(content="Noon.")).reply(request, told.append if heard else None)
         assert reply.content == "Noon."
 
-    @pytest.mark.parametrize("schema", [{"type": "object"}, {"type": "integer"}, True])
+    @each("schema", [{"type": "object"}, {"type": "integer"}, True])
     def test_a_schema_of_the_output_is_taken(self, scripted: Scripted, schema: Json) -> None:
         assert scripted(Reply(content="7")).reply(asked(output_schema=schema)).content == "7"
 
@@ -138,8 +139,8 @@ class ModelContract:
         scripted(Reply(content="{}")).reply(request)
         assert request.digest() == before
 
-    @pytest.mark.parametrize("heard", [False, True])
-    @pytest.mark.parametrize("kind", KINDS)
+    @each("heard", [False, True])
+    @each("kind", KINDS)
     def test_a_failure_is_typed_and_the_next_call_is_another(
         self, scripted: Scripted, kind: FailureKind, heard: bool
     ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from each_case import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,8 +32,8 @@ def message(*blocks: Any, **more: Any) -> dict[str, Any]:
     return {"type": "llm_response", "requestId": ID, "response": {"content": list(blocks), **more}}
 
 
-@pytest.mark.parametrize(
-    ("value", "reply"),
+@each(
+    "value, reply",
     [
         ("Paris.", PARIS),
         ({"response": "Paris."}, PARIS),
@@ -75,8 +76,8 @@ def test_calls_keep_ids_that_the_conversation_does_not_hold() -> None:
     assert [call.id for call in reply.tool_calls] == ["a", "call_2", "call_3", "call_4"]
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
+@each(
+    "value, said",
     [
         (None, "neither text nor an object"),
         (7, "neither text nor an object"),
@@ -133,8 +134,8 @@ def test_anything_else_is_refused_and_the_run_still_waits(value: Any, said: str)
 FORM = {"type": "object", "properties": {"kind": {"type": "string"}, "type": {"type": "string"}}, "required": ["kind"]}
 
 
-@pytest.mark.parametrize(
-    ("value", "schema", "content"),
+@each(
+    "value, schema, content",
     [
         ({"kind": "bug"}, FORM, '{"kind":"bug"}'),
         ({"type": "x", "kind": "bug"}, FORM, '{"kind":"bug","type":"x"}'),
@@ -165,7 +166,7 @@ def test_with_a_schema_the_known_forms_are_still_read_as_such() -> None:
             parse_reply(value, TOOLS, ID, schema=free)
 
 
-@pytest.mark.parametrize("value", [{"respose": "Paris."}, {"kind": 1}, ["bug"], {}, 7, None])
+@each("value", [{"respose": "Paris."}, {"kind": 1}, ["bug"], {}, 7, None])
 def test_a_value_that_is_no_form_and_breaks_the_schema_is_refused_with_both_ways_to_answer(value: Any) -> None:
     with pytest.raises(InvalidAnswerError) as raised:
         parse_reply(value, TOOLS, ID, schema=FORM)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from each_case import each
 from model_server import ModelServer, Say
 
 from stateline.model.protocol import Model, ModelCallError, ModelRequest, ToolSpec, Usage
@@ -122,8 +123,8 @@ def test_thoughts_are_passed_over_and_other_parts_are_refused(opened: Opened) ->
             model.reply(asked())
 
 
-@pytest.mark.parametrize("kind", ["enabled", "between_tools"])
-@pytest.mark.parametrize("streamed", [False, True])
+@each("kind", ["enabled", "between_tools"])
+@each("streamed", [False, True])
 def test_thinking_whose_blocks_would_be_demanded_back_is_refused_with_tools_before_anything_is_paid(
     opened: Opened, kind: str, streamed: bool
 ) -> None:
@@ -140,7 +141,7 @@ def test_thinking_whose_blocks_would_be_demanded_back_is_refused_with_tools_befo
         assert server.requests[0]["thinking"] == settings["thinking"]
 
 
-@pytest.mark.parametrize("streamed", [False, True])
+@each("streamed", [False, True])
 def test_a_conversation_with_tools_goes_on_without_the_blocks_of_adaptive_thinking(
     opened: Opened, streamed: bool
 ) -> None:
@@ -217,7 +218,7 @@ def test_the_blocks_of_a_stream_are_told_apart_by_their_index(opened: Opened) ->
     assert [(call.name, call.arguments) for call in reply.tool_calls] == [("f", {"x": 1}), ("g", {"y": 2})]
 
 
-@pytest.mark.parametrize(
+@each(
     "pieces",
     [
         [TEXT, CALL, piece(7, "input_json_delta", partial_json="{}")],

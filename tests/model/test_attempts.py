@@ -7,14 +7,16 @@ import threading
 import time
 from collections.abc import Callable
 
-import pytest
+from each_case import each
 from model.asked import QUICK, Opened, ask, asked, refusal
 from model_server import ModelServer, Say
 
 from stateline.model.providers import http
-from stateline.model.providers.selection import Choice, open_model
+from stateline.model.providers.selection import PROVIDERS, Choice, open_model
 
 
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
 def test_the_key_and_the_idempotency_key_are_sent_again_with_each_retry(
     opened: Opened, provider: str, streamed: bool
 ) -> None:
@@ -28,6 +30,8 @@ def test_the_key_and_the_idempotency_key_are_sent_again_with_each_retry(
         assert server.requests[0] == server.requests[1] == server.requests[2]
 
 
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
 def test_a_call_that_is_not_repeatable_is_sent_once(opened: Opened, provider: str, streamed: bool) -> None:
     """Whether the provider worked on it is not known."""
     with ModelServer(Say(status=500, headers=QUICK), otherwise=Say("Yes.")) as server:
@@ -36,6 +40,8 @@ def test_a_call_that_is_not_repeatable_is_sent_once(opened: Opened, provider: st
     assert (failure.kind, failure.sent) == ("model", True)
 
 
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
 def test_retry_after_is_honoured(opened: Opened, provider: str, streamed: bool) -> None:
     with ModelServer(Say(status=429, headers={"retry-after": "0.3"}), Say("Yes.")) as server:
         begin = time.monotonic()
@@ -44,6 +50,7 @@ def test_retry_after_is_honoured(opened: Opened, provider: str, streamed: bool) 
         assert time.monotonic() - begin >= 0.3
 
 
+@each("provider", PROVIDERS)
 def test_a_wait_of_more_than_two_minutes_is_told_and_not_waited_for(opened: Opened, provider: str) -> None:
     with ModelServer(Say("Too many.", status=429, headers={"retry-after": "3600"})) as server:
         failure = refusal(opened(provider, server), asked(), False)
@@ -52,6 +59,8 @@ def test_a_wait_of_more_than_two_minutes_is_told_and_not_waited_for(opened: Open
     assert failure.hint == "the provider asks to wait 3600 s"
 
 
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
 def test_a_refusal_is_not_tried_again_and_was_not_paid(opened: Opened, provider: str, streamed: bool) -> None:
     with ModelServer(Say("no such thing \x1b[31mred\nhere", status=400)) as server:
         failure = refusal(opened(provider, server), asked(), streamed)
@@ -61,9 +70,8 @@ def test_a_refusal_is_not_tried_again_and_was_not_paid(opened: Opened, provider:
     assert "settings" in failure.hint
 
 
-@pytest.mark.parametrize(
-    ("status", "sent"), [(401, False), (408, True), (409, True), (413, False), (429, False), (500, True)]
-)
+@each("provider", PROVIDERS)
+@each("status, sent", [(401, False), (408, True), (409, True), (413, False), (429, False), (500, True)])
 def test_a_status_says_whether_the_call_may_have_been_paid(
     opened: Opened, provider: str, status: int, sent: bool
 ) -> None:
@@ -71,6 +79,8 @@ def test_a_status_says_whether_the_call_may_have_been_paid(
         assert refusal(opened(provider, server), asked(), False).sent is sent
 
 
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
 def test_errors_that_stay_are_told_with_how_often_it_was_tried(opened: Opened, provider: str, streamed: bool) -> None:
     with ModelServer(otherwise=Say("on fire", status=503, headers=QUICK)) as server:
         failure = refusal(opened(provider, server), asked(), streamed)
@@ -79,12 +89,14 @@ def test_errors_that_stay_are_told_with_how_often_it_was_tried(opened: Opened, p
     assert failure.message == f"{provider} answered with status 503: on fire (tried 3 times)"
 
 
+@each("provider", PROVIDERS)
 def test_a_message_of_a_provider_is_cut(opened: Opened, provider: str) -> None:
     with ModelServer(Say("long " * 10_000, status=400)) as server:
         failure = refusal(opened(provider, server), asked(), False)
     assert len(failure.message) < 400
 
 
+@each("provider", PROVIDERS)
 def test_a_page_for_browsers_is_no_message(opened: Opened, provider: str) -> None:
     page = Say(status=404, body=b"<html><body>Not here</body></html>", headers={"content-type": "text/html"})
     with ModelServer(page) as server:
@@ -93,6 +105,8 @@ def test_a_page_for_browsers_is_no_message(opened: Opened, provider: str) -> Non
     assert "base URL" in failure.hint
 
 
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
 def test_nothing_that_listens_is_told_and_was_not_paid(opened: Opened, provider: str, streamed: bool) -> None:
     with ModelServer() as server:
         model = opened(provider, server)
@@ -102,6 +116,8 @@ def test_nothing_that_listens_is_told_and_was_not_paid(opened: Opened, provider:
     assert "base URL" in failure.hint
 
 
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
 def test_a_timeout_bounds_the_call_and_not_each_attempt(opened: Opened, provider: str, streamed: bool) -> None:
     with ModelServer(Say("Late.", delay=30), otherwise=Say("Too late.")) as server:
         failure = refusal(opened(provider, server), asked(timeout=0.2), streamed)
@@ -110,6 +126,8 @@ def test_a_timeout_bounds_the_call_and_not_each_attempt(opened: Opened, provider
     assert failure.message == f"{provider} gave no complete reply within 0.2 s"
 
 
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
 def test_a_call_whose_time_is_over_does_not_wait_for_another_attempt(
     opened: Opened, provider: str, streamed: bool, backoff: Callable[[float], None]
 ) -> None:
@@ -123,6 +141,8 @@ def test_a_call_whose_time_is_over_does_not_wait_for_another_attempt(
     assert (failure.kind, failure.sent) == ("timeout", True)
 
 
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
 def test_an_attempt_has_the_time_that_the_ones_before_have_left(opened: Opened, provider: str, streamed: bool) -> None:
     with ModelServer(Say(status=500, headers=QUICK), Say("Late.", delay=30), otherwise=Say("Too late.")) as server:
         failure = refusal(opened(provider, server), asked(timeout=0.5), streamed)
@@ -131,6 +151,8 @@ def test_an_attempt_has_the_time_that_the_ones_before_have_left(opened: Opened, 
     assert failure.message == f"{provider} gave no complete reply within 0.5 s (tried 2 times)"
 
 
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
 def test_no_attempt_starts_after_the_time_of_the_call(
     opened: Opened, provider: str, streamed: bool, backoff: Callable[[float], None]
 ) -> None:
@@ -142,6 +164,7 @@ def test_no_attempt_starts_after_the_time_of_the_call(
     assert (failure.kind, failure.sent) == ("timeout", True)
 
 
+@each("provider", PROVIDERS)
 def test_a_wait_that_outlasts_the_call_is_told_and_not_waited_for(opened: Opened, provider: str) -> None:
     with ModelServer(Say("Too many.", status=429, headers={"retry-after": "50"})) as server:
         failure = refusal(opened(provider, server), asked(timeout=20.0), False)
@@ -150,6 +173,7 @@ def test_a_wait_that_outlasts_the_call_is_told_and_not_waited_for(opened: Opened
     assert failure.hint == "the provider asks to wait 50 s, longer than the call may take"
 
 
+@each("provider", PROVIDERS)
 def test_a_stream_that_drips_for_ever_ends_with_its_time(opened: Opened, provider: str) -> None:
     # Each piece comes in time for a limit on single reads.
     with ModelServer(Say("drip " * 1000, pause=0.1)) as server:
@@ -158,6 +182,7 @@ def test_a_stream_that_drips_for_ever_ends_with_its_time(opened: Opened, provide
     assert (failure.kind, failure.sent) == ("timeout", True)
 
 
+@each("provider", PROVIDERS)
 def test_a_stall_in_a_stream_is_a_timeout(opened: Opened, provider: str) -> None:
     with ModelServer(Say("Half a reply", pause=20)) as server:
         failure = refusal(opened(provider, server), asked(timeout=0.3), True)
@@ -165,6 +190,7 @@ def test_a_stall_in_a_stream_is_a_timeout(opened: Opened, provider: str) -> None
     assert failure.kind == "timeout"
 
 
+@each("provider", PROVIDERS)
 def test_a_server_that_takes_a_call_and_hangs_up_may_have_been_paid(provider: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(20)
@@ -183,6 +209,7 @@ def test_a_server_that_takes_a_call_and_hangs_up_may_have_been_paid(provider: st
     assert (failure.kind, failure.sent) == ("model", True)
 
 
+@each("provider", PROVIDERS)
 def test_a_call_that_was_paid_once_stays_paid_when_the_server_goes_away(provider: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(20)
@@ -206,8 +233,8 @@ def test_a_call_that_was_paid_once_stays_paid_when_the_server_goes_away(provider
 # -- the three limits of time ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("own", "left", "silence"),
+@each(
+    "own, left, silence",
     [
         (0.0, 0.0, 600.0),
         (0.0, 1500.0, 600.0),
@@ -226,7 +253,9 @@ def test_what_a_run_has_left_shortens_the_longest_silence_and_never_lengthens_it
     assert (limits.read, limits.connect) == (silence, min(silence, http.CONNECT_TIMEOUT))
 
 
-@pytest.mark.parametrize(("own", "left", "bound"), [(0.0, 0.3, "timeout"), (30.0, 0.3, "timeout"), (0.3, 30.0, "")])
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
+@each("own, left, bound", [(0.0, 0.3, "timeout"), (30.0, 0.3, "timeout"), (0.3, 30.0, "")])
 def test_a_call_that_is_too_late_says_whose_time_was_over(
     opened: Opened, provider: str, streamed: bool, own: float, left: float, bound: str
 ) -> None:

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from each_case import each
 from model_server import CHAT, MESSAGES, ModelServer, Say, written
 
 from stateline.model.protocol import Model, ModelCallError, ModelRequest, Reply, ToolSpec
+from stateline.model.providers.selection import PROVIDERS
 
 Opened = Callable[[str, ModelServer], Model]
 
@@ -40,7 +42,8 @@ def came(opened: Opened, provider: str, said: list[Say], streamed: bool) -> list
     return outcomes
 
 
-@pytest.mark.parametrize("said", [TEXT, CALL], ids=["text", "call"])
+@each("provider", PROVIDERS)
+@each("said", [TEXT, CALL])
 def test_a_stream_that_ends_at_any_byte_is_no_reply_or_the_whole_one(opened: Opened, provider: str, said: Say) -> None:
     whole = body(provider, said, stream=True)
     cuts = [*range(0, len(whole), 29), *range(len(whole) - 40, len(whole) + 1, 3), len(whole)]
@@ -59,8 +62,9 @@ def test_a_stream_that_ends_at_any_byte_is_no_reply_or_the_whole_one(opened: Ope
     assert "reply" in outcomes
 
 
-@pytest.mark.parametrize("said", [TEXT, CALL], ids=["text", "call"])
-@pytest.mark.parametrize("streamed", [False, True])
+@each("provider", PROVIDERS)
+@each("said", [TEXT, CALL])
+@each("streamed", [False, True])
 def test_json_that_ends_at_any_byte_is_no_reply(opened: Opened, provider: str, said: Say, streamed: bool) -> None:
     """Also where a stream was asked for, of a server that knows none."""
     whole = body(provider, said, stream=False)
@@ -77,7 +81,8 @@ FRAMINGS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("framing", FRAMINGS)
+@each("provider", PROVIDERS)
+@each("framing", FRAMINGS)
 def test_a_stream_may_be_framed_in_every_way_that_events_allow(opened: Opened, provider: str, framing: str) -> None:
     sent = FRAMINGS[framing](body(provider, TEXT, stream=True))
     (reply,) = came(opened, provider, [Say(body=sent, headers=EVENTS)], True)
@@ -103,12 +108,14 @@ BROKEN: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("fault", BROKEN)
+@each("provider", PROVIDERS)
+@each("fault", BROKEN)
 def test_a_stream_that_is_malformed_is_no_reply(opened: Opened, provider: str, fault: str) -> None:
     sent = BROKEN[fault](body(provider, TEXT, stream=True))
     assert came(opened, provider, [Say(body=sent, headers=EVENTS)], True) == ["reply"]
 
 
+@each("provider", PROVIDERS)
 def test_a_body_that_stalls_in_the_middle_ends_with_the_time_of_the_call(opened: Opened, provider: str) -> None:
     request = ModelRequest(model="m", messages=[{"role": "user", "content": "Hi"}], timeout=0.3)
     with ModelServer(Say("Half of it", pause=20)) as server:
@@ -118,9 +125,9 @@ def test_a_body_that_stalls_in_the_middle_ends_with_the_time_of_the_call(opened:
     assert (raised.value.kind, raised.value.sent) == ("timeout", True)
 
 
-@pytest.mark.parametrize(
-    "fault", [Say(status=500), Say("Half", cut=3), Say(status=429, headers={"retry-after": "0.05"})]
-)
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
+@each("fault", [Say(status=500), Say("Half", cut=3), Say(status=429, headers={"retry-after": "0.05"})])
 def test_each_attempt_of_a_call_bears_the_same_key_and_asks_the_same(
     opened: Opened, provider: str, streamed: bool, fault: Any
 ) -> None:

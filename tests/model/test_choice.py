@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+from each_case import each
 
 from stateline.errors import RequestError
 from stateline.model.providers.selection import MANUAL, Choice, choose, open_model
@@ -15,8 +16,8 @@ LOCAL = "http://127.0.0.1:8000/v1"
 KEY = "sk-test-0123456789abcdef"
 
 
-@pytest.mark.parametrize(
-    ("name", "base_url", "choice"),
+@each(
+    "name, base_url, choice",
     [
         ("openai/gpt-5-mini", "", Choice("openai", "gpt-5-mini")),
         ("anthropic/claude-x", "", Choice("anthropic", "claude-x")),
@@ -46,8 +47,8 @@ def test_the_provider_s_own_variable_is_a_base_url() -> None:
     assert choose("openai/x", environ={"OPENAI_BASE_URL": " "}) == Choice("openai", "x")
 
 
-@pytest.mark.parametrize(
-    ("url", "same"),
+@each(
+    "url, same",
     [
         ("https://api.openai.com/v1", ""),
         ("https://api.openai.com/v1/", ""),
@@ -66,8 +67,8 @@ def test_anthropic_s_own_url_may_be_written_with_its_version() -> None:
         assert choose("anthropic/x", url, environ={}) == Choice("anthropic", "x")
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
+@each(
+    "name, said",
     [
         ("gpt-5-mini", "names no provider"),
         ("google/gemini", "'google' in 'google/gemini' is no provider"),
@@ -83,14 +84,14 @@ def test_a_name_without_a_known_provider_is_refused_with_the_ways_out(name: str,
         assert way in raised.value.hint
 
 
-@pytest.mark.parametrize("name", ["openai", "openai/", "anthropic/", "openai/ x", "openai/x\x1b[2J", "openai/a\nb"])
+@each("name", ["openai", "openai/", "anthropic/", "openai/ x", "openai/x\x1b[2J", "openai/a\nb"])
 def test_a_provider_without_a_model_s_name_is_refused(name: str) -> None:
     with pytest.raises(RequestError) as raised:
         choose(name, LOCAL, environ={})
     assert raised.value.message.isprintable()
 
 
-@pytest.mark.parametrize(
+@each(
     "url",
     [
         "https://user:pass-word-12@host/v1",
@@ -109,7 +110,7 @@ def test_a_provider_without_a_model_s_name_is_refused(name: str) -> None:
         "http://host/\x1b[2J",
     ],
 )
-@pytest.mark.parametrize("by", ["flag", "variable"])
+@each("by", ["flag", "variable"])
 def test_a_base_url_that_is_none_or_holds_a_secret_is_refused_unquoted(url: str, by: str) -> None:
     environ = {"SOME_API_KEY": "sk-known-secret-1", **({"OPENAI_BASE_URL": url} if by == "variable" else {})}
     with pytest.raises(RequestError) as raised:
@@ -120,7 +121,7 @@ def test_a_base_url_that_is_none_or_holds_a_secret_is_refused_unquoted(url: str,
     assert url not in told
 
 
-@pytest.mark.parametrize("host", ["a..b", ".a", "a..", "a" * 64, "é" * 60], ids=lambda host: ascii(host)[:12])
+@each("host", ["a..b", ".a", "a..", "a" * 64, "é" * 60])
 def test_a_host_that_no_name_server_can_be_asked_for_is_refused(host: str) -> None:
     with pytest.raises(RequestError, match="no http:// or https:// URL"):
         choose("openai/x", f"http://{host}/v1", environ={})
@@ -129,7 +130,7 @@ def test_a_host_that_no_name_server_can_be_asked_for_is_refused(host: str) -> No
 TOKEN = "ghp_" + "16C7e42F292c6912E7710c838347Ae178B4a"
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         "openai/sk-known-secret-1",
@@ -141,7 +142,7 @@ TOKEN = "ghp_" + "16C7e42F292c6912E7710c838347Ae178B4a"
         TOKEN,
     ],
 )
-@pytest.mark.parametrize("url", ["", "http://127.0.0.1:1/v1"])
+@each("url", ["", "http://127.0.0.1:1/v1"])
 def test_a_name_that_holds_a_secret_is_refused_unquoted(name: str, url: str) -> None:
     with pytest.raises(RequestError, match="the model's name holds a secret") as raised:
         choose(name, url, environ={"SOME_API_KEY": "sk-known-secret-1"})
@@ -150,9 +151,7 @@ def test_a_name_that_holds_a_secret_is_refused_unquoted(name: str, url: str) -> 
     assert TOKEN not in told
 
 
-@pytest.mark.parametrize(
-    "url", [f"https://host/{TOKEN}/v1", f"https://{TOKEN}.host/v1", "https://KNOWN-SECRET-1.host/v1"]
-)
+@each("url", [f"https://host/{TOKEN}/v1", f"https://{TOKEN}.host/v1", "https://KNOWN-SECRET-1.host/v1"])
 def test_a_base_url_that_would_be_masked_is_refused_unquoted(url: str) -> None:
     with pytest.raises(RequestError, match="known secret") as raised:
         choose("openai/x", url, environ={"SOME_API_KEY": "known-secret-1"})
@@ -161,8 +160,8 @@ def test_a_base_url_that_would_be_masked_is_refused_unquoted(url: str) -> None:
     assert "known-secret" not in told.lower()
 
 
-@pytest.mark.parametrize("provider", ["openai", "anthropic"])
-@pytest.mark.parametrize("key", [None, "", "  "])
+@each("provider", ["openai", "anthropic"])
+@each("key", [None, "", "  "])
 def test_a_missing_key_is_named_before_anything_is_sent(provider: str, key: str | None) -> None:
     variable = f"{provider.upper()}_API_KEY"
     environ = {} if key is None else {variable: key}
@@ -172,14 +171,12 @@ def test_a_missing_key_is_named_before_anything_is_sent(provider: str, key: str 
     assert variable in raised.value.hint
 
 
-@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+@each("provider", ["openai", "anthropic"])
 def test_no_key_is_needed_elsewhere(provider: str) -> None:
     open_model(Choice(provider, "x", LOCAL), environ={})
 
 
-@pytest.mark.parametrize(
-    "key", ["sk-test-ключ-123456", "sk-test 0123456789", "sk-test\r\nX-Header: 1", "sk-\x00-012345678"]
-)
+@each("key", ["sk-test-ключ-123456", "sk-test 0123456789", "sk-test\r\nX-Header: 1", "sk-\x00-012345678"])
 def test_a_key_that_no_header_can_hold_is_refused_unquoted(key: str) -> None:
     with pytest.raises(RequestError) as raised:
         open_model(Choice("openai", "x"), environ={"OPENAI_API_KEY": key})
@@ -191,7 +188,7 @@ def test_white_space_around_a_key_is_no_part_of_it() -> None:
     open_model(Choice("openai", "x"), environ={"OPENAI_API_KEY": f" {KEY}\n"})
 
 
-@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+@each("provider", ["openai", "anthropic"])
 def test_a_missing_sdk_is_told_with_what_installs_it(provider: str) -> None:
     program = f"""
 import sys

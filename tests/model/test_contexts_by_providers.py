@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, get_type_hints
 
 import pytest
+from each_case import each
 from model_server import ModelServer, Say
 from pydantic import TypeAdapter
 
@@ -17,6 +18,7 @@ from stateline.contexts.plan import ContextOptions
 from stateline.contexts.prepare import prepare
 from stateline.errors import RequestError
 from stateline.model.protocol import Model, ToolSpec
+from stateline.model.providers.selection import PROVIDERS
 
 Opened = Callable[[str, ModelServer], Model]
 
@@ -64,6 +66,7 @@ def derived(store: Store, model: Model, **changes: Any) -> Any:
     return store.resolve(prepared.head.state)
 
 
+@each("provider", PROVIDERS)
 def test_the_request_has_the_schema_where_the_sdk_has_it(opened: Opened, provider: str) -> None:
     schema = model_requests.reply_schema(WISHES.settings)
     with ModelServer(Say(CONTEXT), Say(CONTEXT)) as server:
@@ -83,6 +86,7 @@ def test_the_request_has_the_schema_where_the_sdk_has_it(opened: Opened, provide
             assert "valid under the JSON Schema" not in json.dumps(sent)
 
 
+@each("provider", PROVIDERS)
 def test_an_endpoint_without_schemas_is_asked_once_more_in_words(opened: Opened, provider: str) -> None:
     words = {"anthropic": "output_config: Extra inputs are not permitted", "openai": "unknown field response_format"}
     fenced = Say(f"```json\n{CONTEXT}\n```")
@@ -94,7 +98,8 @@ def test_an_endpoint_without_schemas_is_asked_once_more_in_words(opened: Opened,
     assert "valid under the JSON Schema" in json.dumps(second)
 
 
-@pytest.mark.parametrize(
+@each("provider", PROVIDERS)
+@each(
     "said",
     [
         Say("I would rather not."),

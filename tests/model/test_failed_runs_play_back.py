@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each_case import each
 from model_server import ModelServer, Say
 from scripted_model import write_machine
 
@@ -92,8 +93,8 @@ CASES: dict[str, tuple[dict[str, Any], list[Say]]] = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", CASES)
+@each("mode", MODES)
+@each("case", CASES)
 def test_a_run_that_went_on_after_a_failure_of_its_model_plays_back_to_the_same_state(
     tmp_path: Path, case: str, mode: str
 ) -> None:
@@ -107,7 +108,7 @@ def test_a_run_that_went_on_after_a_failure_of_its_model_plays_back_to_the_same_
         assert told(again) == told(store)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each("mode", MODES)
 def test_a_run_that_failed_and_was_retried_by_hand_is_retried_by_hand_again(tmp_path: Path, mode: str) -> None:
     path = write_machine(tmp_path, stages())
     store = Store.in_memory()
@@ -155,8 +156,8 @@ def context(store: Store) -> Any:
     return store.resolve(head.state)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("streams", [False, True])
+@each("mode", MODES)
+@each("streams", [False, True])
 def test_a_derivation_that_was_refused_and_repeated_until_it_worked_plays_back_as_the_last(
     tmp_path: Path, mode: str, streams: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

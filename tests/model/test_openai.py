@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from each_case import each
 from model_server import ModelServer, Say
 
 from stateline.model.protocol import Model, ModelCallError, ModelRequest, ToolCall, ToolSpec, Usage
@@ -98,7 +99,7 @@ def test_a_schema_is_sent_as_response_format(opened: Opened) -> None:
     assert sent == {"type": "json_schema", "json_schema": {"name": "output", "schema": SCHEMA}}
 
 
-@pytest.mark.parametrize(
+@each(
     "words",
     ["'response_format' of type 'json_schema' is not supported", "This response_format type is unavailable now"],
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each_case import each
 from model.recorded import ModelRecord, ask, put, talk
 
 from stateline.errors import InvalidValueError, NotFoundError, PlaybackMissError, RequestError, UsageError
@@ -37,7 +38,7 @@ def isolated(directory: Path, mode: Any, requests: list[ModelRequest]) -> tuple[
 # -- the predecessor's defects -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each("mode", MODES)
 def test_twelve_turns_play_in_the_order_of_their_numbers(tmp_path: Path, mode: Any) -> None:
     requests = talk(12)
     said = record(tmp_path / "rec", requests)
@@ -55,7 +56,7 @@ def test_the_order_of_numbers_holds_where_that_of_names_is_another(tmp_path: Pat
     assert said == [f"reply {number}" for number in (9, 10, 9999, 10000, 10001)]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each("mode", MODES)
 def test_isolated_calls_go_on_where_the_last_one_stopped(tmp_path: Path, mode: Any) -> None:
     # Two stages that ask the same again and again: without a position each call would get the first reply.
     requests = [ask("a"), ask("b")] * 6
@@ -157,7 +158,7 @@ def test_the_stale_ones_of_earlier_calls_are_reported_too(tmp_path: Path) -> Non
     assert playback.stale == [1, 2]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each("mode", MODES)
 def test_each_purpose_has_an_order_of_its_own(tmp_path: Path, mode: Any) -> None:
     requests = [
         ask("context", purpose="derive"),
@@ -240,7 +241,7 @@ def test_exchanges_may_be_given_as_they_are_in_any_order(tmp_path: Path) -> None
 # -- going on ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each("mode", MODES)
 def test_a_reply_that_was_played_and_lost_is_played_again(tmp_path: Path, mode: Any) -> None:
     requests = talk(3)
     said = record(tmp_path / "rec", requests)
@@ -279,7 +280,7 @@ def test_a_reply_that_nobody_could_be_told_of_is_not_used(tmp_path: Path) -> Non
     assert playback.reply(ask("x")).content == "reply 1"
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each("mode", MODES)
 def test_a_request_that_has_no_digest_is_refused_and_uses_nothing(tmp_path: Path, mode: Any) -> None:
     put(tmp_path, 1, ask("x"))
     heard: list[str] = []

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each_case import each
 from hypothesis import given
 from hypothesis import strategies as st
 from model.recorded import ask, put, talk
@@ -87,8 +88,8 @@ def test_a_long_prompt_is_compared_by_its_lines(tmp_path: Path) -> None:
     assert r"+Rule 30: be not kind to users of kind 30.\n" in lines
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
+@each(
+    "old, new",
     [
         ("x" * 5_000_000, "x" * 4_999_999 + "y"),
         ("a" * 3_000_000, "b" * 3_000_000),

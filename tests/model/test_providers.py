@@ -10,18 +10,24 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from each_case import each
 from model.asked import SEARCH, Opened, ask, asked, refusal
 from model_server import ModelServer, Say
 
 from stateline.model.protocol import Reply, ToolCall, ToolSpec, Usage
+from stateline.model.providers.selection import PROVIDERS
 
 
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
 def test_text_is_a_reply_with_what_it_cost(opened: Opened, provider: str, streamed: bool) -> None:
     with ModelServer(Say("Good morning, you.", model="model-1-2026")) as server:
         reply = ask(opened(provider, server), asked(), streamed)
     assert reply == Reply(content="Good morning, you.", usage=Usage(7, 3), model="model-1-2026")
 
 
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
 def test_tool_calls_come_with_their_ids_in_order(opened: Opened, provider: str, streamed: bool) -> None:
     said = Say("Let me see.", calls=[("search", {"q": "x", "n": [1, 2.5, None]}), ("search", {})], ids=["a-1", "b_2"])
     with ModelServer(said) as server:
@@ -32,6 +38,8 @@ def test_tool_calls_come_with_their_ids_in_order(opened: Opened, provider: str, 
     assert reply.tool_calls == calls
 
 
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
 def test_missing_and_repeated_ids_are_replaced(opened: Opened, provider: str, streamed: bool) -> None:
     before = [
         {"role": "user", "content": "Hi"},
@@ -45,8 +53,9 @@ def test_missing_and_repeated_ids_are_replaced(opened: Opened, provider: str, st
     assert [call.arguments["q"] for call in reply.tool_calls] == ["0", "1", "2", "3"]
 
 
-@pytest.mark.parametrize("silent", [False, True])
-@pytest.mark.parametrize("cut", range(1, 7))
+@each("provider", PROVIDERS)
+@each("silent", [False, True])
+@each("cut", range(1, 7))
 def test_a_cut_stream_is_no_reply_and_is_not_asked_for_again(
     opened: Opened, provider: str, cut: int, silent: bool
 ) -> None:
@@ -58,11 +67,13 @@ def test_a_cut_stream_is_no_reply_and_is_not_asked_for_again(
     assert (failure.kind, failure.sent) == ("reply", True)
 
 
+@each("provider", PROVIDERS)
 def test_a_cut_body_is_asked_for_again(opened: Opened, provider: str) -> None:
     with ModelServer(Say("Half a reply", cut=40), Say("All of it.")) as server:
         assert opened(provider, server).reply(asked()).content == "All of it."
 
 
+@each("provider", PROVIDERS)
 def test_a_body_that_is_always_cut_is_no_reply(opened: Opened, provider: str) -> None:
     with ModelServer(otherwise=Say("Half a reply", cut=40)) as server:
         failure = refusal(opened(provider, server), asked(), False)
@@ -71,7 +82,8 @@ def test_a_body_that_is_always_cut_is_no_reply(opened: Opened, provider: str) ->
     assert "broke the connection before the reply was complete" in failure.message
 
 
-@pytest.mark.parametrize("size", [0, 1, 40, 120])
+@each("provider", PROVIDERS)
+@each("size", [0, 1, 40, 120])
 def test_json_that_is_cut_without_a_trace_is_no_reply(opened: Opened, provider: str, size: int) -> None:
     with ModelServer(Say("Half a reply", cut=size, silent=True)) as server:
         failure = refusal(opened(provider, server), asked(), False)
@@ -80,15 +92,15 @@ def test_json_that_is_cut_without_a_trace_is_no_reply(opened: Opened, provider: 
     assert "is not JSON" in failure.message
 
 
-@pytest.mark.parametrize(
-    "body", [b"null", b"[]", b'"text"', b"{}", b'{"choices": [], "content": []}', b"<html>", b"\xff"]
-)
+@each("provider", PROVIDERS)
+@each("body", [b"null", b"[]", b'"text"', b"{}", b'{"choices": [], "content": []}', b"<html>", b"\xff"])
 def test_a_body_of_another_form_is_no_reply(opened: Opened, provider: str, body: bytes) -> None:
     with ModelServer(Say(body=body)) as server:
         assert refusal(opened(provider, server), asked(), False).kind == "reply"
 
 
-@pytest.mark.parametrize(
+@each("provider", PROVIDERS)
+@each(
     "body",
     [b"data: {oops\n\n", b"data: [1]\n\n", b"data: 7\n\n", b"data: \xff\n\n", b"event: x\ndata: {\n\n", b"", b"hello"],
 )
@@ -98,12 +110,14 @@ def test_a_stream_of_another_form_is_no_reply(opened: Opened, provider: str, bod
         assert refusal(opened(provider, server), asked(), True).kind == "reply"
 
 
+@each("provider", PROVIDERS)
 def test_an_error_in_a_reply_s_place_is_one(opened: Opened, provider: str) -> None:
     with ModelServer(Say(body=b'{"type": "error", "error": {"message": "no credits left", "code": 402}}')) as server:
         failure = refusal(opened(provider, server), asked(), False)
     assert (failure.kind, failure.message) == ("model", f"{provider} answered with an error: no credits left")
 
 
+@each("provider", PROVIDERS)
 def test_an_error_within_a_stream_is_one(opened: Opened, provider: str) -> None:
     body = b'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "too busy"}}\n\n'
     with ModelServer(Say(body=body, headers={"content-type": "text/event-stream"})) as server:
@@ -111,8 +125,10 @@ def test_an_error_within_a_stream_is_one(opened: Opened, provider: str) -> None:
     assert (failure.kind, failure.message, failure.sent) == ("model", f"{provider} broke the reply off: too busy", True)
 
 
-@pytest.mark.parametrize(
-    ("finish", "words"),
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
+@each(
+    "finish, words",
     [
         ("length", "limit of tokens"),
         ("max_tokens", "limit of tokens"),
@@ -133,25 +149,33 @@ def test_an_end_that_is_no_good_end_makes_no_reply(
     assert words in failure.message
 
 
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
 def test_a_call_that_was_cut_by_length_is_no_call(opened: Opened, provider: str, streamed: bool) -> None:
     said = Say(calls=[("search", '{"q": "half')], finish="length")
     with ModelServer(said) as server:
         assert refusal(opened(provider, server), asked(tools=[SEARCH]), streamed).kind == "reply"
 
 
-@pytest.mark.parametrize("text", ["", " \n"])
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
+@each("text", ["", " \n"])
 def test_an_empty_reply_is_none(opened: Opened, provider: str, streamed: bool, text: str) -> None:
     with ModelServer(Say(text)) as server:
         failure = refusal(opened(provider, server), asked(), streamed)
     assert (failure.kind, failure.message) == ("reply", "the reply is empty; it was not used")
 
 
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
 def test_a_reply_that_ends_to_call_and_calls_nothing_is_none(opened: Opened, provider: str, streamed: bool) -> None:
     finish = "tool_calls" if provider == "openai" else "tool_use"
     with ModelServer(Say("I will search.", finish=finish)) as server:
         assert "calls none" in refusal(opened(provider, server), asked(), streamed).message
 
 
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
 def test_calls_in_a_reply_that_just_stops_are_calls(opened: Opened, provider: str, streamed: bool) -> None:
     finish = "stop" if provider == "openai" else "end_turn"
     with ModelServer(Say(calls=[("search", {"q": "x"})], finish=finish)) as server:
@@ -160,7 +184,9 @@ def test_calls_in_a_reply_that_just_stops_are_calls(opened: Opened, provider: st
     assert reply.tool_calls[0].arguments == {"q": "x"}
 
 
-@pytest.mark.parametrize("arguments", ["[1]", "7", '"x"', "null", "{oops", '{"q": "x"'])
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
+@each("arguments", ["[1]", "7", '"x"', "null", "{oops", '{"q": "x"'])
 def test_arguments_that_are_no_json_object_make_no_reply(
     opened: Opened, provider: str, streamed: bool, arguments: str
 ) -> None:
@@ -170,29 +196,36 @@ def test_arguments_that_are_no_json_object_make_no_reply(
     assert "'search'" in failure.message
 
 
-@pytest.mark.parametrize("arguments", ['{"q": 1, "q": 2}', '{"q": NaN}', '{"q": 18446744073709551616}'])
+@each("provider", PROVIDERS)
+@each("arguments", ['{"q": 1, "q": 2}', '{"q": NaN}', '{"q": 18446744073709551616}'])
 def test_arguments_that_a_run_cannot_keep_make_no_reply(opened: Opened, provider: str, arguments: str) -> None:
     with ModelServer(Say(calls=[("search", arguments)])) as server:
         assert "'search'" in refusal(opened(provider, server), asked(tools=[SEARCH]), True).message
 
 
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
 def test_a_tool_without_a_name_makes_no_reply(opened: Opened, provider: str, streamed: bool) -> None:
     with ModelServer(Say(calls=[("", {})])) as server:
         assert "without a name" in refusal(opened(provider, server), asked(tools=[SEARCH]), streamed).message
 
 
+@each("provider", PROVIDERS)
 def test_no_arguments_at_all_are_an_empty_object(opened: Opened, provider: str) -> None:
     with ModelServer(Say(calls=[("search", "")])) as server:
         assert ask(opened(provider, server), asked(tools=[SEARCH]), True).tool_calls[0].arguments == {}
 
 
+@each("provider", PROVIDERS)
 def test_a_reply_without_counts_has_no_usage(opened: Opened, provider: str) -> None:
     with ModelServer(Say("Hi.", usage=None)) as server:
         assert opened(provider, server).reply(asked()).usage is None
 
 
-@pytest.mark.parametrize("count", [True, -1, 1.5, 2**53, 2**64 - 1, 10**30])
-@pytest.mark.parametrize("which", ["in", "out"])
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
+@each("count", [True, -1, 1.5, 2**53, 2**64 - 1, 10**30])
+@each("which", ["in", "out"])
 def test_counts_that_are_none_cost_no_reply(
     opened: Opened, provider: str, streamed: bool, count: Any, which: str
 ) -> None:
@@ -205,7 +238,9 @@ def test_counts_that_are_none_cost_no_reply(
 DEEP = b"[" * 100_000 + b"]" * 100_000
 
 
-@pytest.mark.parametrize("value", [DEEP, b"1" * 5000], ids=["deep", "long"])
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
+@each("value", [DEEP, b"1" * 5000])
 def test_json_that_nobody_can_read_is_no_reply(opened: Opened, provider: str, streamed: bool, value: bytes) -> None:
     body = b'{"type": "message_start", "x": ' + value + b"}"
     if streamed:
@@ -217,7 +252,8 @@ def test_json_that_nobody_can_read_is_no_reply(opened: Opened, provider: str, st
     assert (failure.kind, failure.sent) == ("reply", True)
 
 
-@pytest.mark.parametrize("depth", [*range(100, 1000, 30), 5000])
+@each("provider", PROVIDERS)
+@each("depth", [*range(100, 1000, 30), 5000])
 def test_an_error_that_nests_deep_is_one(opened: Opened, provider: str, depth: int) -> None:
     value = b"[" * depth + b"1" + b"]" * depth
     body = b'{"error": {"message": ' + value + b"}}"
@@ -229,7 +265,8 @@ def test_an_error_that_nests_deep_is_one(opened: Opened, provider: str, depth: i
         assert server.count == 2
 
 
-@pytest.mark.parametrize("depth", range(700, 1000, 30))
+@each("provider", PROVIDERS)
+@each("depth", range(700, 1000, 30))
 def test_an_end_that_nests_deep_is_no_end(opened: Opened, provider: str, depth: int) -> None:
     finish = b"[" * depth + b"]" * depth
     choice = b'[{"message": {"content": "Hi"}, "finish_reason": ' + finish + b"}]"
@@ -238,6 +275,7 @@ def test_an_end_that_nests_deep_is_no_end(opened: Opened, provider: str, depth: 
         assert refusal(opened(provider, server), asked(), False).kind == "reply"
 
 
+@each("provider", PROVIDERS)
 def test_redirects_are_not_followed_so_that_the_key_stays(opened: Opened, provider: str) -> None:
     with ModelServer() as elsewhere, ModelServer(Say(status=307, headers={"location": elsewhere.url})) as server:
         failure = refusal(opened(provider, server), asked(), False)
@@ -247,6 +285,8 @@ def test_redirects_are_not_followed_so_that_the_key_stays(opened: Opened, provid
     assert "redirects are not followed" in failure.hint
 
 
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
 def test_an_answer_that_never_ends_is_cut_off(
     opened: Opened, provider: str, monkeypatch: pytest.MonkeyPatch, streamed: bool
 ) -> None:
@@ -258,6 +298,7 @@ def test_an_answer_that_never_ends_is_cut_off(
     assert "sent more than" in failure.message
 
 
+@each("provider", PROVIDERS)
 def test_a_character_that_was_cut_in_two_is_told_whole(opened: Opened, provider: str) -> None:
     if provider == "openai":
         deltas = [{"content": "\ud83d"}, {"content": "\ude00!"}]
@@ -288,6 +329,8 @@ class Struck(BaseException):
     """What a signal's handler raises."""
 
 
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
 def test_a_signal_ends_a_call_at_once(opened: Opened, provider: str, streamed: bool) -> None:
     def strike(signum: int, frame: FrameType | None) -> None:
         raise Struck
@@ -307,7 +350,8 @@ def test_a_signal_ends_a_call_at_once(opened: Opened, provider: str, streamed: b
         signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), OSError("gone"), UnicodeEncodeError("ascii", "é", 0, 1, "no")])
+@each("provider", PROVIDERS)
+@each("error", [ValueError("no"), OSError("gone"), UnicodeEncodeError("ascii", "é", 0, 1, "no")])
 def test_what_the_hearer_raises_is_no_failure_of_the_model(opened: Opened, provider: str, error: Exception) -> None:
     def hear(text: str) -> None:
         raise error
@@ -323,6 +367,8 @@ def _ascii(piece: object) -> bytes:
     return json.dumps(piece).encode()
 
 
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
 def test_settings_go_out_as_they_are(opened: Opened, provider: str, streamed: bool) -> None:
     settings = {"temperature": 0.2, "top_p": 0.5, "max_tokens": 77, "unheard_of": {"a": [1]}}
     with ModelServer(Say("Hi.")) as server:
@@ -332,7 +378,8 @@ def test_settings_go_out_as_they_are(opened: Opened, provider: str, streamed: bo
     assert sent["model"] == "model-1"
 
 
-@pytest.mark.parametrize("name", ["model", "messages", "tools", "stream"])
+@each("provider", PROVIDERS)
+@each("name", ["model", "messages", "tools", "stream"])
 def test_a_setting_that_would_replace_the_call_is_refused(opened: Opened, provider: str, name: str) -> None:
     with ModelServer() as server:
         failure = refusal(opened(provider, server), asked(settings={name: "x"}), False)
@@ -341,12 +388,14 @@ def test_a_setting_that_would_replace_the_call_is_refused(opened: Opened, provid
     assert repr(name) in failure.message
 
 
+@each("provider", PROVIDERS)
 def test_a_call_without_a_key_sends_no_header(opened: Opened, provider: str) -> None:
     with ModelServer(Say("Hi.")) as server:
         opened(provider, server).reply(asked())
         assert "idempotency-key" not in server.headers[0]
 
 
+@each("provider", PROVIDERS)
 def test_tools_without_arguments_are_sent_as_objects(opened: Opened, provider: str) -> None:
     with ModelServer(Say("Hi.")) as server:
         opened(provider, server).reply(asked(tools=[ToolSpec("now", "The time.", {})]))
@@ -355,6 +404,7 @@ def test_tools_without_arguments_are_sent_as_objects(opened: Opened, provider: s
     assert schema == {"type": "object", "properties": {}}
 
 
+@each("provider", PROVIDERS)
 def test_certificates_are_read_once_for_all_calls_and_checked_in_each(
     opened: Opened, provider: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -382,6 +432,7 @@ def test_certificates_are_read_once_for_all_calls_and_checked_in_each(
     assert (trust.verify_mode, trust.check_hostname) == (ssl.CERT_REQUIRED, True)
 
 
+@each("provider", PROVIDERS)
 def test_one_model_serves_several_threads(opened: Opened, provider: str) -> None:
     def echo(document: dict[str, Any]) -> Say:
         return Say(str(document["messages"][-1]["content"]))
@@ -401,6 +452,7 @@ def test_one_model_serves_several_threads(opened: Opened, provider: str) -> None
     assert replies == {number: f"number {number}" for number in range(6)}
 
 
+@each("provider", PROVIDERS)
 def test_a_server_that_does_not_stream_is_heard_all_the_same(opened: Opened, provider: str) -> None:
     calls = Say("Let me see.", calls=[("search", {"q": "x"})], unstreamed=True)
     with ModelServer(Say("Good morning.", unstreamed=True), calls) as server:
@@ -410,6 +462,7 @@ def test_a_server_that_does_not_stream_is_heard_all_the_same(opened: Opened, pro
         assert [request["stream"] for request in server.requests] == [True, True]
 
 
+@each("provider", PROVIDERS)
 def test_what_a_server_that_does_not_stream_cut_is_no_reply(opened: Opened, provider: str) -> None:
     with ModelServer(Say("Good morning.", unstreamed=True, cut=40, silent=True)) as server:
         assert refusal(opened(provider, server), asked(), True).kind == "reply"
@@ -417,6 +470,7 @@ def test_what_a_server_that_does_not_stream_cut_is_no_reply(opened: Opened, prov
         assert "may be truncated" in str(refusal(opened(provider, server), asked(), True))
 
 
+@each("provider", PROVIDERS)
 def test_a_stream_under_another_name_is_still_read_as_one(opened: Opened, provider: str) -> None:
     with ModelServer(Say("Good morning.", headers={"content-type": "application/json"})) as server:
         assert ask(opened(provider, server), asked(), True).content == "Good morning."

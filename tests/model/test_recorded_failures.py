@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from each_case import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model.recorded import Scripted, ask, put
@@ -128,7 +129,7 @@ def test_a_message_that_somebody_wrote_into_a_file_cannot_act_on_a_terminal(tmp_
 # -- what is played ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each("mode", MODES)
 def test_a_failure_and_the_attempt_after_it_play_in_their_order(tmp_path: Path, mode: Any) -> None:
     record(tmp_path, (turn("r", 1), DOWN), (turn("r", 1), DOWN), (turn("r", 1), "well"), (turn("r", 4, "y"), "done"))
     playback = Playback(tmp_path, mode)
@@ -143,7 +144,7 @@ def test_a_failure_and_the_attempt_after_it_play_in_their_order(tmp_path: Path, 
         )
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each("mode", MODES)
 def test_a_failure_at_the_end_of_a_run_plays_at_its_end(tmp_path: Path, mode: Any) -> None:
     record(tmp_path, (turn("r", 1), "well"), (turn("r", 3, "y"), DOWN))
     playback = Playback(tmp_path, mode)
@@ -152,7 +153,7 @@ def test_a_failure_at_the_end_of_a_run_plays_at_its_end(tmp_path: Path, mode: An
     assert playback.closing() == []
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each("mode", MODES)
 def test_a_run_that_was_given_up_does_not_stand_before_the_one_that_worked(tmp_path: Path, mode: Any) -> None:
     # The second began on the chain of the first (--force): the id is the same, and the draw is another.
     record(tmp_path, (turn("a", 1), DOWN), (turn("a", 5, birth="bb"), DOWN), (turn("b", 1), "well"))
@@ -163,15 +164,15 @@ def test_a_run_that_was_given_up_does_not_stand_before_the_one_that_worked(tmp_p
         playback.reply(turn("c", 2, "z"))
 
 
-@pytest.mark.parametrize("mode", ["hybrid", "strict"])
+@each("mode", ["hybrid", "strict"])
 def test_a_run_that_ended_in_a_failure_plays_where_no_other_is_of_its_request(tmp_path: Path, mode: Any) -> None:
     record(tmp_path, (turn("a", 1, "first"), DOWN), (turn("b", 1, "second"), "well"))
     assert heard(Playback(tmp_path, mode), turn("c", 1, "first")) == (DOWN.kind, DOWN.message, DOWN.hint, True)
     assert heard(Playback(tmp_path, mode), turn("c", 1, "second")) == "well"
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("first", [("no JSON", "it is no JSON"), DOWN])
+@each("mode", MODES)
+@each("first", [("no JSON", "it is no JSON"), DOWN])
 def test_a_derivation_that_came_to_nothing_does_not_stand_before_the_one_that_was_saved(
     tmp_path: Path, mode: Any, first: Any
 ) -> None:
@@ -182,13 +183,13 @@ def test_a_derivation_that_came_to_nothing_does_not_stand_before_the_one_that_wa
     assert (playback.used, playback.closing()) == ([3, 4], [])
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each("mode", MODES)
 def test_a_derivation_that_was_always_refused_is_refused_again(tmp_path: Path, mode: Any) -> None:
     record(tmp_path, (derive(), ("one", "no")), (derive(), ("two", "no")))
     assert heard(Playback(tmp_path, mode), derive()) == "two"
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each("mode", MODES)
 def test_a_derivation_that_was_lost_before_its_context_was_saved_is_not_played(tmp_path: Path, mode: Any) -> None:
     record(tmp_path, (derive(), "lost"), (derive(), ("bad", "no")), (derive(), "saved"), (turn("r", 1), "well"))
     assert heard(Playback(tmp_path, mode), derive()) == "saved"
@@ -254,8 +255,8 @@ def failed(kind: FailureKind, message: str, hint: str, sent: bool) -> ModelCallE
 # -- how a call ended --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bound", ["", "timeout"])
-@pytest.mark.parametrize("again", [False, True])
+@each("bound", ["", "timeout"])
+@each("again", [False, True])
 def test_a_failure_keeps_whether_it_was_lost_and_which_bound_ended_it(
     tmp_path: Path, again: bool, bound: Literal["", "timeout"]
 ) -> None:
@@ -270,7 +271,7 @@ def test_a_failure_keeps_whether_it_was_lost_and_which_bound_ended_it(
     assert [name for name in ("again", "bound") if name in error] == ["again"] * again + ["bound"] * bool(bound)
 
 
-@pytest.mark.parametrize(
+@each(
     "said",
     [
         {"reply": {"content": "x", "calls": 0}},

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from each_case import each
 from hypothesis import given
 from hypothesis import strategies as st
 from model.recorded import ModelRecord, Scripted, ask, put, talk
@@ -209,7 +210,7 @@ def test_a_secret_that_reads_like_a_word_of_the_format_costs_the_recording_at_mo
 # -- what stands in the way --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", [0o777, 0o770, 0o720, 0o1777])
+@each("mode", [0o777, 0o770, 0o720, 0o1777])
 def test_a_directory_that_others_may_write_to_is_refused_before_anything_is_sent(tmp_path: Path, mode: int) -> None:
     place = tmp_path / "rec"
     place.mkdir()
@@ -298,8 +299,8 @@ class Failing(Filesystem):
         return super().__getattribute__(name)
 
 
-@pytest.mark.parametrize("call", ["create", "write", "sync_file", "close_file", "link"])
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EMFILE])
+@each("call", ["create", "write", "sync_file", "close_file", "link"])
+@each("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EMFILE])
 def test_a_reply_that_was_paid_for_is_returned_though_it_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:
@@ -428,7 +429,7 @@ def test_a_second_attempt_of_the_same_call_is_sent(tmp_path: Path) -> None:
     assert Recorder(Scripted([Reply(content="[]")]), tmp_path / "rec", used=[1, 2]).reply(request).content == "[]"
 
 
-@pytest.mark.parametrize(
+@each(
     "other",
     [
         ask("x", key="run:4:0:ab"),  # another call
@@ -443,7 +444,7 @@ def test_only_the_same_call_of_the_same_request_is_taken_from_the_recording(
     assert Recorder(Scripted([Reply(content="new")]), tmp_path / "rec", used=[]).reply(other).content == "new"
 
 
-@pytest.mark.parametrize("purpose", ["derive", "refine"])
+@each("purpose", ["derive", "refine"])
 def test_what_is_made_of_a_prompt_is_asked_for_again_since_it_may_have_been_refused(
     tmp_path: Path, purpose: Any
 ) -> None:
@@ -468,7 +469,7 @@ def test_what_cannot_be_understood_does_not_keep_a_call_from_being_recorded(tmp_
     assert recorder.used == [3]
 
 
-@pytest.mark.parametrize("make", [lambda path: path.symlink_to("nowhere"), os.mkfifo, os.mkdir])
+@each("make", [lambda path: path.symlink_to("nowhere"), os.mkfifo, os.mkdir])
 def test_what_no_playback_would_open_is_refused_before_anything_is_sent(
     tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
@@ -518,9 +519,7 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
     assert [exchange.number for exchange in read_exchanges(tmp_path / "rec")] == [5]
 
 
-@pytest.mark.parametrize(
-    "name", ["1.json", "00001.json", "0000.json", "010000.json", "9" * 30 + ".json", "1000000000.json"]
-)
+@each("name", ["1.json", "00001.json", "0000.json", "010000.json", "9" * 30 + ".json", "1000000000.json"])
 def test_a_number_that_is_spelt_otherwise_is_refused_so_that_no_turn_is_missed(tmp_path: Path, name: str) -> None:
     put(tmp_path / "rec", 1, ask("x"))
     (tmp_path / "rec" / name).write_text("{}")
@@ -578,7 +577,7 @@ BAD: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", BAD)
+@each("what", BAD)
 def test_a_file_of_another_shape_is_refused_by_name_with_what_is_wrong(tmp_path: Path, what: str) -> None:
     document, message = BAD[what]
     put(tmp_path, 1, ask("x"))
@@ -600,7 +599,7 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("what", TEXTS)
+@each("what", TEXTS)
 def test_a_file_that_is_no_json_is_refused_by_name(tmp_path: Path, what: str) -> None:
     (tmp_path / "0001.json").write_bytes(TEXTS[what])
     with pytest.raises(InvalidValueError) as refused:
@@ -634,7 +633,7 @@ def test_links_pipes_directories_and_huge_files_are_refused_without_being_read(t
         assert str(place / "0001.json") in refused.value.message
 
 
-@pytest.mark.parametrize(("call", "what"), [("open_root", ""), ("names", ""), ("read", "/0001.json")])
+@each("call, what", [("open_root", ""), ("names", ""), ("read", "/0001.json")])
 def test_what_the_system_will_not_read_is_a_storage_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, what: str
 ) -> None:
@@ -645,7 +644,7 @@ def test_what_the_system_will_not_read_is_a_storage_error(
     assert refused.value.message == f"cannot read {tmp_path}{what}: Input/output error; nothing was changed"
 
 
-@pytest.mark.parametrize("call", ["open_root", "stat_path", "names", "make_root"])
+@each("call", ["open_root", "stat_path", "names", "make_root"])
 def test_a_place_that_cannot_be_used_is_found_out_before_anything_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:

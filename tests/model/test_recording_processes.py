@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
+from each_case import each
 
 from stateline.model.protocol import ModelRequest
 from stateline.model.recordings.playback import MODES, Playback
@@ -22,10 +22,10 @@ TESTS = Path(__file__).resolve().parent.parent
 # Records as many exchanges as it is told, under requests of its own.
 MANY = """
 import sys
-from model.recorded import Answering, ask
+from model.recorded import ModelRecord, ask
 from stateline.model.recordings.recorder import Recorder
 place, who, count = sys.argv[1:]
-recorder = Recorder(Answering(), place)
+recorder = Recorder(ModelRecord(), place)
 for number in range(int(count)):
     recorder.reply(ask(f"{who} {number}"))
 assert not recorder.warnings, recorder.warnings
@@ -36,7 +36,7 @@ print(*recorder.used)
 # `die` it ends by its own hand right before that save.
 RUN = """
 import json, os, signal, sys
-from model.recorded import Answering, talk
+from model.recorded import ModelRecord, talk
 from stateline.model.recordings.recorder import Recorder
 place, saved, ledger, turns, die = sys.argv[1:]
 
@@ -50,7 +50,7 @@ while True:
     if len(used) == int(turns):
         break
     request = talk(len(used) + 1, key=f"run:{len(used)}:0:ab")[-1]
-    recorder = Recorder(Answering(pay), place, used=used)
+    recorder = Recorder(ModelRecord(pay), place, used=used)
     recorder.reply(request)
     if die == "yes":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -85,7 +85,7 @@ def requests(turns: int) -> list[ModelRequest]:
     return talk(turns)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each("mode", MODES)
 def test_a_reply_recorded_by_a_process_that_died_before_its_save_is_paid_for_once(tmp_path: Path, mode: str) -> None:
     place, saved, ledger = tmp_path / "rec", tmp_path / "saved", tmp_path / "ledger"
     for turns in range(1, 4):

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each_case import each
 from model_server import ModelServer, Say
 
 from stateline.model.protocol import ModelCallError, ModelRequest
-from stateline.model.providers.selection import Choice, open_model
+from stateline.model.providers.selection import PROVIDERS, Choice, open_model
 
 KEY = "sk-secret-of-a-test-0123456789"
 HI: list[dict[str, Any]] = [{"role": "user", "content": "Hi"}]
@@ -65,7 +66,9 @@ def said_by(error: BaseException) -> Iterator[str]:
             yield "".join(traceback.format_exception(item))
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
+@each("fault", FAULTS)
 def test_no_error_holds_the_key(provider: str, streamed: bool, fault: str) -> None:
     with ModelServer(otherwise=FAULTS[fault]) as server:
         url = server.url if provider == "openai" else server.origin
@@ -86,7 +89,8 @@ def test_no_error_holds_the_key(provider: str, streamed: bool, fault: str) -> No
     assert KEY not in repr(model)
 
 
-@pytest.mark.parametrize("level", ["debug", "info"])
+@each("provider", PROVIDERS)
+@each("level", ["debug", "info"])
 def test_the_sdks_own_logs_hold_no_key_and_stay_off_stdout(provider: str, level: str, tmp_path: Path) -> None:
     program = """
 import sys
@@ -118,6 +122,7 @@ except ModelCallError as failed:
     assert list(tmp_path.iterdir()) == []
 
 
+@each("provider", PROVIDERS)
 def test_without_being_asked_nothing_is_written(provider: str, tmp_path: Path) -> None:
     program = """
 import sys

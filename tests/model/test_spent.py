@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each_case import each
 from model.asked import QUICK, SEARCH, Opened, ask, asked, refusal
 from model.recorded import Scripted
 from model_server import CHAT, MESSAGES, ModelServer, Say, written
@@ -15,6 +16,7 @@ from model_server import CHAT, MESSAGES, ModelServer, Say, written
 from stateline.errors import RequestError
 from stateline.model.protocol import CallCost, ModelCallError, ModelRequest, Reply, Usage
 from stateline.model.providers import http
+from stateline.model.providers.selection import PROVIDERS
 from stateline.model.recordings.playback import Playback
 from stateline.model.recordings.recorder import Recorder
 
@@ -26,7 +28,9 @@ GOOD = {"openai": "stop", "anthropic": "end_turn"}
 # -- what was paid -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("said", ["cut", "held back", "empty", "malformed"])
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
+@each("said", ["cut", "held back", "empty", "malformed"])
 def test_a_reply_that_was_refused_tells_what_was_paid_for_it(
     opened: Opened, provider: str, streamed: bool, said: str
 ) -> None:
@@ -41,6 +45,7 @@ def test_a_reply_that_was_refused_tells_what_was_paid_for_it(
     assert (failure.kind, failure.usage, failure.cost.calls) == ("reply", Usage(7, 3), 1)
 
 
+@each("provider", PROVIDERS)
 def test_a_stream_that_breaks_after_its_usage_tells_what_was_paid(opened: Opened, provider: str) -> None:
     # OpenAI's usage is the piece before the end; Anthropic's begins with the message, and is a total all through.
     pieces = {"openai": 4, "anthropic": 2}
@@ -50,6 +55,7 @@ def test_a_stream_that_breaks_after_its_usage_tells_what_was_paid(opened: Opened
     assert failure.cost.calls == 1
 
 
+@each("provider", PROVIDERS)
 def test_a_reply_without_usage_that_is_refused_tells_how_much_came(opened: Opened, provider: str) -> None:
     with ModelServer(Say("half", finish=CUT[provider], usage=None)) as server:
         failure = refusal(opened(provider, server), asked(), False)
@@ -60,6 +66,8 @@ def test_a_reply_without_usage_that_is_refused_tells_how_much_came(opened: Opene
 # -- which attempts count ----------------------------------------------------------------------------------------------
 
 
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
 def test_attempts_that_the_server_refused_are_no_calls(opened: Opened, provider: str, streamed: bool) -> None:
     with ModelServer(Say(status=429, headers=QUICK), Say(status=500, headers=QUICK), Say("Yes.")) as server:
         assert ask(opened(provider, server), asked(), streamed).calls == 1
@@ -68,6 +76,7 @@ def test_attempts_that_the_server_refused_are_no_calls(opened: Opened, provider:
         assert (server.count, failure.cost) == (3, CallCost(calls=0))
 
 
+@each("provider", PROVIDERS)
 def test_an_attempt_whose_answer_was_lost_is_a_call(opened: Opened, provider: str) -> None:
     with ModelServer(Say("Half an answer", cut=20), Say("Yes.")) as server:
         assert opened(provider, server).reply(asked()).calls == 2
@@ -75,12 +84,14 @@ def test_an_attempt_whose_answer_was_lost_is_a_call(opened: Opened, provider: st
         assert refusal(opened(provider, server), asked(), False).cost.calls == 3
 
 
+@each("provider", PROVIDERS)
 def test_a_server_that_is_not_there_was_not_called(provider: str, opened: Opened) -> None:
     with ModelServer() as server:
         model = opened(provider, server)
     assert refusal(model, asked(), False).cost == CallCost(calls=0)
 
 
+@each("provider", PROVIDERS)
 def test_a_single_call_is_not_made_again_by_itself_once_it_counts(opened: Opened, provider: str) -> None:
     with ModelServer(Say(status=429, headers=QUICK), Say("Half an answer", cut=20), Say("Yes.")) as server:
         failure = refusal(opened(provider, server), asked(single=True), False)
@@ -88,6 +99,7 @@ def test_a_single_call_is_not_made_again_by_itself_once_it_counts(opened: Opened
         assert opened(provider, server).reply(asked(single=True)).calls == 1
 
 
+@each("provider", PROVIDERS)
 def test_a_single_call_that_must_not_be_repeated_is_not_said_to_be_lost(opened: Opened, provider: str) -> None:
     with ModelServer(Say("Half an answer", cut=20)) as server:
         failure = refusal(opened(provider, server), asked(single=True, repeatable=False), False)
@@ -117,7 +129,8 @@ def test_what_a_call_has_used_plays_back_as_it_was(tmp_path: Path) -> None:
 # -- bad ends ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("first", [CUT, HELD])
+@each("provider", PROVIDERS)
+@each("first", [CUT, HELD])
 def test_a_bad_end_of_a_stream_stays_whatever_is_said_after_it(
     opened: Opened, provider: str, first: dict[str, str]
 ) -> None:
@@ -136,13 +149,16 @@ def test_a_bad_end_of_a_stream_stays_whatever_is_said_after_it(
 # -- time --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-5", "1e999", "soon"])
+@each("provider", PROVIDERS)
+@each("value", ["nan", "inf", "-inf", "-5", "1e999", "soon"])
 def test_a_wait_that_cannot_be_is_none(opened: Opened, provider: str, value: str) -> None:
     with ModelServer(Say(status=429, headers={"retry-after": value}), Say("Yes.")) as server:
         assert opened(provider, server).reply(asked()).content == "Yes."
         assert server.count == 2
 
 
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
 def test_a_call_without_a_time_of_its_own_ends_all_the_same(
     opened: Opened, provider: str, streamed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +177,8 @@ def test_a_call_without_a_time_of_its_own_ends_all_the_same(
 # -- keys --------------------------------------------------------------------------------------------------------------
 
 
+@each("provider", PROVIDERS)
+@each("streamed", [False, True])
 def test_a_server_that_keeps_keys_is_asked_for_something_new_where_something_is_new(
     opened: Opened, provider: str, streamed: bool
 ) -> None:
@@ -175,6 +193,7 @@ def test_a_server_that_keeps_keys_is_asked_for_something_new_where_something_is_
     assert all(key.startswith(request.key.split(":")[0]) for key in keys)
 
 
+@each("provider", PROVIDERS)
 def test_another_model_is_asked_by_another_key(provider: str) -> None:
     from stateline.model.providers.selection import Choice, open_model
 
@@ -203,7 +222,8 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "cause"), MISTAKES)
+@each("provider", PROVIDERS)
+@each("name, value, cause", MISTAKES)
 def test_a_mistake_in_the_environment_is_told_and_nothing_is_sent(
     opened: Opened, provider: str, monkeypatch: pytest.MonkeyPatch, name: str, value: str, cause: str, tmp_path: Path
 ) -> None:

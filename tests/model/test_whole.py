@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from each_case import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,7 +56,7 @@ def test_ids_are_all_different_and_the_same_each_time(given_ids: list[Any]) -> N
     assert used == {"b", "call_3"}
 
 
-@pytest.mark.parametrize(("said", "kept"), [("m" * 10_000, "m" * 200), ("m" * 200, "m" * 200), ("a\nb", ""), (7, "")])
+@each("said, kept", [("m" * 10_000, "m" * 200), ("m" * 200, "m" * 200), ("a\nb", ""), (7, "")])
 def test_a_long_name_of_a_model_is_cut(said: Any, kept: str) -> None:
     draft = PartialReply()
     draft.text.add("Hi.")
@@ -81,8 +82,8 @@ def test_arguments_that_nest_deeper_than_a_run_can_keep_are_refused() -> None:
         complete_reply(draft, {"stop": "stop"}, REQUEST)
 
 
-@pytest.mark.parametrize(
-    ("text", "inner"),
+@each(
+    "text, inner",
     [
         ('```json\n{"n": 1}\n```', '{"n": 1}'),
         ("\n```\n[1,\n2]\n```\n", "[1,\n2]"),
@@ -102,8 +103,8 @@ def test_taking_off_a_fence_is_quick_on_hostile_text() -> None:
     assert unfenced(hostile) == hostile
 
 
-@pytest.mark.parametrize(
-    ("schema", "is_closed"),
+@each(
+    "schema, is_closed",
     [
         ({"type": "string"}, True),
         ({"type": "object"}, False),
