@@ -313,7 +313,7 @@ def test_a_run_whose_context_is_lost_for_good_says_so_and_begins_anew_by_force(c
     alter(snapshots(cli, "context:demo")[-1])
     cli.json("repair", "--apply")
     error = cli.refused("execute", path, "--id", "r1", exits=5)
-    assert "began with a context that cannot be read" in error["message"]
+    assert "the context with which the run started cannot be read" in error["message"]
     assert "--force" in error["hint"]
     assert cli.json("execute", path, "--id", "r1", "--force", "--state-scope", "demo")["status"] == "complete"
 

@@ -216,7 +216,7 @@ def test_a_context_that_was_altered_or_is_gone_is_found_by_the_run(tmp_path: Pat
     for finding in ("altered", "missing"):
         error = refusal(store)
         assert error.finding == finding
-        assert error.message.startswith("the run began with a context that cannot be read: ")
+        assert error.message.startswith("the context with which the run started cannot be read: ")
         assert not verify(store).ok
         file.unlink(missing_ok=True)
     file.write_bytes(whole)

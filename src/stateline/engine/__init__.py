@@ -1,1 +1,1 @@
-"""What happens: load, advance, act, save."""
+"""The engine: load a run, decide, perform effects, save."""

@@ -1,7 +1,7 @@
-"""An agent stage's effect: one call of a model, made of the run's state and of the means of this call.
+"""The effect of an agent stage: one model call, made from the run's state and the dependencies of this call.
 
-The model answers in a thread of its own, and the wait for it is what a signal interrupts. So a reply that has come is
-kept, however late the signal; and none is raised in the middle of what a provider's library must not leave half done.
+The model replies in a separate thread, and a signal interrupts only the wait for it. So a reply that has arrived is
+kept even if a signal follows, and no signal is raised inside a provider's library.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ UNSAID = (
     "the server does not say how many tokens a call used; for bounds.max_tokens each byte that was sent and that came "
     "back was counted as one"
 )
-"""What is told, once a call of the program, where a bound of tokens goes by an estimate."""
+"""The warning, once per call of the program, that a bound on tokens uses an estimate."""
 
 
 def request_of(run: Run, dependencies: Dependencies) -> ModelRequest:
-    """What a model is asked at the stage where the run stands. Raises ``InvalidValueError`` for settings or prompts of
+    """Return the request to the model at the current stage. Raises ``InvalidValueError`` for settings or prompts of
     this call that format 1 cannot hold."""
     stage, facts, effect = stage_of(run), _with_overrides(facts_of(run), dependencies), run.event.get("effect") or {}
     agent = stage.agent
@@ -45,7 +45,7 @@ def request_of(run: Run, dependencies: Dependencies) -> ModelRequest:
         "settings": (facts.context or {}).get("settings") or {},
         "output_schema": None if agent is None else agent.output_schema,
     }
-    # As it is stored, to the order of keys: what this call made itself and what it read must be the same to a model.
+    # As stored, including the order of keys: a value that this call made and one that it read must be equal.
     asked = canonical.decode(canonical.encode(asked, depth=canonical.FILE_DEPTH))
     return ModelRequest(
         model=dependencies.name,
@@ -63,13 +63,13 @@ def request_of(run: Run, dependencies: Dependencies) -> ModelRequest:
 
 
 def _left(run: Run, facts: Facts) -> float:
-    """What the run's bound on time leaves for the call [s], 0 where there is none."""
+    """Return the rest of the run's bound on time [s]; 0 without a bound."""
     bound = run.machine.bounds.timeout
     return max(bound - facts.active, 0.001) if bound else 0.0
 
 
 def tools_of(run: Run) -> list[ToolSpec]:
-    """The tools that the stage offers, as a model is told of them."""
+    """Return the tools of the stage as a model request has them."""
     return [
         ToolSpec(
             name=tool.name,
@@ -81,12 +81,12 @@ def tools_of(run: Run) -> list[ToolSpec]:
 
 
 def ask(run: Run, dependencies: Dependencies, *, again: bool = False) -> EventContext:
-    """Call the model once, and say what came of it; how it is decided on is the caller's. ``again``: where calls are
-    counted before they are made, one whose answer was lost on its way is told as lost, and no failure yet.
+    """Call the model once and return the event. ``again``: where calls are counted before they are made, a call whose
+    reply was lost becomes ``Lost`` instead of a failure.
 
-    Raises ``Interrupted`` for a signal while the model is waited for: nothing is known then but that it was asked. With
-    one that comes when the reply is there already, both are told. Raises ``StatelineError`` for what stopped the call
-    before anything was sent and is no failure of the stage, such as a recording that is missing.
+    Raises ``Interrupted`` for a signal during the wait; only the request is known then. A signal that arrives after the
+    reply is returned with it. Raises ``StatelineError`` for an error before anything was sent that is not a failure of
+    the stage, such as a missing recording.
     """
     began = time.monotonic()
     told: dict[str, Json] = {"model": _named(run, dependencies)}
@@ -118,7 +118,7 @@ def ask(run: Run, dependencies: Dependencies, *, again: bool = False) -> EventCo
         told["estimated"] = msgspec.to_builtins(more)
         if dependencies.warn is not None:
             dependencies.warn(UNSAID)
-    calls = 0 if isinstance(event, Lost) else call_cost.calls  # a lost one stays counted as it is
+    calls = 0 if isinstance(event, Lost) else call_cost.calls  # a lost call stays counted
     cost = Cost(llm_calls=calls, tokens=tokens, seconds=time.monotonic() - began)
     return EventContext(event=event, cost=cost, dependencies=dependencies, told=told, interrupted=interrupted)
 
@@ -173,7 +173,7 @@ def _reply_members(run: Run, reply: Reply) -> dict[str, Json]:
 
 
 class StreamListener:
-    """Passes text on, until nobody listens any more."""
+    """Passes text to a listener until it is closed."""
 
     def __init__(self, listener: Callable[[str], None]) -> None:
         self._listener: Callable[[str], None] | None = listener
@@ -190,8 +190,8 @@ class StreamListener:
 def _wait(
     model: Any, request: ModelRequest, on_text: Callable[[str], None] | None
 ) -> tuple[Reply | BaseException, BaseException | None]:
-    """What the model replied, or what it raised; and the signal that came too late to keep it from that. Raises the
-    signal that came before."""
+    """Return the reply or exception of the model, and the signal that arrived after it (or None). Raises a signal that
+    arrived before."""
     outcome: list[Reply | BaseException] = []
     ended = threading.Event()
     ear = StreamListener(on_text) if on_text is not None else None
@@ -204,7 +204,7 @@ def _wait(
         finally:
             ended.set()
 
-    # A daemon: a call that nobody waits for any more must not keep the process from ending.
+    # A daemon thread: an abandoned call must not keep the process alive.
     thread = threading.Thread(target=call, name="stateline-model", daemon=True)
     thread.start()
     interrupted = None

@@ -1,9 +1,9 @@
-"""The tool calls of one reply: performed together, each result saved as soon as it is there.
+"""The tool calls of one reply: performed in parallel, each result saved as soon as it arrives.
 
-Programs run in threads of their own; everything that is decided and saved happens in the caller's. Before a tool that
-is not repeatable starts, its intent is saved, for all such calls of the reply at once. What is finished when a signal
-comes is saved, and what is not is ended: the next call runs the repeatable ones again, with the same keys, and asks a
-person about the others.
+Programs run in worker threads; decisions and saves happen in the calling thread. The intents of all tools of the reply
+that are not repeatable are saved at once before any starts. On a signal, finished results are saved and running
+programs are terminated: the next call repeats the repeatable ones with the same keys, and asks a person about the
+others.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def perform_calls(run: Run, watch: Watch, dependencies: Dependencies) -> Run:
         return run
     except BaseException as error:
         crew.stop()
-        # Nobody knows whether that result is kept, so it is looked at again; any other error says what it was.
+        # It is unknown if that result was saved, so it is checked again; any other error names its result.
         again = unkept if isinstance(error, DurabilityUnknownError) else []
         _save_rest(_reloaded(run) if again else run, [*again, *crew.rest()], dependencies, error)
         raise
@@ -89,8 +89,8 @@ def _keep(run: Run, end: _End, dependencies: Dependencies, since: float) -> tupl
 
 
 def _save_rest(run: Run, ends: list[_End], dependencies: Dependencies, error: BaseException) -> None:
-    """Save what was finished of ``ends``. What cannot be saved exists nowhere else, so it is told: by ``error``, or by
-    an error that is raised from it if it cannot say so itself."""
+    """Save the finished results of ``ends``. A result that cannot be saved exists nowhere else: ``error``, or an error
+    raised from it, includes it."""
     since = time.monotonic()
     untold: list[StatelineError] = []
     for end in ends:
@@ -114,12 +114,12 @@ def _save_rest(run: Run, ends: list[_End], dependencies: Dependencies, error: Ba
 
 
 def _is_pending(run: Run, identity: str) -> bool:
-    """Whether the call's result is not kept yet."""
+    """Return True if the result of the call is not saved yet."""
     return any(call["id"] == identity and call["status"] != "done" for call in run.state.tree.pending)
 
 
 def _reloaded(run: Run) -> Run:
-    """The run at its head, which may have moved by a save that ended badly; as it is if that cannot be read."""
+    """Return the run at its head, which a failed save may have moved; the run as it is if the head cannot be read."""
     try:
         return read_run(run.scope.store, run.scope, run.scope.load())
     except StatelineError:
@@ -169,7 +169,7 @@ class ToolWorkers:
 
     @property
     def left(self) -> int:
-        """How many calls have not been handed out by :meth:`ended`."""
+        """The number of calls that :meth:`ended` has not returned."""
         return self._wanted - self._taken
 
     def begin(self, runs: list[tuple[str, ToolRun]]) -> None:
@@ -214,6 +214,6 @@ class ToolWorkers:
 
         try:
             end = run_tool(tool_run, self._stop)
-        except BaseException as error:  # noqa: BLE001 (raised again by whoever takes the end)
+        except BaseException as error:  # noqa: BLE001 (raised again in the calling thread)
             return _End(name, error=error)
         return _End(name) if end.stopped else _End(name, end.result)

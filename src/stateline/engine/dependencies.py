@@ -1,4 +1,4 @@
-"""What a call performs agent stages with. The caller of a verb provides it; nothing of it is kept."""
+"""Dependencies of one call: model, tools, recorder. The caller of a verb provides them; they are not stored."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ import msgspec
 from stateline.bundle.canonical import Json
 
 JOBS = 8
-"""How many tool calls of one reply run at the same time, if the caller does not say."""
+"""The default number of tool calls of one reply that run in parallel."""
 
 
 class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
-    """What performs model calls and tool calls.
+    """Dependencies of model calls and tool calls.
 
-    ``model`` is a ``model.protocol.Model``, None where whoever calls next answers for it; ``name`` the model that it is
-    asked for. ``settings`` are laid over the context's by key, and null takes one out; ``system`` and ``developer``
-    stand in the place of the context's prompts where they are not None. ``on_text`` hears a reply while it arrives, in
-    another thread than the caller's. ``jobs`` bounds the tool calls that run at the same time. ``exchanges`` gives what
-    the next event is to say under that name, after the calls made so far; without it the event repeats what the last
-    one said. ``ready`` raises what is known beforehand to keep the model from being called. ``warn`` hears what the
-    caller of the verb should be told.
+    ``model`` is a ``model.protocol.Model``, None if the next call brings the reply; ``name`` is the requested model.
+    ``settings`` override the context's by key, and null removes one; ``system`` and ``developer`` replace the context's
+    prompts if they are not None. ``on_text`` receives a reply while it arrives, in another thread. ``jobs`` is the
+    largest number of tool calls in parallel. ``exchanges`` returns that member of the next event; without it the event
+    repeats the last one. ``ready`` raises what is known to prevent a model call. ``warn`` receives warnings for the
+    caller of the verb.
     """
 
     model: Any = None
@@ -38,9 +37,9 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def manual(self) -> bool:
-        """Whether there is no model."""
+        """True without a model."""
         return self.model is None
 
 
 MANUAL = Dependencies()
-"""The means of a caller that has no model."""
+"""The dependencies of a caller without a model."""

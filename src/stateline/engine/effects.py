@@ -9,9 +9,9 @@ from stateline.engine.step import stage_of
 
 
 class DryRunStop(Exception):
-    """Ends a dry run before effects start: ``run`` as it stands there, and the dependencies of the call.
+    """Ends a dry run before effects start. ``run`` is the run at that point.
 
-    ``warnings`` is what the real call would have reported by then.
+    ``warnings`` holds what the real call would have reported by then.
     """
 
     def __init__(self, run: Run, dependencies: Dependencies) -> None:

@@ -1,7 +1,7 @@
-"""Runs a Python machine in a process of its own, and says what it binds to ``machine``.
+"""Run a Python machine in a separate process and return the value that it binds to ``machine``.
 
-It is the user's own program, so this is no sandbox: a process keeps what the file prints, changes or never ends away
-from this one, and gives it the environment of a task, without keys. ``loader.py`` is what runs there.
+The file is the user's own program, and the process is not a sandbox: it isolates this process from output, changes of
+global state and endless loops, and has the environment of a task, without keys. It runs ``loader.py``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stateline.process.executables import environment
 from stateline.process.signals import Signals, shield
 
 TIMEOUT = 30.0
-"""How long a machine file may take [s]."""
+"""The time limit for a machine file [s]."""
 _LOADER = os.path.join(os.path.dirname(__file__), "loader.py")
 # -P, -s: nothing is imported from where the caller happens to stand or from the user's site; -B: no file is written.
 _FLAGS = ("-P", "-s", "-B", "-X", "utf8")
@@ -28,8 +28,8 @@ _FLAGS = ("-P", "-s", "-B", "-X", "utf8")
 def evaluate(source: str, path: str, timeout: float = TIMEOUT) -> Evaluated:
     """Run ``source``, the text of the file at ``path``, in that file's directory; ``timeout`` [s].
 
-    Modules beside the file can be imported. Whatever the source does is said in the result; only a signal to this
-    process is raised, and the process that runs the source is ended then.
+    Modules beside the file can be imported. Every failure of the source is part of the result; only a signal to this
+    process is raised, after the child process was terminated.
     """
     directory = os.path.dirname(path)
     # Sets and dicts of a file that is run twice must come out in the same order.

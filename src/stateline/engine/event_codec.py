@@ -1,7 +1,6 @@
-"""What a run's ``event`` holds: read strictly, because the engine goes by it and others may have written it; and how
-the next one is made from the last, and from what was decided.
+"""Read the ``event`` of a run's snapshot strictly, and make the next one from the last one and a decision.
 
-``docs/format.md``, section "Runs", describes the fields. Fields that are not listed here are let be.
+``docs/format.md``, section "Runs", describes the fields. Unknown fields are kept.
 """
 
 from __future__ import annotations
@@ -68,25 +67,25 @@ class ToolsPlace(msgspec.Struct, frozen=True):
 
 
 class ContextPlace(msgspec.Struct, frozen=True):
-    """The snapshot of the context that the run began with: file name and SHA-256."""
+    """The snapshot of the context with which the run started: file name and SHA-256."""
 
     path: str
     sha256: str
 
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
-"""What is less than nothing would let a run use more than its bounds allow."""
+"""A count. A negative one would let a run exceed its bounds."""
 
 
 class Tokens(msgspec.Struct, frozen=True):
-    """What went into models, and what came out of them [tokens]."""
+    """Tokens sent to models and received from them."""
 
     input: _Count = 0
     output: _Count = 0
 
 
 class Meters(msgspec.Struct, frozen=True):
-    """What the run has used so far: ``active`` time [s], model calls, rounds of tool calls, tokens."""
+    """Use of the run so far: ``active`` time [s], model calls, rounds of tool calls, tokens."""
 
     active: Annotated[float, msgspec.Meta(ge=0)]
     llm_calls: _Count
@@ -95,7 +94,7 @@ class Meters(msgspec.Struct, frozen=True):
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """What one event used, of what :class:`Meters` count."""
+    """Use of one event, in the units of :class:`Meters`."""
 
     seconds: float = 0.0
     llm_calls: int = 0
@@ -145,7 +144,7 @@ class CallEnd(msgspec.Struct, frozen=True):
 
 
 class CallRecord(msgspec.Struct, frozen=True):
-    """A tool call in a reply. ``refused`` is the kind of error that the model was told instead of performing it."""
+    """A tool call in a reply. ``refused`` is the kind of error that the model received instead of a result."""
 
     id: str
     name: str
@@ -159,7 +158,7 @@ class ModelRecord(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What is awaited, by its id."""
+    """The id of an open request."""
 
     requestId: str
 
@@ -172,9 +171,8 @@ class AnswerRecord(msgspec.Struct, frozen=True):
 
 
 class RunEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """The event of a snapshot in a run's chain. ``nonce`` ("birth" on disk) was drawn when the run began; keys and
-    request ids hold it, so that another run by the same name never repeats them. ``open`` means that the turn is not
-    over."""
+    """The event of a snapshot of a run. ``nonce`` ("birth" on disk) is random; keys and request ids contain it, so that
+    another run with the same id never repeats them. ``open`` means that the turn is not finished."""
 
     type: str
     run: str
@@ -221,7 +219,7 @@ def read_event(snapshot: Snapshot) -> RunEvent:
 
 
 def carried(run: Run, event: Event, cost: Cost) -> dict[str, Json]:
-    """What the next event repeats of the last one, with turn and meters brought forward by ``cost``."""
+    """Return what the next event repeats of the last one, with turn and meters advanced by ``cost``."""
     last = run.event
     document = {name: last[name] for name in _CARRIED if name in last}
     document["meters"] = _metered(last["meters"], cost)
@@ -284,7 +282,7 @@ def describe(run: Run, event: Event, decision: Decision, document: dict[str, Jso
     if asked := _asked(before, after):
         document["asked"] = asked
     if after.status == "waiting":
-        # A model's request goes by the key of its effect, which stays the same for as long as it is not answered.
+        # The id of a model request is the key of its effect, which stays the same until it is answered.
         own = document.get("effect") if after.tree.phase == "waiting" else None
         document["waiting"] = {"requestId": own["key"] if own else _name(run, document, 0)}
         if isinstance(event, Replaced) and "waiting" in run.event:
@@ -296,13 +294,13 @@ def describe(run: Run, event: Event, decision: Decision, document: dict[str, Jso
 
 
 def counts_call_first(run: Run) -> bool:
-    """Whether a call of the model at the stage where ``run`` stands is counted before it is made, so that a bound on
-    calls holds however often the process dies."""
+    """Return True if a model call at the current stage is counted before it is made, so that a bound on calls holds
+    across crashes."""
     return run.machine.stages[run.state.tree.stage].kind == "agent" and run.machine.bounds.max_llm_calls > 0
 
 
 def _enters(before: RunState | None, event: Event, decision: Decision) -> bool:
-    """Whether the pending effect is a new one: of a stage that was entered, or of an agent's next round."""
+    """Return True if the pending effect is new: of a stage that was entered, or of the next round of an agent."""
     if decision.transitions or isinstance(event, Started) or before is None:
         return True
     tree = decision.state.tree
@@ -311,8 +309,8 @@ def _enters(before: RunState | None, event: Event, decision: Decision) -> bool:
 
 
 def _name(run: Run, document: dict[str, Json], position: int) -> str:
-    """A name of what the next snapshot makes pending. Unlike the run's, the draw at its birth is never repeated; keys
-    that two runs share would be worse than none."""
+    """Return the key of an effect of the next snapshot. The nonce keeps it different from those of other runs with this
+    id."""
     seq = run.snapshot.seq + 1 if run.snapshot is not None else 0
     return f"{run.id}:{seq}:{position}:{document['birth']}"
 
@@ -348,15 +346,15 @@ def _add_effect(run: Run, event: Event, decision: Decision, document: dict[str, 
             document["effect"].pop("reserved", None)
         asked = run.snapshot is not None and run.state.tree.phase == "unknown"
         if isinstance(event, Succeeded | Failed | Replied | Answered) or (isinstance(event, Retried) and asked):
-            # Whoever performed it, or decided after being asked what became of it, has heeded the doubt.
+            # The effect was performed, or retried after the question about its result: the doubt is resolved.
             document["effect"].pop("doubtful", None)
 
 
 def _counted(run: Run, event: Event, after: Instance, effect: dict[str, Json]) -> dict[str, Json]:
-    """What the effect's members say of a model's call that is made now, or has brought nothing of use."""
+    """Return the effect's members for a model call that is made now, or whose reply was unusable."""
     if isinstance(event, Intended) and counts_call_first(run):
         return {"reserved": True}
-    # A reply that is kept was of use, whatever failed when it was gone on with.
+    # A kept reply was usable, whatever failed afterwards.
     kept = after.phase == "failed" and after.resume != "ready"
     useless = (isinstance(event, Replied) and not kept) or (
         isinstance(event, Failed) and event.kind in ("reply", "output")
@@ -371,7 +369,7 @@ def _asked(before: RunState | None, after: RunState) -> list[Json]:
     said = after.tree.conversation[len(before.tree.conversation) :] if before is not None else []
     if not said or said[0]["role"] != "assistant":
         return []
-    # Either some are to be performed, or all were refused and the model has been told.
+    # Either some are performed, or all were refused and the model was informed.
     results = {call["id"]: call.get("result") for call in after.tree.pending if call["type"] == "tool"}
     results |= {message["tool_call_id"]: message["content"] for message in said[1:]}
     asked = []
@@ -389,19 +387,19 @@ def _add_calls(run: Run, after: RunState, document: dict[str, Json]) -> None:
         calls = after.tree.pending
         document["calls"] = {"keys": {call["id"]: _name(run, document, call["position"] + 1) for call in calls}}
     elif run.state.tree.phase == "unknown" and after.tree.phase == "calling":
-        document["calls"] = {"keys": document["calls"]["keys"]}  # a person has said what became of the doubtful ones
+        document["calls"] = {"keys": document["calls"]["keys"]}  # a person has given the results of the doubtful calls
 
 
 def is_calling_tools(tree: Instance) -> bool:
-    """Whether the tool calls of a reply are what is pending."""
+    """Return True if the tool calls of a reply are pending."""
     return any(isinstance(effect, dict) and effect.get("type") == "tool" for effect in tree.pending)
 
 
 def after_repair(content: Snapshot, newer_lost: bool) -> dict[str, Json]:
-    """What the event of a repair's snapshot says of a run that goes on from ``content``: all that the next call needs.
+    """Return the event of a repair's snapshot for a run that continues from ``content``: all that the next call needs.
 
-    ``newer_lost``: the run had gone on from there, or may have. Then its pending effect may have been performed, and a
-    new draw sees to it that no key is made twice, since the numbers of the lost snapshots are given again.
+    ``newer_lost``: the run had advanced further, or may have. Then its pending effect may have been performed, and a
+    new nonce prevents duplicate keys, since the sequence numbers of lost snapshots are used again.
     """
     last = content.event
     document = {name: last[name] for name in _CARRIED if name in last}

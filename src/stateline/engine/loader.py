@@ -1,6 +1,6 @@
-"""Runs in a process of its own, started by ``engine.evaluate``: a Python machine on stdin, its value on stdout.
+"""Evaluate a Python machine: the source on stdin, the value on stdout. ``engine.evaluate`` starts it as a process.
 
-Only the standard library is imported here, and none of Stateline: the file's own imports come first.
+Only the standard library is imported, nothing of Stateline: the file's own imports have precedence.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Mistake(Exception):
 
 
 class Refusing(io.TextIOBase):
-    """Stands where stdout was. The first write raises, at the line that wrote; it is remembered if that is caught."""
+    """Replaces stdout. The first write raises at the line that wrote; the error is kept even if the file catches it."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -57,11 +57,11 @@ def main() -> None:
         text = json.dumps({"code": "not_json", "message": f"`machine` is not JSON: {error}"})
     result.write(text)
     result.flush()
-    os._exit(0)  # no thread and no exit handler of the file goes on
+    os._exit(0)  # threads and exit handlers of the file do not run
 
 
 def run(source: str, path: str) -> Any:
-    """What ``source`` binds to ``machine``. Raises ``Mistake``."""
+    """Return the value that ``source`` binds to ``machine``. Raises ``Mistake``."""
     sys.argv = [path]
     sys.path.insert(0, os.path.dirname(path))
     sys.stdout = sys.__stdout__ = stdout = Refusing(path)  # type: ignore[misc,assignment]  # final for others than us
@@ -84,7 +84,7 @@ def run(source: str, path: str) -> Any:
 
 
 def check(value: Any, path: list[str | int]) -> None:
-    """Raise ``Mistake`` for what is no JSON: ``json`` would make lists of tuples and text of keys."""
+    """Raise ``Mistake`` for a value that is not JSON: ``json`` would turn tuples into lists and keys into text."""
     if len(path) > DEPTH:
         raise Mistake("too_deep", f"`machine` is nested deeper than {DEPTH} levels", hint="flatten it", path=path[:8])
     if isinstance(value, dict):

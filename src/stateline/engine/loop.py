@@ -1,7 +1,7 @@
-"""Load, advance, act, save: what happens in a turn. ``machine.advance`` decides, this performs.
+"""Perform turns: load, decide with ``machine.advance``, perform effects, save.
 
-Every event is one snapshot, saved under the scope's lock before anything that depends on it starts. So resuming after
-a crash, a retry and an audit are the same mechanism: load the head and go on.
+Every event is one snapshot, saved under the scope's lock before anything that depends on it starts. So resuming after a
+crash, a retry and an audit use the same mechanism: load the head and continue.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ LONGEST_PAUSE = 3600.0
 """Longest wait before a retry [s]: doubling without a limit would soon wait for days."""
 
 LOST_TRIES = 2
-"""How often a model's call is made again whose answer was lost on its way, where the provider's library must not."""
+"""The number of repetitions of a model call whose reply was lost, if the provider's library must not repeat it."""
 LOST_PAUSE = 0.5
 """The pause before that [s], and twice that before the second time."""
 
 Watch = Callable[[Run, str], None]
-"""Told about each step, for people: the run as it stands, and what is about to happen."""
+"""Receives each step for progress messages: the run, and what happens next."""
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ def begin(store: Store, machine: Machine, event: Started, origin: Origin, given:
 
     Raises ``InvalidValueError`` for an input that the machine's schema forbids.
     """
-    # Masked before anything is said about it: what a schema makes of it may be shown.
+    # Masked first: an error of the schema may show the value.
     value, count = store.redactor.redact(event.input)
     event = msgspec.structs.replace(event, input=value)
     facts = Facts(context=None if given.context is None else given.context.facts, manual=given.manual)
@@ -135,14 +135,14 @@ def start(scope: Scope, head: Snapshot | None, record: MachineRecord, first: Run
 
 
 def turn(run: Run, watch: Watch, dependencies: Dependencies = MANUAL) -> Run:
-    """One turn of a run that can go on: one effect round and the routing that follows. The lock must be held.
+    """Perform one turn: one effect round and the routing that follows. The lock must be held.
 
     A started effect whose outcome was never saved is not repeated: the run then waits (``unknown_outcome``). Without a
-    model an agent's stage waits for whoever answers in its stead. Raises ``Interrupted`` when a signal ended an effect;
-    what was finished before is saved.
+    model, an agent stage waits for a reply from the next call. Raises ``Interrupted`` for a signal during an effect;
+    finished results are saved.
     """
     require_known_version(run.snapshot)
-    # Between the end of an effect and its save no signal may come; whoever waits for one lets them through.
+    # No signal may arrive between the end of an effect and its save; waits are interruptible.
     with shield():
         if is_effect_lost(run):
             return give_up(run)
@@ -162,8 +162,8 @@ def turn(run: Run, watch: Watch, dependencies: Dependencies = MANUAL) -> Run:
 
 
 def recall(run: Run, dependencies: Dependencies) -> Dependencies | None:
-    """The means by which the call of a model ends as it did that was made before the process died, if its end was
-    recorded; None where nothing is known of it. Reads only."""
+    """Return dependencies that replay a model call whose end was recorded before the process died; None if it was not
+    recorded. Reads only."""
     if not is_lost_call_repeatable(run) or dependencies.manual:
         return None
     from stateline.engine.agent import request_of
@@ -179,8 +179,8 @@ def recall(run: Run, dependencies: Dependencies) -> Dependencies | None:
 
 
 def decide_lost_call(run: Run, dependencies: Dependencies) -> Decision:
-    """What is decided where a model's call was counted and its outcome is not known. Raises what keeps the model from
-    being called, if it is to be called again: that is said before anything is saved."""
+    """Return the decision for a counted model call with an unknown outcome. Raises what prevents a repeated call,
+    before anything is saved."""
     decision = advance(run.machine, run.state, Lost(), facts_of(run, manual=dependencies.manual))
     if dependencies.ready is not None and decision.state.tree.phase == "ready" and not decision.transitions:
         dependencies.ready()
@@ -188,7 +188,7 @@ def decide_lost_call(run: Run, dependencies: Dependencies) -> Decision:
 
 
 def asked(run: Run, dependencies: Dependencies) -> Run:
-    """``run``, and if it is about to call a model that is not there, waiting for an answer in its stead."""
+    """Return ``run``; if it needs a model and has none, waiting for a reply."""
     if dependencies.manual and run.state.tree.phase == "ready" and stage_of(run).kind == "agent":
         return apply(run, Asked(), dependencies)
     return run
@@ -216,8 +216,8 @@ def _attempts(run: Run, watch: Watch, dependencies: Dependencies, recalled: Depe
 
 
 def may_call_model(run: Run, dependencies: Dependencies) -> bool:
-    """Whether this call performs the model call that the run stands at. One that may have been made, in snapshots that
-    are lost, and is not repeatable, is left to whoever answers in the model's stead."""
+    """Return True if this call makes the model call at which the run is. A call that is not repeatable and may have
+    been made in lost snapshots is left to the next call's answer."""
     if dependencies.manual or run.state.tree.phase not in ("ready", "waiting") or stage_of(run).kind != "agent":
         return False
     return stage_of(run).repeatable or not (run.event.get("effect") or {}).get("doubtful")
@@ -229,7 +229,7 @@ def _attempt(run: Run, watch: Watch, dependencies: Dependencies, *, again: bool)
     if stage.kind not in ("task", "agent"):
         raise IllegalEventError(f"stage {stage.name!r} has no effect to perform; nothing changed")
     if stage.kind == "agent" and dependencies.ready is not None:
-        dependencies.ready()  # what keeps the model from being called is said before anything is saved
+        dependencies.ready()  # an error is raised before anything is saved
     require_real_run(run, dependencies)
     watch(run, "attempt")
     if not stage.repeatable or counts_call_first(run):
@@ -247,7 +247,7 @@ def _call_model(
     again: bool,
     unsent: Callable[[Run, Dependencies, StatelineError], None] | None = None,
 ) -> Run:
-    """Ask the model, and save what came. ``unsent`` hears of an error before which nothing was sent."""
+    """Call the model and save its reply. ``unsent`` receives an error before which nothing was sent."""
     from stateline.engine.agent import ask
 
     try:
@@ -307,7 +307,7 @@ def _directory(run: Run) -> str:
 
 
 def pause_before(run: Run) -> float:
-    """How long to wait before the next attempt [s]: ``backoff``, doubling with each attempt of this retry budget."""
+    """Return the pause before the next attempt [s]: ``backoff``, doubled with each attempt of this retry budget."""
     tree = run.state.tree
     backoff = run.machine.stages[tree.stage].retry.backoff
     doublings = min(tree.attempt - tree.first_attempt - 1, 30)  # by then any backoff has reached the longest pause

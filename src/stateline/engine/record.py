@@ -1,7 +1,7 @@
-"""A run as it stands in the store: its snapshot read into typed data, and the next snapshot written from it.
+"""A run in the store: read a snapshot into typed data, and write the next snapshot.
 
-``state`` is what ``advance`` decides; whatever depends on clock, host or run id lives in ``event``, which carries
-forward what the next call needs (the last paragraph of section "Runs" in ``docs/format.md`` lists its fields).
+``state`` is what ``advance`` decides; what depends on clock, host or run id is in ``event``, which repeats what the
+next call needs (the last paragraph of section "Runs" in ``docs/format.md`` lists its fields).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _STATUS = {
     "failed": "error",
     "done": "complete",
 }
-"""The status that a run has in each phase. Nothing else may be gone on with: an effect would be run at a wrong time."""
+"""The status of a run in each phase. Any other combination is refused: an effect could be performed at a wrong time."""
 
 
 class MachineRecord(msgspec.Struct, frozen=True):
@@ -49,21 +49,21 @@ class MachineRecord(msgspec.Struct, frozen=True):
     spec: Ref
 
     def document(self) -> dict[str, Json]:
-        """As it stands under ``machine`` in the state, with Refs."""
+        """Return the member ``machine`` of the state, with Refs."""
         return {"format": self.format, "source": self.source, "spec": self.spec}
 
 
 class ContextRef(msgspec.Struct, frozen=True):
-    """The context that a run began with: its scope's key, and the digest of its state, which hangs on no clock. The
-    event says which snapshot holds it."""
+    """The context with which a run started: its scope's key, and the digest of its state, which does not depend on the
+    clock. The event names the snapshot."""
 
     scope: str
     sha256: str
 
 
 class Context(msgspec.Struct, frozen=True):
-    """What a context's snapshot holds: the SHA-256 of its state, the prompts and settings in it, and the model, the
-    endpoint and the toolset (its hash) that it was made for ("" for none, and for the provider's own)."""
+    """The content of a context's snapshot: the SHA-256 of its state, prompts and settings, and the model, endpoint and
+    toolset (a hash) that it was made for ("" for none, and for the provider's default endpoint)."""
 
     sha256: str
     facts: dict[str, Json]
@@ -77,10 +77,10 @@ def _without_context() -> Context | None:
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A run at one snapshot. ``extra`` keeps fields of ``state`` that a newer minor version wrote. ``began_with`` gives
-    the context that it began with (None without one), and reads it when it is first called."""
+    """A run at one snapshot. ``extra`` keeps fields of ``state`` that a newer minor version wrote. ``began_with``
+    returns the context with which it started (None without one), and reads it on the first call."""
 
-    scope: Any  # store.Scope, which is no msgspec type
+    scope: Any  # store.Scope, which is not a msgspec type
     snapshot: Any  # store.Snapshot; None for a run that is about to begin
     record: MachineRecord
     machine: Machine
@@ -126,7 +126,7 @@ def keep_machine(store: Store, data: bytes, format: str, machine: Machine) -> Ma
 
 
 def machine_record(data: bytes, format: str, machine: Machine) -> MachineRecord:
-    """What :func:`keep_machine` would keep; nothing is stored."""
+    """Return the record that :func:`keep_machine` would store; nothing is stored."""
     encoded = canonical.encode(spec.to_json(machine))
     return MachineRecord(format, artifact_ref(_source(data, format)), Ref(canonical.sha256(encoded), len(encoded)))
 
@@ -181,7 +181,7 @@ def read_run(store: Store, scope: Scope, snapshot: Snapshot) -> Run:
 
 
 def _require_performable(machine: Machine, state: RunState, event: dict[str, Json]) -> None:
-    """Raise ``KeyError`` for an effect that would be performed without a key of its own, or that cannot be."""
+    """Raise ``KeyError`` for an effect without an idempotency key, or one that cannot be performed."""
     tree = state.tree
     problem = conversation_problem(state)
     if problem:
@@ -190,7 +190,7 @@ def _require_performable(machine: Machine, state: RunState, event: dict[str, Jso
         keys = event["calls"]["keys"]
         tools = machine.toolset.tools if machine.toolset is not None else {}
         missing = [call["id"] for call in tree.pending if call["id"] not in keys]
-        if tree.phase != "failed":  # a retry checks the calls anew, by the machine as it is then
+        if tree.phase != "failed":  # a retry checks the calls again, with the machine of that time
             undone = [call["name"] for call in tree.pending if call["status"] != "done"]
             missing += [name for name in undone if name not in tools]
         if missing:
@@ -211,9 +211,9 @@ def load_run(store: Store, run: str) -> Run:
 
 
 def write_run(run: Run, decision: Decision, event: dict[str, Json]) -> Run:
-    """Save what was decided as the next snapshot; the run as it is stored then. Its state must have been masked.
+    """Save a decision as the next snapshot; return the run as stored. Its state must have been masked.
 
-    Raises as ``Scope.save``; ``ConflictError`` when the run is no longer the head.
+    Raises as ``Scope.save``; ``ConflictError`` if the run is not the head any more.
     """
     state = {**run.extra, **msgspec.to_builtins(decision.state), "machine": run.record.document()}
     _settle_context(run, decision.state.context, event.get("context"))
@@ -222,8 +222,7 @@ def write_run(run: Run, decision: Decision, event: dict[str, Json]) -> Run:
 
 
 def _settle_context(run: Run, context: Json, place: Json) -> None:
-    """What survives a power loss must not name a context that does not. What the run's last full snapshot names was
-    settled then."""
+    """Make the context durable before a snapshot names it. The context of the last full snapshot is durable already."""
     store, before = run.scope.store, run.snapshot
     if not isinstance(context, dict) or store.backend.durability != FULL:
         return
@@ -233,12 +232,11 @@ def _settle_context(run: Run, context: Json, place: Json) -> None:
 
 
 def mask_state(redactor: Redactor, state: RunState, before: Instance | None = None) -> tuple[RunState, int]:
-    """``state`` with secrets masked in what people and programs said, and how many there were.
+    """Return ``state`` with secrets masked in values from people and programs, and their number.
 
-    Only there: names of stages and of fields are the machine's and ours, and a secret that happens to be spelled like
-    one of them must not take a run apart. So outputs are masked one by one, without the stage's name as their key.
-    Messages that the conversation of ``before`` holds were masked when they were added. Pending calls are made of a
-    reply and of results that were masked before anything was decided.
+    Names of stages and fields are kept: a secret that equals one of them must not break a run. So outputs are masked
+    one by one, without the stage's name as their key. Messages of ``before`` were masked when they were added. Pending
+    calls consist of a reply and results that were masked before.
     """
     counts = []
 
@@ -275,22 +273,22 @@ def _masked_conversation(mask: Callable[[Json], Json], messages: list[Json], kno
 
 
 def mask_calls(mask: Callable[[Json], Json], calls: list[Json]) -> list[Json]:
-    """The tool calls of a reply with secrets masked in what the model said, which is all but the names of fields."""
+    """Return the tool calls of a reply with secrets masked in all values, and field names kept."""
     return [
         {name: mask(value) for name, value in call.items()} if isinstance(call, dict) else mask(call) for call in calls
     ]
 
 
 def context_of(store: Store, context: Json, place: ContextPlace | None) -> Context | None:
-    """The context that a run began with, from the snapshot at ``place``; None without one.
+    """Return the context with which a run started, from the snapshot at ``place``; None without one.
 
-    Raises ``IntegrityError`` when it is missing or damaged, or when its state is not the one that the run names.
+    Raises ``IntegrityError`` if it is missing or damaged, or if its digest is not the one in the run.
     """
     if not isinstance(context, dict) or place is None:
         return None
     scope = store.scope(str(context["scope"]))
-    anew = (
-        "a run whose context is lost for good can only be begun anew: `stateline execute MACHINE --id RUN --force`, "
+    restart = (
+        "a run whose context is lost can only be restarted: `stateline execute MACHINE --id RUN --force`, "
         "or `stateline run -p TEXT --id RUN --force`"
     )
     try:
@@ -301,25 +299,25 @@ def context_of(store: Store, context: Json, place: ContextPlace | None) -> Conte
         told = with_recovery_hint(scope.store.backend, scope.key, error)
         # Once the scope is repaired, what was lost stays lost, and this run cannot do without it.
         raise IntegrityError(
-            f"the run began with a context that cannot be read: {told.message}",
+            f"the context with which the run started cannot be read: {told.message}",
             finding=error.finding,
-            hint=f"{told.hint}; {anew}",
+            hint=f"{told.hint}; {restart}",
         ) from None
     if found.sha256 != context["sha256"]:
         raise IntegrityError(
             f"the snapshot {place.path} of {scope.key} is not the context that the run began with: the SHA-256 of its "
             f"state is {found.sha256}, the run says {context['sha256']}; nothing was changed",
             finding="altered",
-            hint=f"look for the snapshot with that state in a copy of the store; {anew}",
+            hint=f"look for the snapshot with that state in a copy of the store; {restart}",
         )
     return found
 
 
 def read_context(store: Store, context: Snapshot) -> Context:
-    """What a context's snapshot holds; reads its objects. Raises ``IntegrityError`` when it holds no context.
+    """Return the content of a context's snapshot; reads its objects. Raises ``IntegrityError`` if it is not a context.
 
-    The digest is that of the canonical form of the resolved state, so it hangs on nothing but what the context says:
-    the same one, derived in another store at another time, has the same. An artifact stands there as its entry.
+    The digest is that of the canonical form of the resolved state, so equal contexts have equal digests in every store.
+    An artifact is represented by its entry in the table of objects.
     """
     state = store.resolve(context.state)
     if not isinstance(state, dict) or not {"prompts", "settings"} <= state.keys():
@@ -336,8 +334,7 @@ def read_context(store: Store, context: Snapshot) -> Context:
 
 
 def facts_of(run: Run, cost: Cost = FREE, *, manual: bool = True) -> Facts:
-    """What ``advance`` may know: meters so far plus the ``cost`` of what has just been done, the context, and whether
-    there is no model."""
+    """Return the facts for ``advance``: meters so far plus ``cost``, the context, and ``manual`` (no model)."""
     meters = run.event.get("meters") or {}
     tokens = meters.get("tokens") or {}
     return Facts(

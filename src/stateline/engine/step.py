@@ -1,7 +1,6 @@
-"""One step of a run: decide what an event makes of it, and save the decision.
+"""One step of a run: decide on an event, and save the decision as one snapshot.
 
-Every event is one snapshot. What is said here holds for all of them: secrets are masked before anything is decided by
-what was said, and a result that was earned is kept, whatever becomes of it then.
+Secrets are masked before the decision. A result that was obtained is saved even if the decision on it fails.
 """
 
 from __future__ import annotations
@@ -38,20 +37,19 @@ from stateline.machine.spec import Machine, Stage
 from stateline.store.store import Store
 
 SHOWN_RESULT = 4000
-"""How much of a result that could not be saved an error shows [characters]."""
+"""The largest part of an unsaved result that an error shows [characters]."""
 
 
 class EventContext(msgspec.Struct, frozen=True, kw_only=True):
-    """An event with all that is told of it: what it used, the means of the call in which it happened, and members for
-    the snapshot's event, without secrets. ``interrupted`` is a signal that came meanwhile, to be raised when it is
-    saved."""
+    """An event with its cost, the dependencies of the call, and members for the snapshot's event, without secrets.
+    ``interrupted`` is a signal that arrived meanwhile, to be raised after the save."""
 
     event: Event
     cost: Cost = FREE
     dependencies: Dependencies = MANUAL
     told: dict[str, Json] = {}
     masked: int = 0
-    interrupted: Any = None  # a BaseException, which is no msgspec type
+    interrupted: Any = None  # a BaseException, which is not a msgspec type
 
 
 def apply(run: Run, event: Event, dependencies: Dependencies = MANUAL) -> Run:
@@ -70,7 +68,7 @@ def take(run: Run, happened: EventContext) -> Run:
     happened = replace(happened, event=event, cost=_full_cost(run, event, happened.cost))
     decision = _decide(run, happened)
     document = carried(run, event, happened.cost) | happened.told
-    if decision.state.outputs is not run.state.outputs:  # an output was kept, be it equal to the one before
+    if decision.state.outputs is not run.state.outputs:  # an output was kept, even if it equals the previous one
         document["output_of"] = run.state.tree.stage
     state, found = mask_state(store.redactor, decision.state, run.state.tree)
     decision = replace(decision, state=state)
@@ -92,23 +90,23 @@ def add_to(error: StatelineError, more: str) -> None:
 
 
 def stage_of(run: Run) -> Stage:
-    """The stage at which the run stands."""
+    """Return the current stage."""
     return run.machine.stages[run.state.tree.stage]
 
 
 def is_waiting_for_reply(run: Run) -> bool:
-    """Whether the run waits for whoever stands in for a model."""
+    """Return True if the run waits for a reply to a model request."""
     return run.state.tree.phase == "waiting" and stage_of(run).kind == "agent"
 
 
 def is_effect_lost(run: Run) -> bool:
-    """Whether a pending effect may have been performed, and must not be again: it was started and nothing followed,
-    or what followed is lost, as a repair has recorded."""
+    """Return True if the pending effect may have been performed and must not be repeated: it was started without a
+    saved result, or a repair has recorded that later snapshots are lost."""
     return bool(lost_effect_events(run))
 
 
 def lost_effect_events(run: Run) -> list[Event]:
-    """The events by which a run whose effect is in doubt comes to wait for word of it; none for one that is not."""
+    """Return the events that make a run wait for the result of its lost effect; none if it is not lost."""
     tree = run.state.tree
     if tree.phase == "started":
         return [] if is_lost_call_repeatable(run) else [Lost()]
@@ -122,30 +120,30 @@ def lost_effect_events(run: Run) -> list[Event]:
 
 
 def is_lost_call_repeatable(run: Run) -> bool:
-    """Whether a model's call was counted and made, nothing is known of it, and it may be made again. The lock must be
-    held, so that whoever made it is gone."""
+    """Return True for a model call that was counted, has no saved outcome and may be repeated. The lock must be held,
+    so that no other process is still making it."""
     stage = stage_of(run)
     return run.state.tree.phase == "started" and stage.kind == "agent" and stage.repeatable
 
 
 def give_up(run: Run) -> Run:
-    """The run that waits for word of its effect, if that is in doubt; else as it is. The lock must be held, so that
-    whoever performed the effect is gone."""
+    """Return the run, waiting for the result of its effect if that is lost. The lock must be held, so that no other
+    process is still performing it."""
     for event in lost_effect_events(run):
         run = apply(run, event)
     return run
 
 
 def once(run: Run) -> list[str]:
-    """The ids of the pending tool calls that are ready and must not be performed twice."""
+    """Return the ids of the pending tool calls that are ready and must not be performed twice."""
     tools = run.machine.toolset.tools if run.machine.toolset is not None else {}
     ready = [call for call in run.state.tree.pending if call["status"] == "ready"]
     return [call["id"] for call in ready if call["name"] not in tools or not tools[call["name"]].repeatable]
 
 
 def replace_machine(run: Run, machine: Machine, record: MachineRecord, places: dict[str, Json]) -> Run:
-    """Go on with a changed machine; ``places`` are the members ``machine`` and ``tools`` of the event. Raises
-    ``MachineChangedError`` if it lacks the stage at which the run stands, or the tools that are being called."""
+    """Continue with a changed machine; ``places`` are the members ``machine`` and ``tools`` of the event. Raises
+    ``MachineChangedError`` if it lacks the current stage, or the tools that are being called."""
     before = run.record.source.sha256
     decision = advance(machine, run.state, Replaced())
     changed = replace(run, machine=machine, record=record)
@@ -157,8 +155,8 @@ def replace_machine(run: Run, machine: Machine, record: MachineRecord, places: d
 
 
 def _full_cost(run: Run, event: Event, cost: Cost) -> Cost:
-    """An answer in a model's stead is a call of a model, whoever it was. A call that was counted before it was made is
-    not counted again when it has ended, and not at all if it was not sent."""
+    """Return the cost with model calls counted once: an answer to a model request counts as a call; a call that was
+    counted before it was made is not counted again, and not at all if it was not sent."""
     calls = cost.llm_calls
     if isinstance(event, Answered) and stage_of(run).kind == "agent" and not is_calling_tools(run.state.tree):
         calls = 1
@@ -177,7 +175,7 @@ def _decide(run: Run, happened: EventContext) -> Decision:
     except StatelineError:
         raise
     except Exception as error:
-        # Memory ran out, or there is a bug: whatever it is, a result that was earned is kept first.
+        # Out of memory, or a bug: the result is kept first.
         message = f"{type(error).__name__}: {error}"
         reply = _reply_in(run, event)
         if reply is not None:
@@ -191,7 +189,7 @@ def _decide(run: Run, happened: EventContext) -> Decision:
 
 
 def _reply_in(run: Run, event: Event) -> Replied | None:
-    """The model's reply that ``event`` is, or brings in a model's stead."""
+    """Return the model's reply in ``event``, from the model or from an answer."""
     if isinstance(event, Replied):
         return event
     if not isinstance(event, Answered) or stage_of(run).kind != "agent" or is_calling_tools(run.state.tree):
@@ -254,7 +252,7 @@ def _masked(store: Store, run: Run, event: Event) -> tuple[Event, int]:
 
 
 def _mask_reply(mask: Callable[[Any], Any], value: Json) -> Json:
-    """A person's reply in a model's stead: the names of its fields are ours."""
+    """Mask a reply that an answer brings; its field names are kept."""
     if not isinstance(value, dict) or not isinstance(value.get("tool_calls", []), list):
         return mask(value)
     reply = {name: mask(part) for name, part in value.items() if name != "tool_calls"}
@@ -262,8 +260,8 @@ def _mask_reply(mask: Callable[[Any], Any], value: Json) -> Json:
 
 
 def _with_unique_ids(run: Run, calls: list[Json]) -> list[Json]:
-    """The tool calls of a reply with ids that differ: what was masked in them is the same. Results name the id that
-    stands here, so any will do."""
+    """Return the tool calls of a reply with unique ids: masked ids can be equal. Results refer to the ids returned
+    here."""
     ids = [call.get("id") for call in calls if isinstance(call, dict)]
     if len(ids) < len(calls) or len({str(name) for name in ids}) == len(calls):
         return calls

@@ -22,7 +22,7 @@ def write_outputs(outcome: Outcome, directory: str) -> list[str]:
         return []
     files = {"output.json": outcome.output}
     for stage, output in sorted(outcome.outputs.items()):
-        # Stage names come from a stored spec; whoever wrote that must not choose where a file goes.
+        # Stage names come from a stored spec, which must not choose where a file is written.
         if not naming.is_id(stage):
             raise IntegrityError(f"the stage {stage[:40]!a} has no name that can be a file's; nothing was written")
         files[os.path.join("outputs", f"{stage}.json")] = output

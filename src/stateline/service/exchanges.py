@@ -88,7 +88,7 @@ def _real(path: str) -> str:
 
 
 def kept_exchanges(run: Run) -> Exchanges | None:
-    """Return the recording or playback of the run; None without. Raises ``IntegrityError`` if the member is malformed."""
+    """Return the recording or playback of the run; None without. Raises ``IntegrityError`` if it is malformed."""
     kept = run.event.get("exchanges")
     if kept is None:
         return None

@@ -19,7 +19,7 @@ from stateline.store.store import Store
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """What is wrong with a machine file; ``ok`` if nothing is an error."""
+    """The problems of a machine file; ``ok`` if none is an error."""
 
     ok: bool
     problems: list[Json]

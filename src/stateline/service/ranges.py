@@ -1,5 +1,4 @@
-"""Which exchanges of a recording a run has used: numbers, kept as ranges, so that they take no more room the more there
-are. Pure."""
+"""Sets of exchange numbers as ranges, so that their size does not grow with the number of exchanges. Pure."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ class Numbers:
 
     @classmethod
     def read(cls, ranges: Iterable[Iterable[int]]) -> Numbers:
-        """The numbers in ``ranges``. Raises ``ValueError`` for what is no :data:`Ranges` of at most :data:`MOST`
-        numbers from 1 to :data:`HIGHEST`."""
+        """Return the numbers in ``ranges``. Raises ``ValueError`` for malformed :data:`Ranges`, more than :data:`MOST`
+        numbers, or numbers outside 1 to :data:`HIGHEST`."""
         found, before = cls(), -1
         for first, last in ranges:
             if not before + 1 < first <= last <= HIGHEST or first < 1:
@@ -49,7 +48,7 @@ class Numbers:
             return
         if self._count == MOST:
             raise RequestError(
-                f"the run has used {MOST} exchanges, and no run can use more; it stands as it was",
+                f"the run has used {MOST} exchanges, the largest number; nothing was changed",
                 hint="begin another run",
             )
         self._count += 1
@@ -65,7 +64,7 @@ class Numbers:
             self._ranges.insert(at, [number, number])
 
     def ranges(self) -> Ranges:
-        """As an event has them."""
+        """Return the ranges as an event has them."""
         return [list(one) for one in self._ranges]
 
     def __iter__(self) -> Iterator[int]:

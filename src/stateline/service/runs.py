@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class UnreadableScope(msgspec.Struct, frozen=True):
-    """A scope, by its hash, that cannot be read, and why. It may be a run's: its key stands in what cannot be read."""
+    """A scope, by its hash, that cannot be read, and the error. It may be a run: its key is in the unreadable part."""
 
     scope: str
     error: StatelineError
 
     def finding(self) -> Finding:
-        """As ``verify`` words it."""
+        """Return the finding that ``verify`` reports."""
         from stateline.verify.findings import Finding
 
         return Finding.of(self.error, None, self.scope)
@@ -151,7 +151,7 @@ def _counters(run: Run) -> dict[str, Any]:
 
 
 def show(store: Store, run: str | None) -> dict[str, Json]:
-    """One run whole, as it stands: the document of ``execute``, with input, state, visits, edges and context."""
+    """Return one run as it is now: the document of ``execute`` with input, state, visits, edges and context."""
     found = find_run(store, run)
     state = found.state
     return {
@@ -193,7 +193,7 @@ def remove(store: Store, runs: list[str], *, wait: float = WAIT) -> Removal:
 def clean(store: Store, *, unfinished: bool, older_than: float, wait: float = 0.0) -> Removal:
     """Remove complete runs (with ``unfinished`` all) whose last change is at least ``older_than`` [s] ago.
 
-    A run that is being used, or that another scope originates from, is kept and said; so is a scope that cannot be
+    A run that is in use, or that another scope originates from, is kept and reported; so is a scope that cannot be
     read, and the exit code is then that of the damage.
     """
     heads, unread = run_heads(store)
@@ -234,8 +234,8 @@ def _remove(store: Store, run: str, wait: float, expected: Snapshot | None = Non
 
 
 def _origins(store: Store) -> dict[str, str]:
-    """Which scopes others originate from: origin's key -> the key of one that needs it. Reads each scope's first
-    snapshot, whose name sorts first."""
+    """Return the scopes that others originate from: origin's key -> the key of one that needs it. Reads the first
+    snapshot of each scope, whose name sorts first."""
     origins: dict[str, str] = {}
     for scope in store.backend.scopes():
         names = sorted(name for name in store.backend.list(scope) if naming.snapshot_parts(name))

@@ -1,8 +1,8 @@
-"""The JSON Schema (2020-12) of snapshots, generated from the types by which they are read.
+"""Generate the JSON Schema (2020-12) of snapshots from the types that read them.
 
-The envelope holds for every kind; for runs, contexts and machine records ``state`` and ``event`` are told as well.
-An event without a ``type`` was not written by Stateline's own commands, whatever the kind; of its snapshot only the
-envelope is told. Digests, links between files and canonical form are beyond a schema: ``verify`` checks them.
+The envelope is the same for every kind; for runs, contexts and machine records ``state`` and ``event`` are described
+too. An event without a ``type`` was not written by Stateline's commands; only the envelope of its snapshot is
+described. A schema cannot express digests, links between files and canonical form: ``verify`` checks them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stateline.model.protocol import Usage
 
 _DEFS = "#/$defs/"
 _TAKEN_OUT = ("array", "object", "string")
-"""Types of values that may be objects of the store. At the place of one, in a state, stands null."""
+"""Types of values that may be objects of the store. In a state, null takes the place of an object."""
 
 
 class ContextEvent(msgspec.Struct):

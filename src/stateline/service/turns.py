@@ -1,7 +1,7 @@
-"""What the turns of a run were: what a model said, which tools it called and what they gave, and what came out.
+"""The history of a run: per turn the model's text, the tool calls with their results, and the output.
 
-Each snapshot of the chain is read by itself, and of a long conversation no more than its end: what a row costs does not
-depend on how long the run was.
+Each snapshot is read separately, and only the end of a long conversation: the cost of a row does not depend on the
+length of the run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REPEATING = (MEMBER, "replaced")
 
 
 class _Ended(msgspec.Struct, frozen=True):
-    """How a tool call ended: the kind of its failure, if it failed, and its result."""
+    """The end of a tool call: the kind of its failure (None if it succeeded) and its result."""
 
     error: str | None
     result: Json
@@ -51,7 +51,7 @@ def turns(store: Store, run: Run) -> list[dict[str, Json]]:
     ended: dict[str, _Ended] = {}
     for snapshot in run.scope.walk(run.snapshot):
         event = read_event(snapshot)
-        if event.call is not None:  # it stands after the reply that asked for it, and is met before
+        if event.call is not None:  # it follows the reply that asked for it, so it is read before it
             ended[event.call.id] = _Ended(event.call.error, _result(store, snapshot, event.call.id))
         # A retry that only settles what was kept performs no effect and still takes the run on.
         # A limit may end a run where an effect was cut off, between the turns.
@@ -63,7 +63,7 @@ def turns(store: Store, run: Run) -> list[dict[str, Json]]:
 
 
 def _fails(event: RunEvent) -> bool:
-    """Whether the run failed with this event, and had not failed before."""
+    """Return True if the run failed with this event, and not before."""
     return event.error is not None and event.type not in _REPEATING
 
 
@@ -92,7 +92,7 @@ def _row(store: Store, snapshot: Snapshot, event: RunEvent, ended: dict[str, _En
 
 
 def _refused(store: Store, snapshot: Snapshot, said: _Round, call: str) -> Json:
-    """What the model is told instead of performing a call; None for one that is still to be performed."""
+    """Return the error that the model receives instead of a result; None for a call that is still pending."""
     return said.results[call] if call in said.results else _pending_result(store, snapshot, call)
 
 
@@ -117,7 +117,7 @@ def _last_round(store: Store, snapshot: Snapshot) -> _Round:
     for message in _backwards(store, _part_of_tree(store, snapshot, "conversation")):
         message = store.resolve(message)
         if not isinstance(message, dict):
-            raise _malformed(snapshot, "what stands in its conversation is no message")
+            raise _malformed(snapshot, "an element of its conversation is not a message")
         if message.get("role") != "tool":
             calls = message.get("tool_calls")
             calls = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
@@ -151,7 +151,7 @@ def _opened(store: Store, value: Json) -> Json:
 
 
 def _output(store: Store, snapshot: Snapshot, event: RunEvent) -> Json:
-    """What the turn put out; None for one that put out nothing."""
+    """Return the output of the turn; None without one."""
     if event.output_of != event.stage or event.type not in ("succeeded", "replied", "answered"):
         return None
     unfit = event.type == "replied" and event.error is not None and event.error["kind"] in ("reply", "output")
