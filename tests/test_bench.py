@@ -57,13 +57,13 @@ def test_a_quick_run_gives_the_rows_of_every_subject(document: tables.Document) 
     assert all(row["ratio"] > 0 for subject in ("startup", "commits", "verify") for row in rows(document, subject))
 
 
-def test_what_was_measured_on_is_told_with_each_subject(document: tables.Document) -> None:
+def test_each_subject_names_its_machine(document: tables.Document) -> None:
     for found in document["subjects"].values():
         assert found["quick"] is True
         assert {"source", "cpus", "system", "file_system", "python", "versions", "load"} <= found["machine"].keys()
 
 
-def test_modules_that_a_command_did_not_need_are_named(document: tables.Document) -> None:
+def test_unneeded_modules_are_named(document: tables.Document) -> None:
     for row in rows(document, "startup"):
         if row["what"] in COMMANDS:
             assert row["modules"] == row["needed"] + row["brought_by_libraries"] + row["not_needed"]
@@ -72,7 +72,7 @@ def test_modules_that_a_command_did_not_need_are_named(document: tables.Document
             assert not {"openai", "anthropic", "httpx2"} & {name.partition(".")[0] for name in row["modules_loaded"]}
 
 
-def test_syncs_and_bytes_are_counted_and_not_guessed(document: tables.Document) -> None:
+def test_syncs_and_bytes_are_counted(document: tables.Document) -> None:
     for row in rows(document, "commits"):
         assert row["bytes_written"] > row["snapshot_bytes"] > row["size"] * 0.9
         # A full save waits for the snapshot, its directory, the pointer and its directory again.
@@ -98,7 +98,7 @@ def test_each_target_has_a_verdict_that_follows_from_its_figures(document: table
     assert Target("x", 1.3, 1.31).verdict == "missed"
 
 
-def test_a_quick_run_judges_nothing(document: tables.Document) -> None:
+def test_a_quick_run_has_no_verdicts(document: tables.Document) -> None:
     assert [target["what"] for target in document["targets"]]
     assert all(target.keys() == {"what", "limit", "reached", "unit"} for target in document["targets"])
     text = tables.target_table(document)
@@ -107,7 +107,7 @@ def test_a_quick_run_judges_nothing(document: tables.Document) -> None:
     assert "reached |\n" in text.split("---")[0], "the verdict's column is left out"
 
 
-def test_tables_are_renewed_between_their_markers_only(document: tables.Document, tmp_path: Path) -> None:
+def test_tables_are_updated_between_their_markers_only(document: tables.Document, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "before\n<!-- bench:verify -->\nold\n<!-- /bench -->\nbetween\n<!-- bench:rivals -->\n<!-- /bench -->\n"
@@ -135,7 +135,7 @@ def test_an_unknown_subject_is_refused_and_measures_nothing(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_calls_that_strace_cut_in_two_are_counted_once() -> None:
+def test_calls_that_strace_splits_are_counted_once() -> None:
     lines = [
         '7 access("/save-0", F_OK) = -1 ENOENT (No such file or directory)',
         "7 fsync(4</s/a> <unfinished ...>",

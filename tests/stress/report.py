@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-KEPT = Path(__file__).with_name("results.json")
+RESULTS = Path(__file__).with_name("results.json")
 PAGE = CHECKOUT / "docs" / "reliability.md"
 _MOST = 8
 """Counts in a table that a line shows."""
@@ -33,7 +33,7 @@ class Run(msgspec.Struct, frozen=True):
 
 def keep(suite: str, run: Run, found: dict[str, Any]) -> None:
     """Keep what a suite found, in the place of what it found before, and renew the table. What was found with some
-    scenarios alone has a place of its own, ``SUITE: STORY, ...``."""
+    scenarios alone has a place of its own, ``SUITE: SCENARIO, ...``."""
     results = load()
     results[": ".join(filter(None, [suite, ", ".join(run.scenarios)]))] = {
         "command": f"scripts/torture --suite {shlex.quote(suite)} --seed {shlex.quote(run.seed)} {run.options}",
@@ -42,14 +42,14 @@ def keep(suite: str, run: Run, found: dict[str, Any]) -> None:
         "system": f"{platform.system()} {platform.release().partition('-')[0]}, Python {platform.python_version()}",
         "found": found,
     }
-    KEPT.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     # As it is read back: the order of what is kept is the file's.
     PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8"), load()), encoding="utf-8")
 
 
 def load() -> dict[str, Any]:
     """Return the stored results by suite."""
-    results: dict[str, Any] = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
+    results: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     return results
 
 

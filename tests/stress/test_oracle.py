@@ -18,7 +18,7 @@ from stateline import Store
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the seam by handles is not for Windows")
 
-STORY = "long lists"
+SCENARIO = "long lists"
 
 
 def told(scenario: str, root: Path) -> Path:
@@ -58,7 +58,7 @@ def _first_chunk(scope: Path) -> Path:
     return chunks[0]
 
 
-HARMS: dict[str, Callable[[Path], object]] = {
+CORRUPTIONS: dict[str, Callable[[Path], object]] = {
     "is not there": lambda scope: sorted(scope.glob("state-*"))[1].unlink(),
     "is not what .* names": lambda scope: _flip(sorted(scope.glob("state-*"))[0]),
     "object .* is not there": lambda scope: _first_chunk(scope).unlink(),
@@ -70,24 +70,24 @@ HARMS: dict[str, Callable[[Path], object]] = {
 }
 
 
-def test_a_chain_that_is_harmed_is_broken(tmp_path: Path) -> None:
+def test_a_corrupted_chain_is_detected(tmp_path: Path) -> None:
     def check(words: str, tmp_path: Path) -> None:
-        state_dir = told(STORY, tmp_path)
+        state_dir = told(SCENARIO, tmp_path)
         scope = next(
             path.parent for path in state_dir.glob("*/latest.json") if len(list(path.parent.glob("state-*"))) > 2
         )
         key = keys_of(tree_of(state_dir))[scope.name]
         assert len(Chain.read(state_dir, key).order) == len(chain_of(tree_of(state_dir), scope.name))
-        HARMS[words](scope)
+        CORRUPTIONS[words](scope)
         with pytest.raises(ViolationError, match=words):
             chain_of(tree_of(state_dir), scope.name)
         with pytest.raises(ViolationError):
             Chain.read(state_dir, key)
 
-    check_all(HARMS, check, tmp_path)
+    check_all(CORRUPTIONS, check, tmp_path)
 
 
-def test_modes_and_links_are_told_and_links_are_not_followed(tmp_path: Path) -> None:
+def test_modes_and_links_are_reported_and_links_are_not_followed(tmp_path: Path) -> None:
     state_dir = told("saves", tmp_path)
     (state_dir / "link").symlink_to(tmp_path)
     (state_dir / "stateline.json").chmod(0o644)

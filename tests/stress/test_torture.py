@@ -44,13 +44,11 @@ def test_an_unknown_suite_is_a_usage_error() -> None:
     assert "unknown suite 'everything'; --help lists them" in ran.stderr
 
 
-def test_one_story_can_be_told_alone_and_its_figures_have_a_place_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_scenario_can_run_alone_and_is_stored_separately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = torture("--suite", "syscalls", "--scenario", "first save", "--minutes", "0.03")
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["suites"]["syscalls"]["scenarios"] == 1
-    monkeypatch.setattr(report, "KEPT", tmp_path / "results.json")
+    monkeypatch.setattr(report, "RESULTS", tmp_path / "results.json")
     monkeypatch.setattr(report, "PAGE", tmp_path / "page.md")
     report.PAGE.write_text("<!-- torture -->\n\n<!-- /torture -->\n")
     report.keep("power", report.Run("s", "--minutes 1", "c"), {"judged": 9})
@@ -61,7 +59,7 @@ def test_one_story_can_be_told_alone_and_its_figures_have_a_place_of_their_own(
     }
 
 
-def test_a_story_that_a_suite_does_not_tell_is_a_usage_error() -> None:
+def test_a_scenario_that_a_suite_does_not_have_is_a_usage_error() -> None:
     def check(suite: str, scenario: str) -> None:
         ran = torture("--suite", suite, "--scenario", scenario)
         assert ran.returncode == 2
@@ -70,7 +68,7 @@ def test_a_story_that_a_suite_does_not_tell_is_a_usage_error() -> None:
     check_all([("power", "effects"), ("errors", "no such scenario"), ("kills", "saves")], check)
 
 
-def test_nothing_is_proved_in_no_time() -> None:
+def test_minutes_must_be_positive() -> None:
     def check(minutes: str) -> None:
         ran = torture("--suite", "mutants", "--minutes", minutes)
         assert ran.returncode == 2
@@ -79,12 +77,12 @@ def test_nothing_is_proved_in_no_time() -> None:
     check_all(["0", "-1"], check)
 
 
-def test_the_page_shows_what_was_kept() -> None:
+def test_the_page_shows_the_stored_results() -> None:
     page = report.PAGE.read_text(encoding="utf-8")
     assert report.renewed(page, report.load()) == page
 
 
-def test_what_was_kept_is_of_suites_that_there_are_and_broke_no_promise() -> None:
+def test_stored_results_belong_to_existing_suites_and_have_no_violation() -> None:
     for suite, result in report.load().items():
         name, _, scenarios = suite.partition(": ")
         assert name in SUITES
@@ -93,14 +91,14 @@ def test_what_was_kept_is_of_suites_that_there_are_and_broke_no_promise() -> Non
         assert result["command"].startswith("scripts/torture --suite ")
 
 
-def test_a_table_shows_numbers_and_counts_and_leaves_the_rest_to_programs() -> None:
+def test_a_table_shows_numbers_and_counts_only() -> None:
     found = {"saves": 16000, "by_kind": {"a": 1, "b": 2}, "nested": {"x": {"y": 1}}, "why": "a|b"}
     assert report.figures(found) == [("saves", 16000), ("by kind", "(a 1, b 2)"), ("why", "a|b")]
     row = report.renewed("<!-- torture -->\n<!-- /torture -->", {"s": _result(found)})
     assert "saves 16,000; by kind (a 1, b 2); why a\\|b" in row
 
 
-def test_a_page_without_a_place_for_the_table_is_refused() -> None:
+def test_a_page_without_markers_for_the_table_is_refused() -> None:
     with pytest.raises(ValueError, match="there are no lines"):
         report.renewed("# A page", {})
 
@@ -115,10 +113,8 @@ def _result(found: dict[str, Any]) -> dict[str, Any]:
     return {"command": "scripts/torture --suite s --seed 1", "day": "2026-11-22", "commit": "c", "found": found}
 
 
-def test_what_is_kept_is_shown_in_the_same_order_when_it_is_read_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(report, "KEPT", tmp_path / "results.json")
+def test_results_keep_their_order_when_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "RESULTS", tmp_path / "results.json")
     monkeypatch.setattr(report, "PAGE", tmp_path / "page.md")
     report.PAGE.write_text("<!-- torture -->\n\n<!-- /torture -->\n")
     report.keep("saves", report.Run("s", "--minutes 1", "c"), {"zebra": 1, "ant": 2})

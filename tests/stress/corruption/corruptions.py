@@ -156,12 +156,14 @@ def replaced(sample: SampleStore) -> Iterator[Corruption]:
     for place in sample.places:
         expect = SILENT if place.role in ("temporary", "removed", "set aside") else DAMAGE
         for kind, make in KINDS.items():
-            yield Corruption(f"{place.role}: made a {kind}", place.path, place.scope, expect, _become(place.path, make))
-        act = _become(place.path, lambda path, good=sample.elsewhere / place.path: os.symlink(good, path))
+            yield Corruption(
+                f"{place.role}: made a {kind}", place.path, place.scope, expect, _final_state(place.path, make)
+            )
+        act = _final_state(place.path, lambda path, good=sample.elsewhere / place.path: os.symlink(good, path))
         yield Corruption(f"{place.role}: made a symlink to its bytes", place.path, place.scope, expect, act)
 
 
-def _become(path: str, make: Callable[[Path], object]) -> Callable[[Path], object]:
+def _final_state(path: str, make: Callable[[Path], object]) -> Callable[[Path], object]:
     def act(root: Path) -> None:
         clear(root / path)
         make(root / path)

@@ -124,7 +124,7 @@ def flip_all(judge: Judge, cases: Iterator[Corruption], until: float, whole: int
     return done
 
 
-def harm_all(judge: Judge, cases: Iterator[Corruption], until: float, say: Say) -> int:
+def corrupt_all(judge: Judge, cases: Iterator[Corruption], until: float, say: Say) -> int:
     """Do each harm to a fresh copy and check the scope concerned and the whole store; how many. Each 40th is shown to
     the command line too, which must exit 5 where damage is found and 0 elsewhere."""
     done = 0
@@ -160,7 +160,7 @@ def campaign(root: Path, seed: str, *, cases: int, until: float, say: Say) -> di
     small, most = _sizes(sample, cases)
     bytes_changed = flip_all(judge, corruptions.every_flip(sample, rng, small=small, most=most), until, 500, say)
     sample.restore()
-    others = harm_all(judge, structural(sample, rng), until, say)
+    others = corrupt_all(judge, structural(sample, rng), until, say)
     judge.require()
     seconds = round(time.monotonic() - began, 1)
     return {"bytes changed": bytes_changed, "other harms": others, "verdicts": judge.summary(), "seconds": seconds}

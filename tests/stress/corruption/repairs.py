@@ -121,7 +121,7 @@ def _names(path: str, data: bytes) -> set[str]:
     return {path, path.rpartition("/")[2], sha256(data)}
 
 
-class Mender:
+class RepairTrial:
     """Repairs after each harm, and counts what came of it."""
 
     def __init__(self, sample: SampleStore) -> None:
@@ -228,16 +228,16 @@ def campaign(root: Path, seed: str, *, cases: int, until: float, say: Callable[[
     summary. Raises ``ViolationError``."""
     began = time.monotonic()
     sample = build(root)
-    mender = Mender(sample)
+    trial = RepairTrial(sample)
     # Nothing is repaired in a place that others may use; that is for the operator to mend.
-    drawn_harms = drawn(sample, Random(seed), cases + cases // 4 + cases // 10)
-    harms = [harm for harm in drawn_harms if harm.kind != "opened to others"]
+    random_corruptions = drawn(sample, Random(seed), cases + cases // 4 + cases // 10)
+    harms = [harm for harm in random_corruptions if harm.kind != "opened to others"]
     done = 0
     while harms and done < cases and time.monotonic() < until:
         count = 2 if done % 4 == 0 and len(harms) > 1 else 1
-        mender.mend([harms.pop() for _ in range(count)])
+        trial.mend([harms.pop() for _ in range(count)])
         done += 1
         if done % 100 == 0:
-            say(f"{done} repairs, {len(mender.wrong)} wrong")
-    require(not mender.wrong, f"{len(mender.wrong)} wrong repairs:\n" + "\n".join(mender.wrong[:20]))
-    return {"cases": done, "outcomes": dict(mender.counts), "seconds": round(time.monotonic() - began, 1)}
+            say(f"{done} repairs, {len(trial.wrong)} wrong")
+    require(not trial.wrong, f"{len(trial.wrong)} wrong repairs:\n" + "\n".join(trial.wrong[:20]))
+    return {"cases": done, "outcomes": dict(trial.counts), "seconds": round(time.monotonic() - began, 1)}

@@ -19,7 +19,7 @@ from stress.oracle import require
 Say = Callable[[str], None]
 
 
-def drawn_flips(sample: SampleStore, rng: Random, count: int) -> Iterator[Corruption]:
+def random_flips(sample: SampleStore, rng: Random, count: int) -> Iterator[Corruption]:
     """About ``count`` changed bytes, half of them in one bit: of each position in files of up to 1 KiB and of many in
     larger ones both; all of these if there are no more than ``count``."""
     seed = rng.getrandbits(64)
@@ -29,7 +29,7 @@ def drawn_flips(sample: SampleStore, rng: Random, count: int) -> Iterator[Corrup
             yield harm
 
 
-def drawn_harms(sample: SampleStore, rng: Random, most: int) -> list[Corruption]:
+def random_corruptions(sample: SampleStore, rng: Random, most: int) -> list[Corruption]:
     """Up to ``most`` of each other kind, in any order."""
     kinds: dict[str, list[Corruption]] = {}
     for harm in detection.structural(sample, rng):
@@ -82,9 +82,9 @@ def campaign(
         rng = Random(f"{seed}:{number}")
         sample = generated_stores.build(place, rng)
         judge = Judge(sample)
-        totals.flips += detection.flip_all(judge, drawn_flips(sample, rng, cases), until, 500, say)
+        totals.flips += detection.flip_all(judge, random_flips(sample, rng, cases), until, 500, say)
         sample.restore()
-        totals.others += detection.harm_all(judge, iter(drawn_harms(sample, rng, each)), until, say)
+        totals.others += detection.corrupt_all(judge, iter(random_corruptions(sample, rng, each)), until, say)
         judge.require()
         totals.add(judge)
         totals.compared.update(compare(sample, place, rng, compared, until, say))

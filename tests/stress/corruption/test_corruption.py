@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 from stress.corruption import audit_script, corruptions, detection, generated_stores, tampering
-from stress.corruption.repairs import Mender
+from stress.corruption.repairs import RepairTrial
 from stress.corruption.sample_store import ROLES, SampleStore, build
 
 
@@ -28,7 +28,7 @@ def one_of_each(cases: list[corruptions.Corruption], count: int, seed: str) -> l
     return [*first.values(), *cases[:count]]
 
 
-def test_the_store_that_is_harmed_has_everything_in_it(sample: SampleStore) -> None:
+def test_the_sample_store_has_every_kind_of_file(sample: SampleStore) -> None:
     assert {place.role for place in sample.places} == set(ROLES) - {"set aside"}
     assert sorted(len(chain) for chain in sample.chains.values()) == [1, 3, 4, 5]
     types = b"".join(sample.read(place.path) for place in sample.of("snapshot", "object"))
@@ -48,7 +48,7 @@ def test_no_changed_byte_goes_unnoticed(sample: SampleStore) -> None:
 def test_no_removed_added_swapped_truncated_or_replaced_file_goes_unnoticed(sample: SampleStore) -> None:
     judge = detection.Judge(sample)
     cases = list(detection.structural(sample, Random("files")))
-    detection.harm_all(judge, iter(one_of_each(cases, 40, "files")), time.monotonic() + 600, print)
+    detection.corrupt_all(judge, iter(one_of_each(cases, 40, "files")), time.monotonic() + 600, print)
     judge.require()
     assert len(judge.counts) > 90
 
@@ -78,13 +78,13 @@ def test_the_auditors_script_and_verify_agree(sample: SampleStore, tmp_path: Pat
 
 
 def test_what_is_repaired_is_whole_and_says_what_was_lost(sample: SampleStore) -> None:
-    mender = Mender(sample)
+    trial = RepairTrial(sample)
     drawn = audit_script.drawn(sample, Random("repairs"), 30)
     harmed = [harm for harm in drawn if harm.kind != "opened to others"]
     while harmed:
-        mender.mend([harmed.pop() for _ in range(2 if len(harmed) % 5 == 0 else 1)])
-    assert mender.wrong == []
-    assert mender.counts["repaired"] > 10
+        trial.mend([harmed.pop() for _ in range(2 if len(harmed) % 5 == 0 else 1)])
+    assert trial.wrong == []
+    assert trial.counts["repaired"] > 10
 
 
 # -- stores drawn from a seed ------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def test_the_same_seed_draws_the_same_scopes(tmp_path: Path) -> None:
     assert one == other != {}
 
 
-def test_no_harm_to_a_drawn_store_goes_unnoticed(tmp_path: Path) -> None:
+def test_every_corruption_of_a_random_store_is_detected(tmp_path: Path) -> None:
     until = time.monotonic() + 600
     summary = tampering.campaign(
         tmp_path, "drawn", stores=1, cases=300, each=1, compared=0, until=until, say=lambda text: None

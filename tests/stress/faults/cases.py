@@ -46,8 +46,10 @@ class Verdict(msgspec.Struct, frozen=True):
 class Watched(Place):
     """A place that remembers the stores that were opened in it."""
 
-    def __init__(self, ground: Ground, fs: Callable[[], Filesystem | None], listener: Callable[[Note], None]) -> None:
-        super().__init__(ground.path, ground.files, fs, listener, ground.scenario.began)
+    def __init__(
+        self, baseline: Baseline, fs: Callable[[], Filesystem | None], listener: Callable[[Note], None]
+    ) -> None:
+        super().__init__(baseline.path, baseline.files, fs, listener, baseline.scenario.began)
         self.stores: list[Store] = []
 
     def open(self, durability: Durability = FULL) -> Store:
@@ -57,7 +59,7 @@ class Watched(Place):
         return store
 
 
-class Ground:
+class Baseline:
     """Initial state of a scenario, prepared once below ``root``; every case gets a copy.
 
     ``keys`` are the scopes that the scenario has to do with, by hash. ``calls`` are those of the scenario when nothing
@@ -119,8 +121,8 @@ def copy(source: str, target: str) -> None:
 class Case:
     """One telling of a scenario."""
 
-    def __init__(self, ground: Ground, fault: Fault) -> None:
-        self.ground = ground
+    def __init__(self, baseline: Baseline, fault: Fault) -> None:
+        self.baseline = baseline
         self.fault = fault
         self.script = Script(fault)
         self.seams: list[Failing] = []
@@ -136,7 +138,7 @@ class Case:
     def judged(self) -> Verdict:
         """Tell it, then look at what is left."""
         opened, threads = descriptors(), threading.active_count()
-        self._tell_and_look()
+        self._run_and_check()
         left = descriptors()
         if left > opened:
             gc.collect()
@@ -147,16 +149,16 @@ class Case:
             self.wrong.append("a thread is left")
         return Verdict(self.outcome, "; ".join(self.wrong))
 
-    def _tell_and_look(self) -> None:
-        place = Watched(self.ground, self._seam, self.notes.append)
+    def _run_and_check(self) -> None:
+        place = Watched(self.baseline, self._seam, self.notes.append)
         self._tell(place)
         self.script.end()
         for check in (
-            self._look_at_syncs,
-            lambda: self._look_at_stores(place.stores),
-            self._look_at_scopes,
-            self._look_at_files,
-            self._look_at_the_rest,
+            self._check_syncs,
+            lambda: self._check_stores(place.stores),
+            self._check_scopes,
+            self._check_files,
+            self._check_the_rest,
         ):
             try:
                 check()
@@ -167,11 +169,11 @@ class Case:
 
     def _tell(self, place: Watched) -> None:
         try:
-            self.ground.scenario.act(place)
+            self.baseline.scenario.act(place)
         except StatelineError as error:
             self.outcome = error.code
             try:
-                require_reported(error, damaged=self.ground.damaged)
+                require_reported(error, damaged=self.baseline.damaged)
             except ViolationError as harm:
                 self.wrong.append(str(harm))
         except (Interrupted, *INTERRUPTS.values()) as error:
@@ -184,37 +186,37 @@ class Case:
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
-    def _look_at_syncs(self) -> None:
+    def _check_syncs(self) -> None:
         for seam in self.seams:
             require(not seam.again, "; ".join(seam.again))
-            told = self.outcome != WENT_ON or self.ground.damaged
+            told = self.outcome != WENT_ON or self.baseline.damaged
             require(told or not self._sick(seam), f"nobody was told that syncing {self._sick(seam)} failed")
 
     def _sick(self, seam: Failing) -> list[str]:
         """Syncs that failed and that nothing excuses."""
-        inside = [what for what in seam.sick if not what.startswith("/") or what.startswith(self.ground.path)]
+        inside = [what for what in seam.sick if not what.startswith("/") or what.startswith(self.baseline.path)]
         return inside if self.fault.error in EXCUSED else seam.sick
 
-    def _look_at_stores(self, stores: list[Store]) -> None:
+    def _check_stores(self, stores: list[Store]) -> None:
         for store in stores:
             if self._sick(store.backend.fs):  # type: ignore[attr-defined]
-                require_poisoned(store, self.ground.path, NOTES)
+                require_poisoned(store, self.baseline.path, NOTES)
 
-    def _look_at_scopes(self) -> None:
+    def _check_scopes(self) -> None:
         """Each scope's chain is whole, and its head the last that was acknowledged, or the one being saved."""
-        acknowledged = {scope: [head] for scope, head in self.ground.heads.items()}
+        acknowledged = {scope: [head] for scope, head in self.baseline.heads.items()}
         for note in self.notes:
             if note.what == "removed":
                 acknowledged[note.scope] = []
             elif note.what == "head":
                 acknowledged.setdefault(note.scope, []).append(note.sha256)
-        if self.ground.damaged:
-            self._look_at_repaired(acknowledged)
+        if self.baseline.damaged:
+            self._check_repaired(acknowledged)
             return
-        for scope, key in self.ground.keys.items():
+        for scope, key in self.baseline.keys.items():
             said = acknowledged.get(scope, [])
-            chain = chain_of(self.ground.path, scope)
-            if self.ground.removes and not chain:
+            chain = chain_of(self.baseline.path, scope)
+            if self.baseline.removes and not chain:
                 continue
             require(set(said) <= set(chain), f"acknowledged and lost: one of {said} in {key}")
             newer = chain.index(said[-1]) if said else len(chain)
@@ -222,22 +224,22 @@ class Case:
             told = self.fault.error in INTERRUPTS or self.outcome == DurabilityUnknownError.code
             require(newer == 0 or told, f"the head moved, and the caller was told {self.outcome!r}")
 
-    def _look_at_repaired(self, acknowledged: dict[str, list[str]]) -> None:
+    def _check_repaired(self, acknowledged: dict[str, list[str]]) -> None:
         """Require that intact files are in place and acknowledged ones exist."""
-        found = Picture.of(self.ground.path)
+        found = Picture.of(self.baseline.path)
         shas = set(found.files.values())
         for said in acknowledged.values():
             require(set(said) <= shas, f"acknowledged and lost: one of {said}")
-        more = _set_aside(found) - self.ground.aside
+        more = _set_aside(found) - self.baseline.aside
         require(not more, f"intact, and set aside: {[path for path, sha in found.files.items() if sha in more]}")
 
-    def _look_at_files(self) -> None:
+    def _check_files(self) -> None:
         """Nothing that was written once is altered or gone, but what the scenario takes away."""
-        found = Picture.of(self.ground.path) if os.path.isdir(self.ground.path) else Picture({}, frozenset())
-        for path, sha in self.ground.before.immutable().items():
-            if self.ground.removes and path not in found.files and not path.startswith(naming.OBJECTS):
+        found = Picture.of(self.baseline.path) if os.path.isdir(self.baseline.path) else Picture({}, frozenset())
+        for path, sha in self.baseline.before.immutable().items():
+            if self.baseline.removes and path not in found.files and not path.startswith(naming.OBJECTS):
                 continue
-            if self.ground.damaged and path not in found.files:
+            if self.baseline.damaged and path not in found.files:
                 require(sha in found.files.values(), f"{path} is gone")
                 continue
             require(path in found.files, f"{path} is gone")
@@ -246,12 +248,12 @@ class Case:
             if note.what == "kept" and not note.scope and note.name:
                 require(found.files.get(note.name) == note.name.rpartition("/")[2], f"kept, and lost: {note.name}")
 
-    def _look_at_the_rest(self) -> None:
+    def _check_the_rest(self) -> None:
         """The place is in order but for residue, and the next writer continues."""
-        if self.ground.damaged:
-            repair_again(self.ground.path)
-        require_only_residue(self.ground.path, repaired=self.ground.damaged)
-        require_next_save(self.ground.path, self.ground.keys)
+        if self.baseline.damaged:
+            repair_again(self.baseline.path)
+        require_only_residue(self.baseline.path, repaired=self.baseline.damaged)
+        require_next_save(self.baseline.path, self.baseline.keys)
 
 
 def _set_aside(found: Picture) -> set[str]:
@@ -267,6 +269,6 @@ def descriptors() -> int:
         return 0
 
 
-def ground(name: str, root: Path) -> Ground:
+def baseline(name: str, root: Path) -> Baseline:
     """The scenario of that name, prepared below ``root``, which is made."""
-    return Ground(SCENARIOS[name], root)
+    return Baseline(SCENARIOS[name], root)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from stress.faults import strace_errors
-from stress.faults.cases import Ground, Verdict
+from stress.faults.cases import Baseline, Verdict
 from stress.faults.injection import ERRORS, INTERRUPTS, Fault, faults
 from stress.faults.readers import READINGS, Library
 from stress.oracle import require
@@ -111,13 +111,13 @@ class _Stage:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._grounds: dict[str, Ground] = {}
+        self._baselines: dict[str, Baseline] = {}
         self._library: Library | None = None
 
-    def ground(self, name: str) -> Ground:
-        if name not in self._grounds:
-            self._grounds[name] = Ground(SCENARIOS[name], self.root / f"scenario {len(self._grounds)}")
-        return self._grounds[name]
+    def baseline(self, name: str) -> Baseline:
+        if name not in self._baselines:
+            self._baselines[name] = Baseline(SCENARIOS[name], self.root / f"scenario {len(self._baselines)}")
+        return self._baselines[name]
 
     def library(self) -> Library:
         self._library = self._library or Library(self.root / "library")
@@ -125,12 +125,12 @@ class _Stage:
 
     def calls(self, name: str) -> list[str]:
         if name in SCENARIOS:
-            return self.ground(name).calls
+            return self.baseline(name).calls
         return self.library().calls(name.partition(": ")[2])
 
     def judged(self, name: str, fault: Fault) -> Verdict:
         if name in SCENARIOS:
-            return self.ground(name).case(fault)
+            return self.baseline(name).case(fault)
         return self.library().case(name.partition(": ")[2], fault)
 
 
@@ -168,7 +168,7 @@ def strace_campaign(root: Path, seed: str, *, until: float, say: Say, jobs: int 
         return {"skipped": reason}
     began = time.monotonic()
     tally = Tally()
-    stages = [strace_errors.Stage(root / f"stage {number}") for number in range(jobs or os.cpu_count() or 1)]
+    stages = [strace_errors.CommandRunner(root / f"stage {number}") for number in range(jobs or os.cpu_count() or 1)]
     work = [(name, shot) for name in strace_errors.TARGETS for shot in stages[0].shots(name)]
     Random(seed).shuffle(work)
     for done in strace_errors.together(stages, work, until):

@@ -55,7 +55,7 @@ class Tally(msgspec.Struct):
     missed: int = 0
 
 
-class Stage:
+class KillTrial:
     """One scenario: its place as it was before, and a fresh copy for each death."""
 
     def __init__(self, root: Path, scenario: Scenario, tally: Tally) -> None:
@@ -98,14 +98,14 @@ class Stage:
 
     def _judge(self, ended: Ended, where: str) -> bool:
         try:
-            self._look_after(ended)
+            self._check_after(ended)
         except (AssertionError, StatelineError) as error:
             error.add_note(f"scenario {self.scenario.name!r}, killed {where}; the place is {self.at}")
             raise
         self.tally.missed += not ended.killed
         return ended.killed
 
-    def _look_after(self, ended: Ended) -> None:
+    def _check_after(self, ended: Ended) -> None:
         state_dir = self.at / "s"
         removes = self.scenario.name == "removal"
         expected = Expectation(self.before, damaged=self.scenario.damaged, removes=removes)
@@ -120,13 +120,13 @@ class Stage:
         if saves_first:
             expected.apply(save_next(state_dir))
             expected.judge(state_dir)
-        self._tell_again(expected)
+        self._run_again(expected)
         expected.judge(state_dir)
         if not saves_first:
             expected.apply(save_next(state_dir))
             expected.judge(state_dir)
 
-    def _tell_again(self, expected: Expectation) -> None:
+    def _run_again(self, expected: Expectation) -> None:
         """By a process that nobody kills. Its errors are the store's, and it loses nothing either."""
         place = Later(self.at, 2, lambda: None, expected.apply)
         try:
@@ -196,20 +196,20 @@ def campaign(
     root.mkdir(parents=True, exist_ok=True)
     with _in_memory(root) as at:
         tally = Tally()
-        stages = [Stage(at / name.replace(" ", "-"), SCENARIOS[name], tally) for name in scenarios or SCENARIOS]
+        stages = [KillTrial(at / name.replace(" ", "-"), SCENARIOS[name], tally) for name in scenarios or SCENARIOS]
         summary = _campaign(stages, Random(seed), (seam, strace), until, say)
     return {**summary, "seconds": round(time.monotonic() - began, 1)}
 
 
 def _campaign(
-    stages: list[Stage], rng: Random, most: tuple[int | None, int | None], until: float, say: Say
+    stages: list[KillTrial], rng: Random, most: tuple[int | None, int | None], until: float, say: Say
 ) -> dict[str, Any]:
     """``most`` are the points by the seam and by strace that are enough (None: all)."""
     tally, (seam, strace) = stages[0].tally, most
     refused = killing.strace_there()
     summary: dict[str, Any] = {"scenarios": len(stages)}
-    by_seam: list[tuple[Stage, int, bool]] = []
-    by_strace: list[tuple[Stage, Point]] = []
+    by_seam: list[tuple[KillTrial, int, bool]] = []
+    by_strace: list[tuple[KillTrial, Point]] = []
     for stage in stages:
         by_seam += [(stage, at, after) for at in _numbers(stage.calls(), seam is None) for after in (False, True)]
         by_strace += [(stage, point) for point in stage.points()] if refused is None else []
@@ -225,18 +225,18 @@ def _campaign(
         if time.monotonic() >= until:
             break
         stage.die_by_seam(at, after=after)
-        _tell_progress(tally, say)
+        _report_progress(tally, say)
     for stage, point in by_strace[:strace]:
         if time.monotonic() >= until:
             break
         stage.die_by_strace(point)
-        _tell_progress(tally, say)
+        _report_progress(tally, say)
     if refused:
         summary["skipped"] = refused
     return {**summary, "done": msgspec.to_builtins(tally)}
 
 
-def _tell_progress(tally: Tally, say: Say) -> None:
+def _report_progress(tally: Tally, say: Say) -> None:
     seam, strace = tally.seam.total(), tally.strace.total()
     if (seam + strace) % 200 == 0:
         say(f"{seam} kills by the seam, {strace} by strace")

@@ -132,7 +132,7 @@ def _library(place: Place) -> None:
     execute(place.open(), ExecuteOptions(machine=machine, run="begun", call=CallOptions(one_turn=True)))
 
 
-class Stage:
+class CommandRunner:
     """Runner of commands, one after the other, each on a fresh copy below the new directory ``root``."""
 
     def __init__(self, root: Path) -> None:
@@ -160,7 +160,7 @@ class Stage:
         wrong: list[str] = []
         outcome = str(done.returncode)
         checks = (
-            lambda: _require_said(done, target, shot),
+            lambda: _require_output(done, target, shot),
             lambda: _require_kept(self.state, target, before, done.stdout),
             lambda: _require_usable(self.state, target, keys),
         )
@@ -224,7 +224,7 @@ class Stage:
         return touching
 
 
-def _require_said(done: subprocess.CompletedProcess[bytes], target: Target, shot: Shot) -> None:
+def _require_output(done: subprocess.CompletedProcess[bytes], target: Target, shot: Shot) -> None:
     """The exit code is a documented one, and the words are whole."""
     said = done.stderr.decode(errors="replace")
     # A scenario is a plain program: where its last words cannot be written, Python itself ends with 120.
@@ -316,13 +316,13 @@ def _require_usable(state: str, target: Target, keys: dict[str, str]) -> None:
     require_next_save(state, {**keys, naming.scope_hash("notes:scenario"): "notes:scenario"})
 
 
-def together(stages: list[Stage], work: list[tuple[str, Shot]], until: float) -> Iterator[Done]:
+def together(stages: list[CommandRunner], work: list[tuple[str, Shot]], until: float) -> Iterator[Done]:
     """All of ``work``, one command at a time on each stage, until ``until`` [monotonic s]."""
     waiting: SimpleQueue[tuple[str, Shot]] = SimpleQueue()
     for each in work:
         waiting.put(each)
 
-    def play(stage: Stage, results: SimpleQueue[Done | None]) -> None:
+    def play(stage: CommandRunner, results: SimpleQueue[Done | None]) -> None:
         try:
             while time.monotonic() < until:
                 results.put(stage.fire(*waiting.get_nowait()))

@@ -59,7 +59,7 @@ def test_closing_the_handle_of_a_directory_never_fails_and_happens_once(tmp_path
     assert closed == [fd], "a second close could hit what somebody else has opened meanwhile"
 
 
-def test_a_handle_that_nobody_closed_is_closed_in_silence(
+def test_an_unclosed_handle_is_closed_silently(
     tmp_path: Path, closed: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = Filesystem().open_root(str(tmp_path))
@@ -69,7 +69,7 @@ def test_a_handle_that_nobody_closed_is_closed_in_silence(
     assert capsys.readouterr().err == ""
 
 
-def test_a_listing_that_is_left_half_way_is_closed_in_silence(tmp_path: Path, closed: list[int]) -> None:
+def test_an_abandoned_listing_is_closed_silently(tmp_path: Path, closed: list[int]) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     fs = Filesystem()
@@ -129,7 +129,7 @@ def test_a_new_file_whose_mode_cannot_be_set_is_not_left_open(tmp_path: Path, mo
     check_all(["create", "open_lock"], check, tmp_path)
 
 
-def test_a_rename_that_was_done_and_reported_an_error_is_gone_on_from(tmp_path: Path) -> None:
+def test_a_rename_that_was_done_but_returned_an_error_is_detected(tmp_path: Path) -> None:
     """A network mount may move the pointer and lose the answer."""
 
     class Lossy(Filesystem):
@@ -145,7 +145,7 @@ def test_a_rename_that_was_done_and_reported_an_error_is_gone_on_from(tmp_path: 
     assert fresh_store(str(root)).scope(KEY).save(2).seq == 2
 
 
-def test_a_rename_after_which_nobody_can_look_may_have_moved_the_head_and_says_so(tmp_path: Path) -> None:
+def test_an_unverifiable_rename_reports_that_the_head_may_have_moved(tmp_path: Path) -> None:
     def check(moved: bool, tmp_path: Path) -> None:
         class Blind(Filesystem):
             blind = False
@@ -179,7 +179,7 @@ def test_a_rename_after_which_nobody_can_look_may_have_moved_the_head_and_says_s
     check_all([True, False], check, tmp_path)
 
 
-def test_what_could_not_be_swept_for_a_moment_is_swept_by_the_next_holder(tmp_path: Path) -> None:
+def test_a_file_that_could_not_be_swept_once_is_swept_by_the_next_holder(tmp_path: Path) -> None:
     def check(method: str, tmp_path: Path) -> None:
         root = tmp_path / "s"
         fresh_store(str(root)).scope(KEY).save(0)

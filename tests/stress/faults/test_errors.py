@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stress.faults.cases import WENT_ON, Ground, Verdict
+from stress.faults.cases import WENT_ON, Baseline, Verdict
 from stress.faults.injection import CHANGING, ERRORS, INTERRUPTS, Failing, Fault, Script, faults
 from stress.faults.readers import READINGS, UNREADABLE, Library
 from stress.invariants import require_reported
@@ -83,23 +83,23 @@ def memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def test_a_first_save_survives_every_error_at_every_call_in_every_way(memory: Path) -> None:
-    ground = Ground(SCENARIOS["first save"], memory / "first")
-    outcomes = told((fault, ground.case(fault)) for fault in faults(ground.calls, ALL))
+    baseline = Baseline(SCENARIOS["first save"], memory / "first")
+    outcomes = told((fault, baseline.case(fault)) for fault in faults(baseline.calls, ALL))
     assert outcomes.keys() == {WENT_ON, "storage", "durability_unknown", "interrupted"}
 
 
 @pytest.mark.parametrize("name", THOROUGH)
-def test_a_story_survives_every_error_at_every_call(name: str, memory: Path) -> None:
-    ground = Ground(SCENARIOS[name], memory / name)
-    once = [fault for fault in faults(ground.calls) if (fault.mode, fault.reach) == ("before", "once")]
-    outcomes = told((fault, ground.case(fault)) for fault in once)
+def test_a_scenario_survives_every_error_at_every_call(name: str, memory: Path) -> None:
+    baseline = Baseline(SCENARIOS[name], memory / name)
+    once = [fault for fault in faults(baseline.calls) if (fault.mode, fault.reach) == ("before", "once")]
+    outcomes = told((fault, baseline.case(fault)) for fault in once)
     assert outcomes["storage"] > 5 * outcomes["durability_unknown"] > 0
 
 
 @pytest.mark.parametrize("name", sorted({*SHARED} - {"first save", *THOROUGH}))
-def test_a_story_survives_an_error_at_every_call(name: str, memory: Path) -> None:
-    ground = Ground(SCENARIOS[name], memory / name)
-    outcomes = told((fault, ground.case(fault)) for fault in one_each(ground.calls))
+def test_a_scenario_survives_an_error_at_many_calls(name: str, memory: Path) -> None:
+    baseline = Baseline(SCENARIOS[name], memory / name)
+    outcomes = told((fault, baseline.case(fault)) for fault in one_each(baseline.calls))
     assert outcomes["storage"]
     assert outcomes["interrupted"]
 
@@ -110,7 +110,7 @@ def library(memory: Path) -> Library:
 
 
 @pytest.mark.parametrize("name", READINGS)
-def test_what_cannot_be_read_for_now_is_no_damage_and_is_left_where_it_is(name: str, library: Library) -> None:
+def test_unreadable_files_are_not_reported_as_damage_and_stay_in_place(name: str, library: Library) -> None:
     some = list(one_each(library.calls(name)))[::2]
     outcomes = told((fault, library.case(name, fault)) for fault in some)
     # A dry run says how the call would be refused, and refuses nothing itself.
@@ -139,7 +139,7 @@ def test_a_sticky_error_comes_until_the_script_ends(tmp_path: Path, reach: str) 
     assert Store(LocalBackend(str(tmp_path / "s"))).scope("notes:x").save(1).seq == 0
 
 
-def test_an_error_that_says_too_little_is_found() -> None:
+def test_incomplete_error_messages_are_detected() -> None:
     require_reported(StorageError("cannot write; what was there is untouched", hint="try again"))
     for bad in (
         StorageError("", hint="try again"),

@@ -22,7 +22,7 @@ SEAM = 240
 STRACE = 40
 
 
-def test_a_writer_that_is_killed_at_any_call_loses_nothing_and_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_a_writer_killed_at_any_call_loses_nothing_and_blocks_no_one(tmp_path: Path) -> None:
     seed = os.environ.get("STATELINE_TEST_SEED") or str(random.randrange(2**32))
     # A process of its own: whoever runs the tests may have threads, and must not fork.
     words = [sys.executable, kill_campaign.__file__, str(tmp_path / "p"), seed, str(SEAM), str(STRACE)]
@@ -40,7 +40,7 @@ def test_a_writer_that_is_killed_at_any_call_loses_nothing_and_is_in_nobodys_way
 # -- the judge is not blind --------------------------------------------------------------------------------------------
 
 
-class Harmed:
+class Corrupted:
     """A place after the scenario "saves", with what was acknowledged."""
 
     def __init__(self, root: Path) -> None:
@@ -60,7 +60,7 @@ class Harmed:
         expected.judge(self.state_dir)
 
 
-def _set_back(harmed: Harmed) -> None:
+def _set_back(harmed: Corrupted) -> None:
     """The pointer of the snapshot before the last."""
     last, before = harmed.snapshots[-1], harmed.snapshots[-2]
     sha = json.loads(last.read_bytes())["prev_sha"]
@@ -72,7 +72,7 @@ def _alter(path: Path) -> None:
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
 
 
-HARMS = {
+CORRUPTIONS = {
     "acknowledged": _set_back,
     "is missing|is not there": lambda harmed: harmed.snapshots[1].unlink(),
     "holds other bytes": lambda harmed: _alter(harmed.snapshots[1]),
@@ -83,19 +83,19 @@ HARMS = {
 }
 
 
-def test_a_place_that_lost_something_does_not_pass(tmp_path: Path) -> None:
+def test_lost_data_is_detected(tmp_path: Path) -> None:
     def check(words: str, tmp_path: Path) -> None:
-        harmed = Harmed(tmp_path)
+        harmed = Corrupted(tmp_path)
         harmed.judge()
-        HARMS[words](harmed)
+        CORRUPTIONS[words](harmed)
         with pytest.raises((ViolationError, ValueError), match=words):
             harmed.judge()
 
-    check_all(HARMS, check, tmp_path)
+    check_all(CORRUPTIONS, check, tmp_path)
 
 
-def test_what_is_never_swept_is_told(tmp_path: Path) -> None:
-    harmed = Harmed(tmp_path)
+def test_a_temporary_file_that_is_never_swept_is_detected(tmp_path: Path) -> None:
+    harmed = Corrupted(tmp_path)
     # Without the mark of its holder nobody looks for what is half written.
     (harmed.pointer.parent / ".tmp-0123456789abcdef").touch(0o600)
     harmed.judge()

@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from stress.faults.strace_errors import Shot, Stage, unusable
+from stress.faults.strace_errors import CommandRunner, Shot, unusable
 
 CASES = 4
 """For each command; one takes a third of a second."""
@@ -18,7 +18,7 @@ def test_a_command_whose_system_calls_fail_says_so_and_loses_nothing(name: str, 
     reason = unusable()
     if reason:
         pytest.skip(reason)
-    stage = Stage(tmp_path / "stage")
+    stage = CommandRunner(tmp_path / "stage")
     shots: list[Shot] = list(stage.shots(name))
     assert len({shot.call for shot in shots}) >= 4, "the command was seen at work"
     wrong = []

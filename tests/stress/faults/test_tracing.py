@@ -98,7 +98,7 @@ def traced(tmp_path: Path) -> Traced:
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_what_the_seam_records_of_a_story_is_what_the_system_was_asked_for(name: str, traced: Traced) -> None:
+def test_the_seam_records_exactly_the_system_calls_of_a_scenario(name: str, traced: Traced) -> None:
     found = traced.record("scenario", name, str(traced.state_dir), "all")
     assert len(found.operations) > 50
     # Beside the seam: the lock, taken and let go, and the state dir's own handle, which nobody has to close.
@@ -108,7 +108,7 @@ def test_what_the_seam_records_of_a_story_is_what_the_system_was_asked_for(name:
     assert found.foreign == {}
 
 
-def test_what_the_seam_records_of_commands_is_what_the_system_was_asked_for(traced: Traced) -> None:
+def test_the_seam_records_exactly_the_system_calls_of_commands(traced: Traced) -> None:
     methods: set[str] = set()
     for code, words in COMMANDS:
         if words.startswith("repair"):
@@ -123,7 +123,7 @@ def test_what_the_seam_records_of_commands_is_what_the_system_was_asked_for(trac
     assert {"make_root", "rename", "link", "unlink", "remove_directory", "read", "names"} <= methods
 
 
-def test_a_program_that_nobody_records_asks_the_system_for_the_same(tmp_path: Path) -> None:
+def test_recording_does_not_change_the_system_calls(tmp_path: Path) -> None:
     asked = []
     for name in ("recorded", "alone"):
         (tmp_path / name).mkdir()
@@ -148,7 +148,7 @@ def _without(text: str, pattern: str, *, times: int = 1) -> str:
     return changed
 
 
-def test_a_call_that_only_one_of_the_two_knows_is_told(traced: Traced) -> None:
+def test_a_difference_between_trace_and_record_is_detected(traced: Traced) -> None:
     traced.record("scenario", "saves", str(traced.state_dir), "all")
     trace, side = traced.trace.read_text(), traced.side.read_text()
     base = str(traced.base)

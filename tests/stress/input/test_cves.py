@@ -129,7 +129,7 @@ def test_7_no_key_of_the_users_state_is_the_formats_own(tmp_path: Path) -> None:
     assert verify(store).ok
 
 
-def test_7_what_the_store_says_of_a_save_is_not_the_callers_to_say(tmp_path: Path, key: str) -> None:
+def test_7_callers_cannot_set_the_stores_event_members(tmp_path: Path, key: str) -> None:
     """The same for events: how durable a save was, and how much was masked in it."""
     scope = Store.open(tmp_path / "state").scope("notes:a")
     saved = scope.save({"header": f"Bearer {key}"}, event={"durability": "mine"})
@@ -140,7 +140,7 @@ def test_7_what_the_store_says_of_a_save_is_not_the_callers_to_say(tmp_path: Pat
     assert scope.load() == saved
 
 
-def test_8_the_same_files_are_read_alike_by_another_language_and_another_library() -> None:
+def test_8_another_reader_reads_the_same_values() -> None:
     """CVE-2025-68665: the twin of a fault in another language. The fixtures are read by other readers than ours."""
     found = [path for path in (ROOT / "tests" / "fixtures").rglob("*") if path.is_file()]
     read = 0
@@ -233,7 +233,7 @@ def test_21_and_22_depth_is_bounded_on_the_way_in_and_on_the_way_out(tmp_path: P
     check_all([canonical.DEPTH + 1, 1_000, 100_000], check, tmp_path)
 
 
-def test_what_no_number_is_refused_and_never_becomes_null() -> None:
+def test_nan_and_infinity_are_refused_and_never_become_null() -> None:
     """Measured of three JSON libraries: NaN is written as null, and 1e400 is read as something else."""
 
     def check(text: str) -> None:
@@ -312,7 +312,7 @@ def test_23_an_auditor_hashes_first_and_jq_sees_no_file_that_is_altered_large_or
     check_all([b"[" * 100_000, b'{"a":' * 5_000, b'{"version":"1","x":"' + b"y" * 100_000 + b'"}'], check, tmp_path)
 
 
-def test_24_a_cut_or_replayed_tail_is_told_as_what_it_is(tmp_path: Path) -> None:
+def test_24_a_truncated_or_replayed_tail_is_reported(tmp_path: Path) -> None:
     """CVE-2023-31438, CVE-2023-31439 and CVE-2026-44544: a log that was cut, and a policy that was set back, passed."""
     scope = Store.open(tmp_path / "state").scope("notes:a")
     chain = [scope.save({"n": number}) for number in range(4)]
@@ -418,7 +418,7 @@ def test_4_and_5_what_selects_is_a_typed_word_and_never_part_of_a_query(
     )
 
 
-def test_what_is_no_id_is_a_usage_error_everywhere() -> None:
+def test_an_invalid_id_is_a_usage_error_everywhere() -> None:
     """The type that all of the above rely on."""
     for text in ("1' OR '1'='1", "*", "$where", "a b"):
         with pytest.raises(UsageError):

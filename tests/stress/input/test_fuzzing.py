@@ -115,7 +115,7 @@ def test_a_document_takes_memory_in_proportion_to_its_size() -> None:
     check_all(["canonical files", "JSON text", "answers", "snapshots", "objects", "pointers"], check)
 
 
-def test_four_times_the_text_takes_no_sixteen_times_the_steps() -> None:
+def test_parsing_takes_no_quadratic_number_of_steps() -> None:
     """Steps of the interpreter are counted, not seconds: a busy machine changes nothing."""
 
     def check(name: str) -> None:
@@ -164,7 +164,7 @@ PLANTED = {
 }
 
 
-def test_the_campaign_finds_what_is_planted_and_keeps_the_input(tmp_path: Path) -> None:
+def test_the_campaign_finds_a_planted_fault_and_keeps_the_input(tmp_path: Path) -> None:
     """With a reader of pointers that is broken: in a copy of the tests' own tree."""
 
     def check(body: str, tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_the_campaign_finds_what_is_planted_and_keeps_the_input(tmp_path: Path) 
     check_all(PLANTED.values(), check, tmp_path)
 
 
-def test_a_promise_that_is_broken_is_an_error_also_where_assertions_are_off() -> None:
+def test_a_broken_promise_is_an_error_even_without_assertions() -> None:
     """``python -O`` removes assertions; loaders raise ``ViolationError``."""
     for module in (fuzz_worker.__file__, fuzzing.__file__, sys.modules[LOADERS["pointers"].feed.__module__].__file__):
         tree = ast.parse(Path(str(module)).read_text())

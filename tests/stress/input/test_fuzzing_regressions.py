@@ -69,7 +69,7 @@ def test_a_chain_of_references_is_judged_alike_however_deep_the_caller_stands() 
     assert deeper(0) == deeper(600)
 
 
-def test_what_is_said_of_a_long_expression_is_short() -> None:
+def test_the_message_about_a_long_expression_is_short() -> None:
     for expression in ("9" * 30_000, "{'a'" + "9" * 30_000, "x" * 30_000, "a." * 15_000 + "b"):
         said = cel.compile_error(expression)
         assert said is not None

@@ -51,13 +51,13 @@ class Synced(msgspec.Struct, frozen=True):
     inode: int
 
 
-class Said(msgspec.Struct, frozen=True):
+class Acknowledgement(msgspec.Struct, frozen=True):
     """Somebody was told something: what was promised from here on."""
 
     note: Any
 
 
-Step = Named | Written | Synced | Said
+Step = Named | Written | Synced | Acknowledgement
 
 
 class Image(msgspec.Struct):

@@ -13,7 +13,7 @@ from unittest import mock
 
 import msgspec
 from stress.oracle import Link, Tree, ViolationError, chain_of, keys_of, require, sha256, snapshots_of
-from stress.power.disk import Image, ModelFs, Said, Step
+from stress.power.disk import Acknowledgement, Image, ModelFs, Step
 from stress.scenarios import EPOCH, NOTES, Note, Place
 
 from stateline import Redactor, Store
@@ -33,7 +33,7 @@ AFTERWARDS = EPOCH + 10**15
 _SCOPE = re.compile(r"[0-9a-f]{64}")
 
 
-def survivors_of(tree: Tree) -> dict[str, list[str]]:
+def intact_snapshots(tree: Tree) -> dict[str, list[str]]:
     """The shas of the intact snapshots of each scope, oldest first, whether something leads to them or not."""
     return {scope: [link.sha256 for link in links] for scope, links in snapshots_of(tree).items()}
 
@@ -62,7 +62,7 @@ class Before(msgspec.Struct, frozen=True):
 class Promises:
     """All that was promised when the power went: chains by scope, blobs that are ``kept``, and what was ``coming``."""
 
-    def __init__(self, before: Before, told: Iterable[Said], coming: Said | None) -> None:
+    def __init__(self, before: Before, told: Iterable[Acknowledgement], coming: Acknowledgement | None) -> None:
         self.scopes = {scope: Promise(list(chain), []) for scope, chain in before.chains.items()}
         self.before = before
         self.mended = False
@@ -232,7 +232,7 @@ class Judge:
         image = self.image.copy()
         said = [] if log is None else log
         fs = ModelFs(image, log)
-        place = Place(STATE_DIR, self.root, lambda: fs, lambda note: said.append(Said(note)), AFTERWARDS)
+        place = Place(STATE_DIR, self.root, lambda: fs, lambda note: said.append(Acknowledgement(note)), AFTERWARDS)
         if self.damaged:
             repaired = apply_repair(place.open(), None)
             require(repaired.ok, f"the repair left {repaired.findings} and {repaired.blocked}")
@@ -255,7 +255,7 @@ class Judge:
         fs = ModelFs(self.image.copy())
         started: list[Note] = []
         place = Place(STATE_DIR, self.root, lambda: fs, lambda note: None, AFTERWARDS)
-        with effects_told(started.append):
+        with observe_effects(started.append):
             resume(place)
         before = {_visit(note) for note in self.promises.effects}
         again = [note.name for note in started if note.sha256 and _visit(note) in before]
@@ -282,7 +282,7 @@ class Judge:
 
 
 @contextmanager
-def effects_told(listener: Callable[[Note], None]) -> Iterator[None]:
+def observe_effects(listener: Callable[[Note], None]) -> Iterator[None]:
     """Somebody hears of each effect just before it starts; ``sha256`` of the note is that of the snapshot with its
     intent, or "" for an effect that may be repeated."""
     perform = loop._perform
@@ -323,5 +323,5 @@ __all__ = [
     "Promises",
     "ViolationError",
     "chain_of",
-    "survivors_of",
+    "intact_snapshots",
 ]

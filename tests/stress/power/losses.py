@@ -24,7 +24,7 @@ from random import Random
 
 import msgspec
 from stress.oracle import sha256
-from stress.power.disk import Image, Named, Said, Step, Synced, Written, apply
+from stress.power.disk import Acknowledgement, Image, Named, Step, Synced, Written, apply
 
 STALE = b'{"path":"state-2020-01-01T000000.000000Z-00000000.json","sha256":"' + b"0" * 64 + b'","version":"1"}'
 """Possible content of a reused block: data that was valid once."""
@@ -35,8 +35,8 @@ class Crash(msgspec.Struct, frozen=True):
     None), ``at`` the number of steps before it, ``ordered`` whether a journal could have left it."""
 
     image: Image
-    told: tuple[Said, ...]
-    coming: Said | None
+    told: tuple[Acknowledgement, ...]
+    coming: Acknowledgement | None
     at: int
     ordered: bool
 
@@ -67,18 +67,18 @@ class Losses:
     def crashes(self, modes: dict[int, int]) -> Iterator[Crash]:
         """All crashes, in the order of the log. ``modes`` are those of all inodes that were ever made."""
         self._modes = modes
-        coming = [step for step in self.log if isinstance(step, Said)]
-        told: list[Said] = []
+        coming = [step for step in self.log if isinstance(step, Acknowledgement)]
+        told: list[Acknowledgement] = []
         for at, step in enumerate(self.log):
-            if isinstance(step, Synced | Said):
+            if isinstance(step, Synced | Acknowledgement):
                 yield from self._here(told, coming, at)
-            if isinstance(step, Said):
+            if isinstance(step, Acknowledgement):
                 told.append(coming.pop(0))
             else:
                 self._take(step)
         yield from self._here(told, coming, len(self.log))
 
-    def _here(self, told: list[Said], coming: list[Said], at: int) -> Iterator[Crash]:
+    def _here(self, told: list[Acknowledgement], coming: list[Acknowledgement], at: int) -> Iterator[Crash]:
         for image, ordered in self.images():
             yield Crash(image, tuple(told), coming[0] if coming else None, at, ordered)
 
@@ -184,7 +184,7 @@ class Losses:
 
 def points(log: list[Step]) -> int:
     """At how many moments of a log a crash is looked at."""
-    return 1 + sum(isinstance(step, Synced | Said) for step in log)
+    return 1 + sum(isinstance(step, Synced | Acknowledgement) for step in log)
 
 
 def _reached(directories: dict[int, dict[str, int]]) -> set[int]:

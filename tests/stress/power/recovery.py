@@ -102,7 +102,7 @@ class Case:
         report = verify(Store.open(self.state_dir))
         require(report.ok, f"after the next save: {report.findings}")
         require_private(self.state_dir)
-        self._heard()
+        self._accept()
         return +done
 
     # -- what was promised -----------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class Case:
         label = base.rpartition("-")[2].removesuffix(".json")
         require(sha.startswith(label), f"{name} was acknowledged and has the digest {sha}")
 
-    def _heard(self) -> None:
+    def _accept(self) -> None:
         """From now on the chains as they are there are what is promised: they were seen after a crash."""
         self.acknowledged.heads = {
             scope: [Note("head", scope, name, sha, FULL) for name, sha in self.chain(scope)] for scope in self._scopes()

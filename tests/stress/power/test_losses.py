@@ -212,7 +212,7 @@ def _do(fs: Filesystem, root: Any, call: tuple[str, ...]) -> Any:
 
 
 @given(calls=CALLS)
-def test_the_models_disk_answers_as_a_real_one(tmp_path_factory: pytest.TempPathFactory, calls: list[Any]) -> None:
+def test_the_simulated_disk_answers_like_a_real_one(tmp_path_factory: pytest.TempPathFactory, calls: list[Any]) -> None:
     real, model = Filesystem(), ModelFs(Image.empty(PLACE))
     place = tmp_path_factory.mktemp("real")
     real_root, model_root = real.open_root(str(place)), model.open_root(PLACE)

@@ -14,7 +14,7 @@ from random import Random
 import pytest
 from stress.oracle import ViolationError
 from stress.power import model_campaign
-from stress.power.disk import Said
+from stress.power.disk import Acknowledgement
 from stress.power.model_campaign import Budget
 from stress.power.mutants import MUTANTS
 from stress.power.trial import Trial, record
@@ -49,7 +49,7 @@ AGAIN = {
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_nothing_that_was_acknowledged_is_lost_wherever_the_power_goes(scenario: str) -> None:
+def test_acknowledged_data_survives_a_power_loss_at_any_moment(scenario: str) -> None:
     judged = model_campaign.one(scenario, SEED, Budget(limit=16, again=AGAIN[scenario]))
     counted = judged.count
     sys.stdout.write(f"seed {SEED}: {counted}\n")
@@ -61,7 +61,7 @@ def test_nothing_that_was_acknowledged_is_lost_wherever_the_power_goes(scenario:
 
 
 @pytest.mark.parametrize("kind", ["drawn, full", "drawn, full and fast"])
-def test_the_same_holds_for_stories_that_nobody_thought_of(kind: str) -> None:
+def test_acknowledged_data_survives_in_random_scenarios(kind: str) -> None:
     assert model_campaign.one(kind, f"{SEED}:{kind}", Budget(limit=16, again=0)).count.judged > 100
 
 
@@ -75,7 +75,7 @@ def test_there_are_enough_broken_protocols() -> None:
     assert len({mutant.name for mutant in MUTANTS}) >= 35
 
 
-def test_what_breaks_a_promise_is_told_with_the_steps_that_led_there() -> None:
+def test_a_violation_is_reported_with_its_steps() -> None:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == "the pointer's bytes are not synced")
     with mutant.break_it(), pytest.raises(ViolationError) as caught:
         Trial(SCENARIOS["saves"], Random(SEED), limit=64, again=0).run()
@@ -85,15 +85,15 @@ def test_what_breaks_a_promise_is_told_with_the_steps_that_led_there() -> None:
     assert "latest.json" in said
 
 
-def test_the_same_story_leaves_the_same_disks_each_time() -> None:
+def test_a_scenario_is_reproducible() -> None:
     first, second = (model_campaign.one("made root", SEED, Budget(limit=12, again=20)) for _ in range(2))
     assert first == second
 
 
-def test_every_story_acknowledges_something_and_is_recorded_whole(tmp_path: Path) -> None:
+def test_every_scenario_acknowledges_a_head(tmp_path: Path) -> None:
     for scenario in SCENARIOS.values():
         log = record(scenario, tmp_path).log
-        assert any(isinstance(step, Said) and step.note.what == "head" for step in log), scenario.name
+        assert any(isinstance(step, Acknowledgement) and step.note.what == "head" for step in log), scenario.name
 
 
 def test_a_campaign_stops_when_its_time_is_over(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def mounts_below(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", SWITCHED, ids=lambda kind: kind.name)
-def test_what_was_acknowledged_survives_the_power_of_a_real_file_system(kind: Kind, tmp_path: Path) -> None:
+def test_acknowledged_data_survives_a_power_loss_on_a_real_file_system(kind: Kind, tmp_path: Path) -> None:
     with mounted(tmp_path / "probe", kind):
         pass
     seed = os.environ.get("STATELINE_TEST_SEED") or str(random.randrange(2**32))
@@ -65,7 +65,7 @@ def test_what_was_acknowledged_survives_the_power_of_a_real_file_system(kind: Ki
     assert mounts_below(tmp_path) == []
 
 
-def test_files_that_are_not_synced_are_missed_after_the_power_was_cut(image: Image, tmp_path: Path) -> None:
+def test_unsynced_files_are_lost_in_a_power_loss(image: Image, tmp_path: Path) -> None:
     acknowledged = Acknowledged()
     state_dir = image.path / "store"
     orders = Orders("first save", str(state_dir), str(image.switch), mutant="no file sync")
@@ -76,7 +76,7 @@ def test_files_that_are_not_synced_are_missed_after_the_power_was_cut(image: Ima
         Case(state_dir, acknowledged, "first save").judge()
 
 
-def test_names_that_are_not_synced_are_missed_after_the_power_was_cut(image: Image) -> None:
+def test_unsynced_names_are_lost_in_a_power_loss(image: Image) -> None:
     acknowledged = Acknowledged()
     state_dir = image.path / "store"
     orders = Orders("saves", str(state_dir), str(image.switch), mutant="no directory sync")
@@ -87,7 +87,7 @@ def test_names_that_are_not_synced_are_missed_after_the_power_was_cut(image: Ima
         Case(state_dir, acknowledged, "saves").judge()
 
 
-def test_the_same_story_without_a_broken_commit_is_whole_after_the_power_was_cut(image: Image) -> None:
+def test_the_correct_protocol_loses_nothing_in_a_power_loss(image: Image) -> None:
     acknowledged = Acknowledged()
     state_dir = image.path / "store"
     orders = Orders("saves", str(state_dir), str(image.switch))
@@ -117,7 +117,7 @@ def test_a_save_whose_directory_was_not_synced_is_not_acknowledged_by_a_file_sys
             assert "unheard" not in +case.judge()
 
 
-def test_what_is_mounted_is_unmounted_when_something_goes_wrong(tmp_path: Path) -> None:
+def test_images_are_unmounted_after_an_error(tmp_path: Path) -> None:
     def interrupted() -> None:
         with mounted(tmp_path / "image", EXT4) as image:
             assert mounts_below(tmp_path) != []
@@ -131,14 +131,14 @@ def test_what_is_mounted_is_unmounted_when_something_goes_wrong(tmp_path: Path) 
         assert str(tmp_path) not in attached.stdout.decode()
 
 
-def test_who_may_not_mount_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mounting_without_permission_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert "only root" in unavailable(EXT4)
     with pytest.raises(Unavailable, match="only root"), powered(tmp_path / "image", EXT4):
         pass
 
 
-def test_a_file_system_that_cannot_be_had_is_left_out_and_named(tmp_path: Path) -> None:
+def test_an_unavailable_file_system_is_skipped_and_named(tmp_path: Path) -> None:
     absent = Kind("nosuchfs")
     summary = filesystems.campaign(
         tmp_path / "power", "seed", crashes=1, until=time.monotonic() + 60, say=lambda _: None, kinds=(absent,)

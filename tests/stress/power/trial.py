@@ -13,8 +13,8 @@ from unittest import mock
 
 import msgspec
 from stress.oracle import ViolationError, sha256
-from stress.power.disk import Image, ModelFs, Said, Step
-from stress.power.judge import STATE_DIR, Before, Judge, Promises, chain_of, effects_told, survivors_of
+from stress.power.disk import Acknowledgement, Image, ModelFs, Step
+from stress.power.judge import STATE_DIR, Before, Judge, Promises, chain_of, intact_snapshots, observe_effects
 from stress.power.losses import Crash, Losses, fingerprint, points
 from stress.scenarios import Note, Place, Scenario
 
@@ -64,9 +64,9 @@ def record(scenario: Scenario, root: Path) -> Record:
         fs = ModelFs(image, log)
 
         def listener(note: Note) -> None:
-            log.append(Said(note))
+            log.append(Acknowledgement(note))
 
-        with effects_told(listener):
+        with observe_effects(listener):
             scenario.act(Place(STATE_DIR, root, lambda: fs, listener, scenario.began))
     return Record(base, log, dict(image.modes), before)
 
@@ -78,7 +78,7 @@ def _before(tree: dict[str, bytes], *, damaged: bool) -> Before:
     # A pointer that can be read is no loss, and what is half written is nobody's.
     mine = {path: data for path, data in tree.items() if data and "/.tmp-" not in path}
     lasting = (data for path, data in mine.items() if not (path.endswith("/latest.json") and data.endswith(b"}")))
-    return Before(survivors_of(tree), bytes=frozenset(map(sha256, lasting)))
+    return Before(intact_snapshots(tree), bytes=frozenset(map(sha256, lasting)))
 
 
 class Trial:

@@ -179,7 +179,7 @@ class Interrupted(Trial):
         scope = Store.open(self.workflow.state_dir).scope(f"context:{conversation_call.CONTEXT}")
         return list(scope.walk()) if self.workflow.state_dir.exists() and scope.head() is not None else []
 
-    def _look_at_tasks(self) -> None:
+    def _check_tasks(self) -> None:
         notes = self.workflow.notes()
         starts = [note for note in notes if note.what == "start"]
         self._require_saved_first(starts)

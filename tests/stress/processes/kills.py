@@ -231,7 +231,7 @@ class Trial:
         if ended.document is not None and "head" in ended.document:
             require(ended.document["head"] in shas, f"acknowledged and lost: {ended.document['head']}")
         self.residue, self.before = chains.residue_of(self.workflow.state_dir), self.residue
-        self._look_at_tasks()
+        self._check_tasks()
 
     def _struck(self, before: list[Snapshot]) -> str:
         """Return the step at which the process died, as far as visible from outside."""
@@ -241,7 +241,7 @@ class Trial:
             return "a task, or after one"
         return "after a save" if len(self.chain) > len(before) else "before anything"
 
-    def _look_at_tasks(self) -> None:
+    def _check_tasks(self) -> None:
         notes = self.workflow.notes()
         chains.require_saved_first(self.chain, notes, repeatable=self.repeatable)
         chains.require_once(notes, repeatable=self.repeatable)

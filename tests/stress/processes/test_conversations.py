@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIG
 KILLS = 4
 
 
-def test_killed_conversations_pay_no_saved_reply_and_run_no_tool_twice_unasked(tmp_path: Path) -> None:
+def test_killed_conversations_repeat_no_saved_reply_and_no_tool(tmp_path: Path) -> None:
     def check(repeatable: bool, tmp_path: Path) -> None:
         seed = os.environ.get("STATELINE_TEST_SEED") or str(random.randrange(2**32))
         try:
@@ -58,29 +58,29 @@ def over(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Any]:
     return fresh
 
 
-def test_what_happens_again_after_it_was_saved_is_seen(over: Callable[[], Any]) -> None:
+def test_an_effect_repeated_after_its_save_is_detected(over: Callable[[], Any]) -> None:
     def check(stage: str, why: str) -> None:
         trial = over()
-        trial._look_at_tasks()
+        trial._check_tasks()
         key = next(note.key for note in trial.workflow.notes() if note.stage == stage)
         with trial.workflow.log.open("a") as log:
             log.write(f"{stage} {key} start 1 {trial.call}\n")
         with pytest.raises(ViolationError, match=why):
-            trial._look_at_tasks()
+            trial._check_tasks()
 
     check_all(
         [("context", "saved, and asked for or run again"), ("model", "saved, and asked"), ("push", "run again")], check
     )
 
 
-def test_what_starts_unsaved_or_twice_is_seen(over: Callable[[], Any]) -> None:
+def test_an_effect_started_unsaved_or_twice_is_detected(over: Callable[[], Any]) -> None:
     def check(line: str, why: str) -> None:
         trial = over()
         asked = next(note for note in trial.workflow.notes() if note.stage == "model")
         with trial.workflow.log.open("a") as log:
             log.write(line.format(call=trial.call, asked=asked.key, first=asked.call) + "\n")
         with pytest.raises(ViolationError, match=why):
-            trial._look_at_tasks()
+            trial._check_tasks()
 
     check_all(
         [
@@ -91,7 +91,7 @@ def test_what_starts_unsaved_or_twice_is_seen(over: Callable[[], Any]) -> None:
     )
 
 
-def test_a_context_that_changed_afterwards_is_another_end(over: Callable[[], Any]) -> None:
+def test_a_context_changed_afterwards_is_detected(over: Callable[[], Any]) -> None:
     from stateline import Store
     from stateline.contexts.context import ContextRequest
     from stateline.contexts.plan import ContextOptions
