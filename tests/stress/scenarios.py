@@ -19,6 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from scripted_model import FixedModels
 
 from stateline import Artifact, Redactor, Store

@@ -1,8 +1,8 @@
 """Table of the suites of ``scripts/torture``, each with its share of the time.
 
 ``oracle`` and ``invariants`` judge. The suites are in ``power`` (simulated and real power losses), ``faults`` (kills
-and errors at every call), ``processes`` (runs, saves, races), ``corruption`` (corrupted, forged and repaired stores) and
-``input`` (fuzzing). ``report`` stores the figures.
+and errors at every call), ``processes`` (runs, saves, races), ``corruption`` (corrupted, forged and repaired stores)
+and ``input`` (fuzzing). ``report`` stores the figures.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ def test_an_unverifiable_rename_reports_that_the_head_may_have_moved(tmp_path: P
         root, fs = tmp_path / "s", Blind()
         fresh_store(str(root)).scope(KEY).save(0)
         store = Store(LocalBackend(str(root), fs))
-        with pytest.raises(DurabilityUnknownError, match="whether the head moved is not known") as caught:
+        with pytest.raises(DurabilityUnknownError) as caught:
             store.scope(KEY).save(1)
         assert "stateline verify" in caught.value.hint
         assert len(litter(root)) == (1 if moved else 2), "the mark stays, so that the next holder sweeps"
