@@ -184,7 +184,7 @@ def test_an_integer_that_is_too_wide_is_refused_among_many_that_are_not() -> Non
     for_each(check, [2**64, -(2**63) - 1, 10**25])
 
 
-def test_digits_in_strings_are_no_integers() -> None:
+def test_digits_in_strings_are_not_integers() -> None:
     value = {"k" + "9" * 30: "1" * 40, "n": 10**18, "f": 1.2345678901234567}
     assert canonical.decode(canonical.encode(value)) == value
 
@@ -216,7 +216,7 @@ def test_a_value_that_holds_itself_is_refused() -> None:
         canonical.encode(loop)
 
 
-def test_brackets_in_strings_are_no_levels() -> None:
+def test_brackets_in_strings_do_not_count_as_levels() -> None:
     value = ["[" * 1000, '"' * 50 + "{" * 300, "\\" * 3 + "]" * 500, {"[{" * 200: '\\"['}]
     assert canonical.parse(canonical.encode(value)) == value
     assert canonical.decode(canonical.encode(value)) == value
@@ -340,7 +340,7 @@ def test_a_repeated_key_is_found_in_no_time_among_many() -> None:
 
 
 @given(st.binary(max_size=200) | TEXT.map(str.encode))
-def test_whatever_parses_is_read_the_same_by_the_standard_library(data: bytes) -> None:
+def test_text_that_parses_is_read_the_same_by_the_standard_library(data: bytes) -> None:
     try:
         value = canonical.parse(data)
     except InvalidValueError:
@@ -445,7 +445,7 @@ HOSTILE = st.recursive(
 
 
 def slowly_counted(data: bytes) -> int:
-    """How deep JSON text nests, one byte after the other."""
+    """Count the levels of JSON text byte by byte."""
     deepest = level = 0
     inside = escaped = False
     for byte in data:

@@ -194,7 +194,7 @@ def test_lists_in_lists_are_chains_in_chains() -> None:
     assert joined(parts) == {"lists": value}
 
 
-def test_parts_come_before_the_wholes_and_each_whole_says_what_it_names() -> None:
+def test_children_come_before_their_parents_and_each_parent_lists_its_children() -> None:
     value = {"list": [message(n, 5000 if n % 7 == 0 else 300) for n in range(300)], "n": {"big": "x" * 5000}}
     parts = split({"v": value, "pad": {"deep": [value["list"], "y" * 5000], "p": ["z" * 100] * 50}})
     seen: set[Ref] = set()
@@ -334,7 +334,7 @@ def linked(before: Ref | None, items: Any, store: dict[Ref, bytes], objects: Any
 GOOD = {"sha256": "0" * 64, "size": 9, "media_type": LIST_TYPE}
 
 
-def test_what_is_no_chunk_is_damage_wherever_it_is_read() -> None:
+def test_a_malformed_chunk_is_damage_for_every_reader() -> None:
     def check(document: Any) -> None:
         store: dict[Ref, bytes] = {}
         ref = kept(document, store)

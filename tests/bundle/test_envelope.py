@@ -74,7 +74,7 @@ def test_unknown_fields_of_a_newer_minor_version_are_kept() -> None:
     for_each(check, ["1", "1.1", "1.999999999"])
 
 
-def test_another_major_version_is_said_to_be_one() -> None:
+def test_another_major_version_is_reported_as_newer() -> None:
     def check(version: str) -> None:
         with pytest.raises(NewerVersionError, match="left untouched"):
             read(version=version, seq="in the future this may be a string")
@@ -180,7 +180,7 @@ def test_a_table_that_does_not_fit_its_value_is_damage() -> None:
     for_each(check, HOSTILE_TABLES)
 
 
-def test_what_is_no_canonical_object_is_damage_whatever_it_should_be() -> None:
+def test_bytes_that_are_not_a_canonical_object_are_damage_in_every_file() -> None:
     def check(data: bytes) -> None:
         for reader in (read_envelope, read_pointer, read_node):
             with pytest.raises(IntegrityError):
@@ -195,7 +195,7 @@ def test_a_pointer_reads_back() -> None:
     assert read_pointer(pointer.encode()) == pointer
 
 
-def test_a_pointer_that_does_not_name_a_snapshot_in_full_is_no_pointer() -> None:
+def test_a_pointer_without_a_full_name_of_a_snapshot_is_damage() -> None:
     def check(changes: dict[str, Any], error: type[Exception]) -> None:
         with pytest.raises(error):
             read_pointer(canonical.encode({"version": "1", "path": NAME, "sha256": SHA} | changes))
@@ -233,7 +233,7 @@ def test_a_json_pointer_leads_to_its_place() -> None:
     assert at(value, "") is value
 
 
-def test_check_version_says_what_it_looked_at() -> None:
+def test_check_version_names_the_file_in_its_message() -> None:
     check_version("1", "x")
     with pytest.raises(NewerVersionError, match=r"^the pointer is of format version 3"):
         check_version("3", "the pointer")

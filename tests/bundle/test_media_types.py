@@ -1,4 +1,4 @@
-"""What a media type may say, and what a reader does with one it does not know."""
+"""Valid media types, and readers of unknown ones."""
 
 from __future__ import annotations
 

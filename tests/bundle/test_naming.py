@@ -89,7 +89,7 @@ def test_a_hostile_key_is_refused_and_shown_harmlessly() -> None:
     )
 
 
-def test_a_key_may_hold_whatever_can_be_shown_since_it_is_hashed() -> None:
+def test_a_key_may_hold_any_printable_text() -> None:
     def check(key: str) -> None:
         assert naming.checked_key(key) == key
         assert naming.scope_hash(key) == hashlib.sha256(key.encode()).hexdigest()
@@ -115,7 +115,7 @@ def test_a_name_fits_its_snapshot_and_no_other() -> None:
     for_each(check, [8, 16, 64])
 
 
-def test_what_is_not_exactly_a_snapshots_name_is_none() -> None:
+def test_other_names_are_not_names_of_snapshots() -> None:
     def check(name: str) -> None:
         assert naming.snapshot_parts(name) is None
         assert not naming.name_fits(name, TIME, SHA)

@@ -41,7 +41,7 @@ VALUES = st.recursive(
 
 
 def sizes(parts: Split, threshold: int) -> None:
-    """What was taken out is large, and what stays is small, all the way down."""
+    """Check that parts taken out are large and parts that stay are small, at every level."""
     for ref, data in parts.contents.items():
         assert ref.sha256 == canonical.sha256(data)
         assert ref.size == len(data)
@@ -87,7 +87,7 @@ def test_length_counts_bytes_not_characters() -> None:
     assert split({"a": "é" * 2046}).objects == {}
 
 
-def test_the_value_itself_stays_inline_whatever_its_size() -> None:
+def test_the_value_itself_stays_inline_at_any_size() -> None:
     assert split("x" * 10_000) == Split("x" * 10_000, {}, {})
     many = {f"k{number}": number for number in range(5000)}
     assert split(many) == Split(many, {}, {})
@@ -99,7 +99,7 @@ def test_what_is_small_without_its_parts_stays_inline_around_them() -> None:
     assert parts.objects.keys() == {"/outer/big"}
 
 
-def test_what_is_large_without_its_parts_becomes_a_node_with_a_table_of_its_own() -> None:
+def test_a_value_that_is_large_without_its_parts_becomes_a_node_with_a_table() -> None:
     small = {f"k{number}": "y" * 100 for number in range(50)}
     parts = split({"outer": {"big": "x" * 5000} | small})
     assert parts.value == {"outer": None}

@@ -1,4 +1,4 @@
-"""Whether anything that a command started is still alive."""
+"""Detect if any descendant of a command is alive."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 class Life:
-    """A FIFO that a command and all its descendants hold open (``exec 3>life``): at its end when all are dead.
+    """A FIFO that a command and all its descendants hold open (``exec 3>life``): it reaches its end when all are dead.
 
-    Process numbers would not do: an orphan may stay a zombie for as long as the system's first process likes.
+    Process numbers would not do: an orphan may stay a zombie until the system's first process reaps it.
     """
 
     begin = "exec 3>life; printf x >&3; "
@@ -19,14 +19,14 @@ class Life:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
 
     def has_begun(self) -> bool:
-        """Whether one command more has begun than was asked about before."""
+        """Return true once for each command that has begun."""
         try:
             return os.read(self._descriptor, 1) == b"x"
         except BlockingIOError:
             return False
 
     def is_over(self) -> bool:
-        """Whether nobody who has begun is left."""
+        """Return true if all commands that have begun are dead."""
         try:
             while os.read(self._descriptor, 4096):
                 pass
@@ -35,5 +35,5 @@ class Life:
         return True
 
     def close(self) -> None:
-        """Let go of the FIFO."""
+        """Close the FIFO."""
         os.close(self._descriptor)

@@ -1,4 +1,4 @@
-"""Where commands run in tests, and what tells whether they are over: fixtures for several directories of tests."""
+"""Fixtures for several directories of tests: the directory of commands, and a detector of their descendants."""
 
 from __future__ import annotations
 

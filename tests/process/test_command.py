@@ -74,7 +74,7 @@ def test_white_space_alone_is_the_output_null(task: Callable[..., TaskOutcome]) 
     for_each(check, ["", " \n\t\r\n"])
 
 
-def test_white_space_around_the_document_is_no_mistake(task: Callable[..., TaskOutcome]) -> None:
+def test_white_space_around_the_document_is_accepted(task: Callable[..., TaskOutcome]) -> None:
     assert task("printf", "\\n  [1] \\r\\n").event == Succeeded(output=[1])
 
 
@@ -86,7 +86,7 @@ def test_an_empty_document_is_an_empty_stdin(task: Callable[..., TaskOutcome]) -
     assert task("wc", "-c", document=b"").event == Succeeded(output=0)
 
 
-def test_what_goes_to_stderr_is_no_output(task: Callable[..., TaskOutcome]) -> None:
+def test_stderr_does_not_count_as_output(task: Callable[..., TaskOutcome]) -> None:
     assert task("sh", "-c", "echo talk >&2; echo 1").event == Succeeded(output=1)
 
 
@@ -209,14 +209,14 @@ def test_a_task_that_prints_without_end_is_ended(task: Callable[..., TaskOutcome
 # --- exits ---
 
 
-def test_a_failed_task_says_what_its_stderr_said(task: Callable[..., TaskOutcome]) -> None:
+def test_the_message_of_a_failed_task_is_the_end_of_its_stderr(task: Callable[..., TaskOutcome]) -> None:
     failed = failure(task("sh", "-c", "echo 1; echo disk on fire >&2; exit 3"))
     assert failed == Failed(
         kind="exit", message="disk on fire", hint="it ended with exit code 3; the message is the end of its stderr"
     )
 
 
-def test_a_failed_task_that_said_nothing_is_known_by_its_exit_code(task: Callable[..., TaskOutcome]) -> None:
+def test_the_message_of_a_silent_failed_task_is_its_exit_code(task: Callable[..., TaskOutcome]) -> None:
     assert failure(task("sh", "-c", "exit 4")).message == "ended with exit code 4 and wrote nothing to stderr"
 
 
@@ -359,7 +359,7 @@ def test_a_secret_on_the_stderr_of_a_task_that_takes_too_long_is_masked(secretiv
     assert message == "took longer than 2 s and was ended; its stderr ends: [REDACTED]" + "y" * 4080
 
 
-def test_a_secret_that_is_a_key_is_masked_in_what_is_said_of_the_mistake(secretive: Callable[..., str]) -> None:
+def test_a_secret_that_is_a_key_is_masked_in_the_message(secretive: Callable[..., str]) -> None:
     def check(secret: str, shape: str) -> None:
         plain = json.dumps(secret)[1:-1]
         escaped = "".join(f"\\u{ord(letter):04x}" for letter in secret)  # a spelling that no search for the value finds
@@ -380,7 +380,7 @@ def test_a_secret_that_is_a_key_is_masked_in_what_is_said_of_the_mistake(secreti
     )
 
 
-def test_a_place_without_secrets_is_said_as_it_is(secretive: Callable[..., str]) -> None:
+def test_a_place_without_secrets_is_shown_unchanged(secretive: Callable[..., str]) -> None:
     assert " (at /a~1b/c)" in secretive(TOKEN, out='{"a/b": {"c": 99999999999999999999}}', end="exit 0")
     assert "the key 'a' twice" in secretive(TOKEN, out='{"a": 1, "a": 2}', end="exit 0")
 
@@ -432,7 +432,7 @@ def test_a_task_may_close_its_pipes_before_it_ends(task: Callable[..., TaskOutco
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("pipe", ["", ">/dev/null 2>&1"])
-def test_what_a_finished_task_left_running_is_ended_and_does_not_hold_the_run(
+def test_descendants_of_a_finished_task_are_ended_and_do_not_hold_the_run(
     task: Callable[..., TaskOutcome], life: Life, pipe: str
 ) -> None:
     outcome = task("sh", "-c", life.begin + f"(sleep 100) {pipe} & echo 1")
@@ -446,9 +446,7 @@ def test_what_a_finished_task_left_running_may_still_finish_the_output(task: Cal
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_session_that_a_task_made_for_itself_does_not_hold_the_run(
-    task: Callable[..., TaskOutcome], life: Life
-) -> None:
+def test_a_process_in_a_new_session_does_not_hold_the_run(task: Callable[..., TaskOutcome], life: Life) -> None:
     away = "import os, time\nif os.fork(): os._exit(0)\nos.setsid(); time.sleep(60)"
     outcome = task("sh", "-c", life.begin + f"'{sys.executable}' -c '{away}'; echo 1")
     assert outcome.event == Succeeded(output=1)
@@ -489,7 +487,7 @@ def test_a_task_inherits_no_descriptor_but_its_pipes(task: Callable[..., TaskOut
         assert task(sys.executable, "-I", "-c", try_it).event == Succeeded(output=1)
 
 
-def test_a_task_leads_a_session_of_its_own(task: Callable[..., TaskOutcome]) -> None:
+def test_a_task_leads_a_new_session(task: Callable[..., TaskOutcome]) -> None:
     ask = "import os; print(int(os.getsid(0) == os.getpgid(0) == os.getpid()))"
     assert task(sys.executable, "-I", "-c", ask).event == Succeeded(output=1)
 
@@ -570,7 +568,7 @@ def test_a_bare_name_is_never_looked_up_beside_the_machine_file(
     assert task("only-here").event == Succeeded(output=2)
 
 
-def test_the_first_program_on_the_path_wins_and_what_is_none_is_passed_over(tmp_path: Path) -> None:
+def test_the_first_program_on_the_path_wins_and_other_files_are_skipped(tmp_path: Path) -> None:
     for name in ("a", "b", "c", "d", "e"):
         (tmp_path / name).mkdir()
     (tmp_path / "b" / "tool").mkdir()
@@ -584,7 +582,7 @@ def test_the_first_program_on_the_path_wins_and_what_is_none_is_passed_over(tmp_
     assert resolve_program("", "/", path) is None
 
 
-def test_a_program_that_is_none_fails_the_task_and_the_check_in_the_same_words(
+def test_a_missing_program_fails_the_task_and_the_check_with_the_same_message(
     task: Callable[..., TaskOutcome], place: Path
 ) -> None:
     (place / "folder").mkdir()
@@ -618,7 +616,7 @@ def test_a_program_that_is_none_fails_the_task_and_the_check_in_the_same_words(
     )
 
 
-def test_a_program_that_is_there_is_no_problem(place: Path) -> None:
+def test_an_existing_program_has_no_problem(place: Path) -> None:
     assert program_problem(["echo", "1"], str(place)) is None
 
 
@@ -655,7 +653,7 @@ def test_a_message_does_not_depend_on_where_the_machine_file_lies(
 # --- parts ---
 
 
-def test_what_was_written_is_kept_within_its_bounds() -> None:
+def test_captured_output_stays_within_its_bounds() -> None:
     output = CapturedOutput(5)
     for piece in (b"abc", b"de", b"f"):
         output.add_stdout(piece)
@@ -666,7 +664,7 @@ def test_what_was_written_is_kept_within_its_bounds() -> None:
     assert output.stderr_cut
 
 
-def test_shown_text_is_valid_and_harmless() -> None:
+def test_sanitized_text_is_valid_and_harmless() -> None:
     hostile = "".join(map(chr, range(0x300))) + "\u202e\u2028\u2066\ufeff\ud800\udc80€\U0001f600"
     text = sanitize(hostile)
     assert text.encode("utf-8")

@@ -67,7 +67,7 @@ def test_messages_name_the_file_that_names_the_program(run: Callable[..., Progra
     )
 
 
-def test_no_failure_speaks_of_tasks_or_machines(run: Callable[..., ProgramResult]) -> None:
+def test_failures_do_not_mention_tasks_or_machines(run: Callable[..., ProgramResult]) -> None:
     def check(script: str, kind: str) -> None:
         failed = failure(run("sh", "-c", script, timeout=0.3 if kind == "timeout" else 60.0, output_limit=1000))
         assert failed.kind == kind
@@ -76,7 +76,7 @@ def test_no_failure_speaks_of_tasks_or_machines(run: Callable[..., ProgramResult
     for_each(check, [("exit 3", "exit"), ("kill -9 $$", "exit"), ("sleep 100", "timeout"), ("cat /dev/zero", "output")])
 
 
-def test_a_failure_tells_the_ends_of_both_streams_apart(run: Callable[..., ProgramResult]) -> None:
+def test_a_failure_has_the_ends_of_both_streams_separately(run: Callable[..., ProgramResult]) -> None:
     failed = failure(run("sh", "-c", "echo out; echo err >&2; exit 3"))
     assert failed == ProgramFailure(kind="exit", message="ended with exit code 3", stderr="err", stdout="out")
     failed = failure(run("sh", "-c", "echo out; echo err >&2; sleep 100", timeout=2.0))
@@ -85,7 +85,7 @@ def test_a_failure_tells_the_ends_of_both_streams_apart(run: Callable[..., Progr
     )
 
 
-def test_variables_are_laid_over_what_is_passed(
+def test_variables_override_the_passed_environment(
     run: Callable[..., ProgramResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANTED", "outer")
@@ -144,7 +144,7 @@ def test_a_stopped_program_has_time_to_clean_up(run: Callable[..., ProgramResult
     assert (place / "cleaned").read_text() == "done\n"
 
 
-def test_what_is_to_stop_before_it_begins_is_never_started(run: Callable[..., ProgramResult], place: Path) -> None:
+def test_a_program_stopped_before_its_start_never_runs(run: Callable[..., ProgramResult], place: Path) -> None:
     stop = threading.Event()
     stop.set()
     assert failure(run("sh", "-c", "echo > begun", stop=stop)) == ProgramFailure(
@@ -165,7 +165,7 @@ def test_a_program_that_has_exited_is_not_stopped_any_more(
     assert thread.finish().outcome == b"[1,\n2]\n"
 
 
-def test_nobody_else_is_stopped(run: Callable[..., ProgramResult], place: Path, life: Life) -> None:
+def test_other_programs_are_not_stopped(run: Callable[..., ProgramResult], place: Path, life: Life) -> None:
     other = Elsewhere(run, "sh", "-c", "until [ -e go ]; do sleep 0.01; done; echo 1")
     thread = Elsewhere(run, "sh", "-c", life.begin + "sleep 100")
     wait_for(life.has_begun)
@@ -175,7 +175,7 @@ def test_nobody_else_is_stopped(run: Callable[..., ProgramResult], place: Path, 
     assert other.finish().outcome == b"1\n"
 
 
-def test_neither_descriptors_nor_children_are_left_of_what_was_stopped(
+def test_a_stopped_program_leaves_no_descriptors_and_no_children(
     run: Callable[..., ProgramResult], place: Path, life: Life
 ) -> None:
     before = sorted(os.listdir("/dev/fd"))

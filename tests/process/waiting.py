@@ -1,4 +1,4 @@
-"""Waiting for what another process does, by what it leaves to be seen: never for so long that it must have done it."""
+"""Wait for visible effects of another process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 PATIENCE = 60.0
-"""How long [s] a busy machine may take for what takes no time on an idle one."""
+"""Longest wait [s] on a busy machine for an event that takes no time on an idle one."""
 
 
 def wait_for(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
@@ -27,13 +27,13 @@ def number_in(path: Path) -> int | None:
 
 
 def child_has_ended(path: Path) -> bool:
-    """Whether the child of this process that wrote its number into the file is over. Nobody's exit code is taken."""
+    """Return true if the child that wrote its number into the file has ended. Its exit code is left to be taken."""
     number = number_in(path)
     if number is None:
         return False
     if not hasattr(os, "waitid"):  # macOS before Python 3.13
-        said = subprocess.run(["ps", "-o", "stat=", "-p", str(number)], capture_output=True, text=True, check=False)
-        return said.stdout.strip()[:1] in ("", "Z")
+        listed = subprocess.run(["ps", "-o", "stat=", "-p", str(number)], capture_output=True, text=True, check=False)
+        return listed.stdout.strip()[:1] in ("", "Z")
     try:
         return os.waitid(os.P_PID, number, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:

@@ -26,7 +26,7 @@ Kind = Callable[[random.Random], tuple[str, str]]
 
 
 def some(rng: random.Random, alphabet: str, length: int) -> str:
-    """Characters of which the first and the last are letters or digits: a "-" at the end is cut off by people too."""
+    """Return random characters; the first and the last are letters or digits, since people cut off a final "-"."""
     inner = "".join(rng.choices(alphabet, k=length - 2))
     ends = [character for character in alphabet if character.isalnum()]
     return rng.choice(ends) + inner + rng.choice(ends)
@@ -43,7 +43,7 @@ def token(prefix: str, alphabet: str, length: int, middle: str = "", after: int 
 
 
 def around(before: str, inner: Kind, after: str = "") -> Kind:
-    """A secret in its place: ``inner`` is what must go."""
+    """Put a secret in its context: ``inner`` must be masked."""
 
     def make(rng: random.Random) -> tuple[str, str]:
         text, secret = inner(rng)
@@ -88,7 +88,7 @@ def pem(label: str, lines: int, *, headers: str = "", checksum: str = "") -> Kin
 
 
 def beginning(kind: Kind, lines: int) -> Kind:
-    """Cut off after some lines."""
+    """Cut off the lines after the first ``lines``."""
 
     def make(rng: random.Random) -> tuple[str, str]:
         text = "\n".join(kind(rng)[0].split("\n")[:lines])
@@ -98,7 +98,7 @@ def beginning(kind: Kind, lines: int) -> Kind:
 
 
 def end(kind: Kind, lines: int) -> Kind:
-    """Cut off in front of the last lines."""
+    """Cut off the lines before the last ``lines``."""
 
     def make(rng: random.Random) -> tuple[str, str]:
         text = "\n".join(kind(rng)[0].split("\n")[-lines:])
@@ -109,7 +109,7 @@ def end(kind: Kind, lines: int) -> Kind:
 
 RSA = pem("RSA PRIVATE KEY", 12)
 
-# Told by themselves: these may stand side by side with nothing between.
+# Recognised by their format: these may stand side by side without a separator.
 TOKENS: dict[str, Kind] = {
     "OpenAI, old": token("sk-", ALNUM, 20, "T3Blbk" + "FJ", 20),
     "OpenAI, project": token("sk-proj-", URLSAFE, 74, "T3Blbk" + "FJ", 74),
@@ -175,7 +175,7 @@ TOKENS: dict[str, Kind] = {
     "encrypted JSON Web Token": encrypted_web_token,
 }
 
-# Told by what stands around them.
+# Recognised by their context.
 PLACED: dict[str, Kind] = {
     "Authorization: Bearer": around("Authorization: Bearer ", token("", URLSAFE, 40)),
     "Authorization: Bearer, short": around("Authorization: Bearer ", token("x9", ALNUM, 10)),
@@ -267,7 +267,7 @@ CARRIERS: dict[str, Callable[[str], str]] = {
     "in a traceback": lambda text: f'  File "a.py", line 3, in f\nValueError: bad value: {text!r}\n',
     "in a diff": lambda text: "".join(f"+{line}\n" for line in text.split("\n")),
 }
-"""How a text may carry a secret. Each gives a text."""
+"""Texts around a secret. Each returns a text."""
 
 
 # Ordinary texts.

@@ -1,4 +1,4 @@
-"""What is refused where it would be kept as it is: known values and formats of secrets, told by their place."""
+"""Search for secrets in files and values that are refused instead of masked."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def test_a_secret_of_each_format_is_found_in_a_file_and_in_a_value() -> None:
         for carrier, carry in CARRIERS.items():
             carried = carry(text)
             for data in (carried.encode(), json.dumps([carried]).encode(), carried, {"a": [carried]}, {carried: 1}):
-                sighting = FIND(data)
-                assert sighting, (carrier, data)
-                assert secret not in str(sighting)
+                match = FIND(data)
+                assert match, (carrier, data)
+                assert secret not in str(match)
 
     for_each(check, KINDS)
 
 
-def test_a_file_says_the_line_and_a_value_the_pointer() -> None:
+def test_a_match_has_a_line_in_a_file_and_a_pointer_in_a_value() -> None:
     token, _ = made("npm")
     file = f"stages:\n  a:\n    task: [npm, publish, --token, {token}]\n"
     assert str(FIND(file.encode())) == "line 3: npm token"
@@ -44,7 +44,7 @@ def test_a_file_says_the_line_and_a_value_the_pointer() -> None:
     assert str(FIND(token)) == "npm token"
 
 
-def test_a_key_is_looked_at_unless_it_is_ours_and_never_said() -> None:
+def test_keys_are_searched_on_request_and_never_shown() -> None:
     token, _ = made("npm")
     value = {"properties": {token: {"default": token}}}
     assert str(FIND(value)) == "a key of /properties: npm token"
@@ -52,19 +52,19 @@ def test_a_key_is_looked_at_unless_it_is_ours_and_never_said() -> None:
     assert FIND({token: 1}, keys=False) is None
 
 
-def test_a_known_value_is_told_by_its_name() -> None:
+def test_a_known_value_is_reported_by_its_name() -> None:
     redactor = Redactor([("DEPLOY_TOKEN", "hunter2hunter2")])
     assert str(redactor.find(b"a: 1\nb: hunter2hunter2\n")) == "line 2: the value of DEPLOY_TOKEN"
     assert str(redactor.find({"b": "x hunter2hunter2"})) == "/b: the value of DEPLOY_TOKEN"
 
 
-def test_what_is_no_utf8_is_looked_at_all_the_same() -> None:
+def test_bytes_that_are_not_utf_8_are_searched_too() -> None:
     token, _ = made("npm")
     assert str(FIND(b"\xff\n" + token.encode())) == "line 2: npm token"
     assert FIND(b"\xff\xfe\x00") is None
 
 
-def test_an_example_is_no_reason_to_refuse_a_file() -> None:
+def test_an_example_does_not_refuse_a_file() -> None:
     def check(text: str) -> None:
         assert FIND(f"stages:\n  a:\n    task: [echo, '{text}']\n".encode()) is None
         assert FIND({"task": ["echo", text]}) is None
@@ -100,7 +100,7 @@ def test_at_most_one_ordinary_text_in_a_thousand_is_refused() -> None:
     assert refused == []
 
 
-def test_names_of_keys_are_no_reason_to_refuse() -> None:
+def test_names_of_keys_do_not_refuse_a_file() -> None:
     schema = {"password": "x", "properties": {"token": {"type": "string"}}, "api_key": ["from the environment"]}
     assert FIND(schema) is None
     assert FIND(json.dumps(schema).encode()) is None
@@ -145,7 +145,7 @@ def test_a_value_as_deep_as_a_store_takes_is_looked_at_to_its_ground() -> None:
     assert str(FIND(value)) == "/0" * (DEPTH - 1) + ": npm token"
 
 
-def test_only_the_pointer_that_is_said_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_reported_pointer_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[str] = []
     monkeypatch.setattr(masking, "escape", lambda key: built.append(key) or canonical.escape(key))
     assert str(FIND({"a/b": [0, "x"] * 2_000 + [made("npm")[0]]})) == "/a~1b/4000: npm token"

@@ -1,4 +1,4 @@
-"""Secrets told by their format, in every carrier, against texts that only look like them. The corpus is corpus.py."""
+"""Formats of secrets in every carrier, and ordinary texts that look like them. The corpus is corpus.py."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ REDACT = Redactor().redact
 
 
 def made(kind: str, number: int = 0) -> tuple[str, str]:
-    """The text and the secret in it, the same in every run."""
+    """Return a text and the secret in it, the same in every run."""
     return KINDS[kind](random.Random(f"{kind} {number}"))
 
 
 def pieces(secret: str, length: int = 8) -> set[str]:
-    """What must not be found: so many characters in a row, of each line."""
+    """Return the pieces of ``length`` characters, of each line, that must not survive."""
     return {line[i : i + length] for line in secret.split("\n") for i in range(len(line) - length + 1)}
 
 
@@ -57,7 +57,7 @@ def test_nothing_of_a_secret_survives_in_any_carrier() -> None:
     for_each(check, KINDS)
 
 
-def test_what_stands_around_a_secret_stays() -> None:
+def test_the_text_around_a_secret_stays() -> None:
     def check(kind: str) -> None:
         text, _ = made(kind)
         masked, _ = REDACT(f"Ask Ann first.\n{text}\n\nThat is all of it.")
@@ -90,17 +90,17 @@ def test_a_token_is_masked_whole_and_by_one_mask() -> None:
 
 
 def test_secrets_in_their_place_leave_the_place() -> None:
-    def told(kind: str) -> str:
+    def masked(kind: str) -> str:
         return str(REDACT(made(kind)[0])[0])
 
-    assert told("Authorization: Bearer") == f"Authorization: Bearer {PLACEHOLDER}"
-    assert told("Authorization: Basic") == f"Authorization: Basic {PLACEHOLDER}"
-    assert told("Set-Cookie") == f"Set-Cookie: {PLACEHOLDER}"
-    assert told("password in a URL") == f"postgres://ann:{PLACEHOLDER}@db.example:5432/x"
-    assert told("parameter of a URL") == f"https://h.example/v1?api_key={PLACEHOLDER}&page=2"
-    assert told("line of an env file, key") == f"SOME_API_KEY={PLACEHOLDER}"
-    assert told("Slack webhook") == f"https://hooks.slack.com/services/{PLACEHOLDER}"
-    assert told("private key, RSA") == PLACEHOLDER
+    assert masked("Authorization: Bearer") == f"Authorization: Bearer {PLACEHOLDER}"
+    assert masked("Authorization: Basic") == f"Authorization: Basic {PLACEHOLDER}"
+    assert masked("Set-Cookie") == f"Set-Cookie: {PLACEHOLDER}"
+    assert masked("password in a URL") == f"postgres://ann:{PLACEHOLDER}@db.example:5432/x"
+    assert masked("parameter of a URL") == f"https://h.example/v1?api_key={PLACEHOLDER}&page=2"
+    assert masked("line of an env file, key") == f"SOME_API_KEY={PLACEHOLDER}"
+    assert masked("Slack webhook") == f"https://hooks.slack.com/services/{PLACEHOLDER}"
+    assert masked("private key, RSA") == PLACEHOLDER
 
 
 def test_json_in_a_text_is_json_after_masking() -> None:
@@ -117,7 +117,7 @@ def test_a_known_value_and_a_token_that_overlap_make_one_mask() -> None:
     assert inside == across == (f"a {PLACEHOLDER} b", 1)
 
 
-def test_what_a_mask_lays_bare_is_found_at_once() -> None:
+def test_a_secret_exposed_by_a_mask_is_found_at_once() -> None:
     token, _ = made("GitHub, personal")
     redactor = Redactor([("A", "hunter22")])
     assert REDACT(f"hunter22{token}")[1] == 0
@@ -130,7 +130,7 @@ def test_keys_that_are_tokens_are_numbered_where_they_collide() -> None:
     assert count == 2
 
 
-# What is not promised, so that the documents say the truth.
+# Limits that the documents name.
 
 
 def test_a_token_that_is_cut_in_two_or_hidden_in_base64_is_not_found() -> None:
@@ -139,7 +139,7 @@ def test_a_token_that_is_cut_in_two_or_hidden_in_base64_is_not_found() -> None:
         assert REDACT(text) == (text, 0)
 
 
-def test_a_prefix_at_the_end_of_a_word_is_none() -> None:
+def test_a_prefix_at_the_end_of_a_word_does_not_count() -> None:
     def check(word: str, kind: str) -> None:
         token, _ = made(kind)
         assert REDACT(token) == (PLACEHOLDER, 1)
@@ -181,7 +181,7 @@ def test_values_of_our_own_are_never_masked(tmp_path: Path) -> None:
             assert REDACT(own) == (own, 0)
 
 
-# Facts of a predecessor that leaked and corrupted.
+# Defects of an earlier system that leaked and corrupted.
 
 
 def test_d10_tokens_in_prompts_and_secrets_in_headers_and_urls_do_not_survive() -> None:
@@ -237,14 +237,14 @@ def test_no_byte_that_is_written_holds_a_token(tmp_path: Path) -> None:
     assert [piece for some in found for piece in some] == []
 
 
-def test_a_name_that_is_stored_as_it_is_is_not_masked_but_what_is_said_of_it_is(tmp_path: Path) -> None:
+def test_a_save_masks_the_state_and_counts_the_masks_in_the_event(tmp_path: Path) -> None:
     token, _ = made("GitHub, personal")
     saved = Store.open(tmp_path / "s", redactor=Redactor()).scope("context:docs").save({"note": token})
     assert saved.state == {"note": PLACEHOLDER}
     assert saved.event["redactions"] == 1
 
 
-# Twice is once, and the quick look misses nothing.
+# Redacting twice, and the prefilter.
 
 FRAGMENTS = [
     "[REDACTED]", "[REDACTED#2]", "[REDACTED", "]", "sk-", "ghp_", "eyJ", "AKIA", "Authorization: ", "Bearer ",
@@ -281,7 +281,7 @@ def test_redacting_twice_is_redacting_once(value: Any, values: list[str]) -> Non
 
 
 @given(trees)
-def test_the_quick_look_at_the_encoding_misses_nothing(value: Any) -> None:
+def test_the_prefilter_misses_nothing(value: Any) -> None:
     encoded = canonical.encode_unchecked(value)
     if encoded is not None:
         names = {pattern.name for pattern in present(encoded)}
@@ -304,12 +304,12 @@ def test_texts_without_a_format_come_back_as_the_same_object(text: str) -> None:
     assert REDACT(value)[0] is value
 
 
-# Hostile texts. Counted, so that no busy machine can change it: calls, of Python and of C functions; and the characters
-# that searches go over, since one call may go over many.
+# Hostile texts. Work is counted, so that a busy machine does not matter: calls of Python and C functions, and the
+# characters that searches read, since one call may read many.
 
 
 class Counted(str):
-    """A text that counts the characters that are looked at in searches for literals."""
+    """A text that counts the characters read by searches for literals."""
 
     seen = 0
 
@@ -385,8 +385,8 @@ def test_searches_go_over_a_hostile_text_a_bounded_number_of_times() -> None:
     for_each(check, HOSTILE.values())
 
 
-def test_a_hostile_mebibyte_is_looked_through_while_one_waits() -> None:
-    """Where each beginning would scan the whole rest, it takes many minutes, and here a second."""
+def test_a_hostile_mebibyte_is_searched_within_a_minute() -> None:
+    """A pattern that scanned the whole rest from each beginning would take many minutes; these take a second."""
 
     def check(unit: str) -> None:
         script = (
@@ -401,7 +401,7 @@ def test_a_hostile_mebibyte_is_looked_through_while_one_waits() -> None:
     )
 
 
-def test_a_plain_key_in_a_url_is_no_secret_and_an_api_key_is() -> None:
+def test_a_plain_key_in_a_url_stays_and_an_api_key_is_masked() -> None:
     page = "https://h.example/x?key=products_2024_list_page"
     assert REDACT([page, page + "&key=2"])[1] == 0
     for name in ("api_key", "access_key", "token", "client_secret", "password", "sig"):

@@ -1,4 +1,4 @@
-"""What ``find`` takes for an example, and what it must not: a real secret stays one, whatever is glued to it."""
+"""Examples that ``find`` ignores, and real secrets that it finds with anything glued to them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ REAL = {
 }
 
 
-def test_a_real_secret_is_found_whatever_is_glued_to_it() -> None:
+def test_a_real_secret_is_found_with_anything_glued_to_it() -> None:
     def check(case: str) -> None:
         text = REAL[case]
         for data in (text, text.encode(), f"stages: [{text!r}]\n".encode(), {"a": [text]}, {text: 1}):
@@ -74,7 +74,7 @@ def test_a_secret_of_each_kind_is_found_right_behind_an_example(kind: str, numbe
     assert FIND(f"ghp_{'x' * 36};{text}")
 
 
-def test_what_is_an_example_in_all_its_parts_is_no_reason_to_refuse() -> None:
+def test_a_value_that_is_an_example_in_all_its_parts_does_not_refuse_a_file() -> None:
     def check(text: str) -> None:
         assert FIND(text) is None
         assert FIND(f"task: [echo, '{text}']\n".encode()) is None
@@ -95,7 +95,7 @@ def test_what_is_an_example_in_all_its_parts_is_no_reason_to_refuse() -> None:
     )
 
 
-def test_names_of_headers_links_and_passwords_of_ones_own_machine_are_no_reason_to_refuse() -> None:
+def test_names_of_headers_links_and_local_passwords_do_not_refuse_a_file() -> None:
     def check(text: str) -> None:
         assert FIND(text) is None
         assert FIND(f"env: [{text}]\n".encode()) is None
@@ -118,7 +118,7 @@ def test_names_of_headers_links_and_passwords_of_ones_own_machine_are_no_reason_
     )
 
 
-def test_what_only_looks_like_them_is_found() -> None:
+def test_values_that_only_look_like_examples_are_found() -> None:
     def check(text: str) -> None:
         assert FIND(text)
 
@@ -141,7 +141,7 @@ def test_a_known_value_is_found_even_as_the_password_of_ones_own_machine() -> No
     assert str(redactor.find("postgres://postgres1:postgres1@localhost/x")) == "the value of DB"
 
 
-def test_the_kind_is_said_of_a_secret_that_is_only_a_part_of_what_its_pattern_takes() -> None:
+def test_the_kind_is_reported_of_a_secret_that_is_part_of_a_longer_match() -> None:
     def check(text: str, what: str) -> None:
         assert str(FIND(text)) == what
 

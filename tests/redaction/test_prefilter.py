@@ -1,4 +1,4 @@
-"""The quick look at a value's encoding, against looking everywhere for everything: the same masks, in linear time."""
+"""The prefilter compared with a search for everything: the same masks, in linear time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stateline.redaction.tokens import SIGNS, TOKENS
 
 
 def everywhere(value: Any, redactor: Redactor) -> tuple[Any, int]:
-    """Each format and each known value is looked for in each string and key, whatever the encoding shows."""
+    """Search each string and key for each format and known value, without the prefilter."""
     masking = Masker(list(redactor._forms), ALL_PATTERNS)
     return masking.value(value), masking.count
 
@@ -33,12 +33,12 @@ PLAIN = Redactor()
 
 
 @given(trees, known)
-def test_the_quick_look_masks_what_looking_everywhere_masks(value: Any, values: list[str]) -> None:
+def test_the_prefilter_gives_the_masks_of_a_search_for_everything(value: Any, values: list[str]) -> None:
     redactor = Redactor([("A", value) for value in values])
     assert redactor.redact(value) == everywhere(value, redactor)
 
 
-# Beginnings and ends of what places and tokens consist of, in any order: they overlap, and one may hide another.
+# Beginnings and ends of contexts and tokens, in any order: they overlap, and one may hide another.
 PIECES = [
     "uthorization", "AUTHORIZATION", "Bearer", "bearer%20", "Basic ", "ookie", "Cookies", "key", "KEY", "ecret",
     "access", "private ", "PRIVATE%20", "hooks", ".slack", "web", "/", "\\/", "\\", "%2F", "0", "1", "://", ":\\\\/",
@@ -49,13 +49,13 @@ PIECES = [
 
 
 @given(st.lists(st.sampled_from(PIECES + FRAGMENTS), max_size=14).map("".join), st.booleans())
-def test_pieces_of_secrets_in_any_order_are_masked_as_by_looking_everywhere(text: str, in_json: bool) -> None:
+def test_pieces_of_secrets_in_any_order_are_masked_as_in_a_search_for_everything(text: str, in_json: bool) -> None:
     value = {"text": json.dumps(text) if in_json else text}
     assert PLAIN.redact(value) == everywhere(value, PLAIN)
 
 
-def test_a_secret_that_is_cut_off_anywhere_is_masked_as_by_looking_everywhere() -> None:
-    """So all that a look demands is in the shortest that a pattern takes."""
+def test_a_secret_that_is_cut_off_anywhere_is_masked_as_in_a_search_for_everything() -> None:
+    """The requirements of each check are met by the shortest match of its pattern."""
 
     def check(kind: str) -> None:
         text, _ = made(kind)
@@ -78,8 +78,8 @@ def test_of_two_secrets_with_nothing_between_neither_hides_the_other() -> None:
     for_each(check, KINDS)
 
 
-def test_ordinary_texts_seldom_show_anything() -> None:
-    """Where a look shows what is not there, patterns are tried: that is what it costs. Texts about secrets do."""
+def test_ordinary_texts_seldom_have_candidates() -> None:
+    """Each false report costs the search for a pattern. Texts about secrets have some."""
     texts = [
         make(random.Random(f"{name} {number}"))
         for name, make in ORDINARY.items()
@@ -89,7 +89,7 @@ def test_ordinary_texts_seldom_show_anything() -> None:
     assert sum(bool(candidates(canonical.encode(text))) for text in texts) <= len(texts) / 10
 
 
-def test_every_token_has_a_sign_or_a_place_of_its_own() -> None:
+def test_every_token_has_a_sign_or_a_context_check() -> None:
     placed = {token for place in CONTEXT_CHECKS for token in place._formats}
     for token in TOKENS:
         assert token in placed or all(any(sign in needle for sign in SIGNS) for needle in token.needles)
@@ -97,8 +97,8 @@ def test_every_token_has_a_sign_or_a_place_of_its_own() -> None:
     assert set(ALL_PATTERNS) == placed | {token for some in pairs for _, token in some}
 
 
-def test_what_follows_a_sign_tells_which_of_the_ways_to_compare_is_meant() -> None:
-    """Of one hit one needle is told; so no needle that is read from behind may look like one that is read ahead."""
+def test_the_characters_behind_a_sign_decide_the_direction_of_the_comparison() -> None:
+    """A hit reports one needle, so no needle that is compared backwards may begin like one compared forwards."""
     for signed in TOKEN_CHECKS:
         sign = signed.sign.decode()
         for needle in (needle.decode() for pairs in signed._behind.values() for needle, _ in pairs):
@@ -132,7 +132,7 @@ def test_a_secrets_name_is_seen_however_it_is_written(names: list[tuple[str, Any
     assert PLAIN.redact({"deep": [value]}) == everywhere({"deep": [value]}, PLAIN)
 
 
-def test_a_letter_that_only_unicode_folds_to_that_of_a_name_is_none_of_it() -> None:
+def test_letters_that_only_unicode_folds_to_ascii_do_not_match_a_name() -> None:
     def check(name: str) -> None:
         value = f"{name}: sid=a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0u1"
         assert PLAIN.redact(value) == everywhere(value, PLAIN) == (value, 0)
@@ -141,7 +141,7 @@ def test_a_letter_that_only_unicode_folds_to_that_of_a_name_is_none_of_it() -> N
 
 
 def test_how_much_is_escaped_between_a_name_and_its_value_does_not_count() -> None:
-    """So a mask does not depend on what else is in the value."""
+    """So a mask does not depend on the rest of the value."""
 
     def check(between: str, name: str) -> None:
         secret = "a1B2c3D4" * 6
@@ -158,14 +158,14 @@ def test_how_much_is_escaped_between_a_name_and_its_value_does_not_count() -> No
     )
 
 
-def test_looking_at_a_text_of_heads_takes_no_memory_for_each() -> None:
+def test_a_text_of_many_prefixes_takes_no_memory_for_each() -> None:
     def check(repeated: str) -> None:
         encoded = canonical.encode(repeated * (1 << 18))
         candidates(b'"sk-AKIAeyJ%2F0//0xoxb-ghp_."')
         tracemalloc.start()
         try:
             candidates(encoded)
-            # In small letters it stands there once more.
+            # The lower-case copy.
             assert tracemalloc.get_traced_memory()[1] < 2 * len(encoded) + (1 << 20)
         finally:
             tracemalloc.stop()
@@ -173,7 +173,7 @@ def test_looking_at_a_text_of_heads_takes_no_memory_for_each() -> None:
     for_each(check, ["sk-", "AKIA", "eyJ", "%2F0", "xoxb-", "ghp_"])
 
 
-def test_the_first_short_texts_of_a_process_are_masked_as_by_looking_everywhere(
+def test_the_first_short_texts_of_a_process_are_masked_as_in_a_search_for_everything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def check(kind: str) -> None:
@@ -187,7 +187,7 @@ def test_the_first_short_texts_of_a_process_are_masked_as_by_looking_everywhere(
     for_each(check, KINDS)
 
 
-def test_a_small_event_compiles_next_to_no_look() -> None:
+def test_a_small_event_compiles_at_most_one_check() -> None:
     program = (
         "from stateline.redaction.prefilter import CONTEXT_CHECKS, TOKEN_CHECKS\n"
         "from stateline.redaction.redactor import Redactor\n"

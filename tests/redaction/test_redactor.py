@@ -190,7 +190,7 @@ def test_the_callers_encoding_is_used_instead_of_another_one() -> None:
 # Key names
 
 
-def test_strings_under_a_key_that_says_secret_are_masked() -> None:
+def test_strings_under_a_secrets_key_name_are_masked() -> None:
     def check(key: str) -> None:
         assert Redactor().redact({"a": [{key: "hunter2"}]}) == ({"a": [{key: PLACEHOLDER}]}, 1)
 
@@ -278,7 +278,7 @@ def test_everything_textual_below_a_secret_name_is_masked_and_nothing_else() -> 
     )
 
 
-def test_names_of_properties_in_a_json_schema_are_no_secrets() -> None:
+def test_names_of_properties_in_a_json_schema_are_not_secrets() -> None:
     schema = {
         "type": "object",
         "required": ["password"],
@@ -402,7 +402,7 @@ def test_other_variables_are_not_known() -> None:
     assert not redactor._forms
 
 
-def test_a_file_that_holds_a_known_value_is_told_by_its_line_and_the_name_of_the_value() -> None:
+def test_a_known_value_in_a_file_is_reported_with_its_line_and_name() -> None:
     redactor = Redactor.from_environment(ENVIRONMENT)
     file = f"stages:\n  a: {{task: [curl, -u, '{b64('ann:value-of-github')}', value-of-openai]}}\n"
     sighting = redactor.find(file.encode())
@@ -571,7 +571,7 @@ def test_a_mebibyte_of_one_character_is_masked_whole() -> None:
     assert redactor.redact("a" * 2**20) == (PLACEHOLDER * 2**17, 2**17)
 
 
-def test_a_secrets_name_is_seen_whatever_stands_before_it_in_the_key() -> None:
+def test_a_secrets_name_at_the_end_of_a_key_is_recognised_behind_any_prefix() -> None:
     def check(key: str) -> None:
         masked = {"text": "a: b", key: PLACEHOLDER}
         assert Redactor().redact({"text": "a: b", key: "hunter22"}) == (masked, 1)

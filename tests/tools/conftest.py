@@ -1,4 +1,4 @@
-"""What tests of commands start with."""
+"""Fixtures of tests that run commands."""
 
 from __future__ import annotations
 

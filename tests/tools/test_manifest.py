@@ -92,13 +92,13 @@ def test_a_tool_is_read_with_all_its_fields() -> None:
     )
 
 
-def test_a_tool_that_says_no_more_has_thirty_seconds_no_variables_and_is_not_repeatable() -> None:
+def test_by_default_a_tool_has_thirty_seconds_no_variables_and_is_not_repeatable() -> None:
     tool = check_manifest(manifest(LEAST)).tools["search"]
     assert (tool.timeout, tool.env, tool.repeatable) == (30.0, [], False)
     assert DEFAULT_TIMEOUT == 30.0
 
 
-def test_a_timeout_of_zero_is_none() -> None:
+def test_a_timeout_of_zero_means_no_limit() -> None:
     assert check_manifest(manifest({**LEAST, "timeout": 0})).tools["search"].timeout == 0.0
 
 
@@ -108,7 +108,7 @@ def test_tools_stand_in_the_order_of_the_file() -> None:
     assert list(found.tools) == names
 
 
-def test_a_manifest_may_say_that_there_are_no_tools() -> None:
+def test_a_manifest_may_have_no_tools() -> None:
     assert check_manifest(b'{"tools": []}').tools == {}
 
 
@@ -122,7 +122,7 @@ def test_a_name_that_every_provider_takes_is_a_name() -> None:
 # --- what is wrong with it ---
 
 
-def test_what_is_no_manifest_is_an_error_with_its_place() -> None:
+def test_a_malformed_manifest_is_an_error_with_its_place() -> None:
     def check(data: bytes, code: str, where: str, hint: str) -> None:
         found = mistakes(data)
         assert (code, where) in [(each[0], each[1].partition(" [")[0]) for each in found]
@@ -172,7 +172,7 @@ def test_an_unknown_key_is_a_mistake_that_names_the_one_that_was_meant() -> None
     )
 
 
-def test_an_unknown_key_like_no_other_is_told_which_are_known() -> None:
+def test_an_unknown_key_without_a_similar_one_lists_the_known_keys() -> None:
     assert mistake(manifest({**LEAST, "command": ["x"]}))[2] == f"known keys: {', '.join(KEYS)}"
 
 
@@ -182,7 +182,7 @@ def test_a_key_that_is_there_twice_is_a_mistake() -> None:
     assert (code, where.partition(" ")[2]) == ("duplicate_key", "tools[0].name")
 
 
-def test_two_tools_of_one_name_are_a_mistake_that_says_where_the_first_is() -> None:
+def test_two_tools_of_one_name_are_a_mistake_with_the_place_of_the_first() -> None:
     data = json.dumps({"tools": [LEAST, {**LEAST, "name": "b"}, LEAST]}, indent=1).encode()
     with pytest.raises(InvalidManifestError, match="there is already a tool 'search', on line 4") as caught:
         check_manifest(data)
@@ -240,7 +240,7 @@ def test_a_value_that_no_tool_can_have_is_a_mistake_at_its_place() -> None:
     )
 
 
-def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
+def test_all_mistakes_are_reported_together_in_file_order() -> None:
     data = b"""{"tools": [
       {"name": "a b", "descripton": "x", "schema": {"type": "object"}, "argv": ["x"]},
       {"name": "c", "description": "x", "schema": 5, "argv": []}
@@ -266,7 +266,7 @@ def test_a_message_that_would_be_endless_names_the_first_mistakes_and_counts_the
         check_manifest(manifest(*({} for _ in range(20))))
 
 
-def test_more_tools_than_any_model_can_be_told_of_are_one_mistake() -> None:
+def test_too_many_tools_are_one_mistake() -> None:
     assert mistake(manifest(*({} for _ in range(1001))))[0] == "too_many_tools"
     tools = [{**LEAST, "name": f"t{number}"} for number in range(1000)]
     assert len(check_manifest(manifest(*tools)).tools) == 1000
@@ -371,7 +371,7 @@ def test_each_field_of_a_tool_changes_the_hash_of_its_toolset() -> None:
     )
 
 
-def test_no_manifest_and_one_without_tools_are_not_the_same() -> None:
+def test_no_manifest_differs_from_a_manifest_without_tools() -> None:
     assert toolset_hash(None) == ""
     assert toolset_hash(check_manifest(b'{"tools": []}')) == canonical.sha256(b"[]")
 
@@ -396,7 +396,7 @@ def test_a_manifest_is_known_by_its_real_path(place: Path, tmp_path: Path, monke
     assert found.toolset == check_manifest(found.data)
 
 
-def test_the_digest_of_a_manifest_is_that_of_its_bytes_whatever_they_mean(place: Path) -> None:
+def test_the_digest_of_a_manifest_is_that_of_its_exact_bytes(place: Path) -> None:
     (place / "tools.json").write_bytes(manifest(LEAST))
     assert manifest_digest(str(place / "tools.json")) == read(place / "tools.json").toolset.sha256
     (place / "tools.json").write_bytes(b"\xff")
@@ -417,7 +417,7 @@ def test_a_manifest_that_is_not_there_is_an_error_and_never_no_tools(place: Path
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such files there")
 @pytest.mark.parametrize("kind", ["directory", "fifo", "socket", "device"])
-def test_what_is_no_file_is_an_error_and_never_waited_for(
+def test_a_path_that_is_not_a_file_is_an_error_and_never_waited_for(
     place: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = place / "x"
@@ -498,7 +498,7 @@ def test_a_program_that_is_not_there_is_an_error_when_the_manifest_is_read(place
 # --- secrets ---
 
 
-def test_a_manifest_that_holds_a_secret_is_refused_and_the_secret_is_not_said(place: Path) -> None:
+def test_a_manifest_that_holds_a_secret_is_refused_without_showing_it(place: Path) -> None:
     def check(change: dict[str, Any], spelling: str) -> None:
         text = json.dumps({"tools": [{**LEAST, **change}]})
         if spelling == "escaped":
@@ -533,7 +533,7 @@ def test_a_manifest_whose_path_holds_a_secret_is_refused(place: Path) -> None:
         read(path, SECRET.replace("/", "_"))
 
 
-def test_a_secret_that_is_not_in_the_manifest_is_no_reason_to_refuse_it(place: Path) -> None:
+def test_a_known_secret_elsewhere_does_not_refuse_a_manifest(place: Path) -> None:
     (place / "tools.json").write_bytes(manifest(FULL))
     assert read(place / "tools.json", SECRET).toolset.tools
 

@@ -181,12 +181,12 @@ def test_json_that_nests_too_deep_for_a_message_of_a_run_is_text(tool: Callable[
         assert isinstance(result, list) or result == text
 
 
-def test_output_that_is_no_text_is_an_error_that_says_where(tool: Callable[..., Any], place: Path) -> None:
+def test_output_that_is_not_text_is_an_error_with_its_place(tool: Callable[..., Any], place: Path) -> None:
     (place / "out").write_bytes(b"ok \xff\xfe")
     assert error(tool("cat", "out")) == ("output", "printed bytes that are not text: byte 3 is not UTF-8")
 
 
-def test_what_goes_to_stderr_is_no_result(tool: Callable[..., Any]) -> None:
+def test_stderr_is_not_part_of_the_result(tool: Callable[..., Any]) -> None:
     assert tool("sh", "-c", "echo talk >&2; echo 1") == 1
 
 
@@ -268,7 +268,7 @@ def test_neither_descriptors_nor_children_are_left(tool: Callable[..., Any], pla
 # --- failures are data ---
 
 
-def test_a_tool_that_fails_says_how_and_what_it_wrote(tool: Callable[..., Any]) -> None:
+def test_the_result_of_a_failed_tool_has_the_reason_and_its_output(tool: Callable[..., Any]) -> None:
     def check(script: str, message: str) -> None:
         assert error(tool("sh", "-c", script)) == ("exit", message)
 

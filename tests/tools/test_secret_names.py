@@ -27,7 +27,7 @@ def manifest(schema: Any) -> bytes:
 
 
 def found(schema: Any) -> list[Problem]:
-    """What is wrong with a tool of this schema."""
+    """Return the problems of a tool with this schema."""
     try:
         check_manifest(manifest(schema))
     except InvalidManifestError as error:
@@ -85,7 +85,7 @@ def test_it_is_found_at_any_depth() -> None:
     )
 
 
-def test_what_is_not_masked_is_no_mistake() -> None:
+def test_schemas_without_masked_properties_have_no_mistake() -> None:
     def check(schema: Any) -> None:
         assert found(schema) == []
 
@@ -104,7 +104,7 @@ def test_what_is_not_masked_is_no_mistake() -> None:
     )
 
 
-def test_all_of_them_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_together() -> None:
     assert places(wants(token=TEXT, word=TEXT, cookie=TEXT) | {"required": ["token"]}) == [
         "properties.token",
         "properties.cookie",

@@ -29,9 +29,6 @@ not damage."""
 LABEL = 8
 """Hex digits of the sha in a snapshot's name, for people. Every link has all 64."""
 
-KINDS = ("context", "run", "session", "machine")
-"""Kinds of scopes that Stateline itself writes. Embedders may use others."""
-
 _hash = re.compile(r"[0-9a-f]{64}")
 _directory = re.compile(r"[0-9a-f]{64}|objects(?:/[0-9a-f]{2})?")
 _object_directory = re.compile(r"[0-9a-f]{2}")

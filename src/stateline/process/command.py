@@ -13,7 +13,7 @@ from stateline.errors import InvalidValueError
 from stateline.machine.decider.run import Failed, Succeeded
 from stateline.process.executables import MACHINE_FILE
 from stateline.process.program import Program, ProgramFailure, run_program
-from stateline.process.sanitize import Mask, excerpt, invalid_value_message
+from stateline.process.sanitize import excerpt, invalid_value_message
 
 _WHITE = b" \t\r\n"
 _HINTS = {
@@ -24,19 +24,10 @@ _HINTS = {
 """Hints where ``process.program`` gives none."""
 
 
-class TaskCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A command to run. ``directory`` is the machine file's, ``env`` names variables that are passed besides
-    ``executables.PASSED``, ``document`` is the input on stdin, ``timeout`` [s] (0 none), ``output_limit`` [bytes].
-    ``mask`` masks the secrets in messages; it must not make any part of a text more than twice as long. The output of a
-    task that succeeded is not masked here."""
+class TaskCall(Program, frozen=True, kw_only=True):
+    """A command to run: a program that a machine file names. The output of a task that succeeded is not masked here."""
 
-    argv: list[str]
-    directory: str
-    document: bytes
-    env: list[str] = []
-    timeout: float = 0.0
-    output_limit: int = canonical.TEXT_LIMIT
-    mask: Mask = str
+    source: str = MACHINE_FILE
 
 
 class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,22 +39,8 @@ class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_task(call: TaskCall) -> TaskOutcome:
     """Run one command to its end. ``run_program`` explains signals, ``child.watch`` the end of its descendants."""
-    result = run_program(to_program(call))
+    result = run_program(call)
     return TaskOutcome(event=to_event(call, result.outcome), seconds=result.seconds)
-
-
-def to_program(call: TaskCall) -> Program:
-    """Return the program that performs ``call``."""
-    return Program(
-        argv=call.argv,
-        directory=call.directory,
-        source=MACHINE_FILE,
-        document=call.document,
-        env=call.env,
-        timeout=call.timeout,
-        output_limit=call.output_limit,
-        mask=call.mask,
-    )
 
 
 def to_event(call: TaskCall, outcome: bytes | ProgramFailure) -> Succeeded | Failed:

@@ -70,7 +70,7 @@ class Pipes:
         self._rest = memoryview(document)
         self._sinks = {stdout.fileno(): output.add_stdout, stderr.fileno(): output.add_stderr}
         # Not epoll or kqueue: these cost a descriptor, and three pipes are few.
-        self._selector = getattr(selectors, "PollSelector", selectors.SelectSelector)()
+        self._selector = selectors.PollSelector()
         os.set_blocking(stdin.fileno(), False)
         self._selector.register(stdin.fileno(), selectors.EVENT_WRITE)
         for descriptor in self._sinks:

@@ -29,7 +29,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     """A program to run. ``source`` is the name, in messages, of the file that names the program, and ``directory`` that
     file's directory. ``env`` names variables that are passed besides ``executables.PASSED``; ``variables`` override
     them. ``document`` is the input on stdin, ``timeout`` [s] (0 none), ``output_limit`` [bytes]. ``mask`` masks the
-    secrets in messages of failures."""
+    secrets in messages of failures; it must not make any part of a text more than twice as long."""
 
     argv: list[str]
     directory: str

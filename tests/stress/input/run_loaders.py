@@ -337,7 +337,7 @@ def _outcomes(data: bytes) -> Iterator[bytes | program.ProgramFailure]:
         output.add_stdout(data)
         output.add_stderr(data)
         ended = child.Exit(reason=reason, code=code, alive=False, output=output)  # type: ignore[arg-type]
-        yield program._outcome(command.to_program(_call()), ended)
+        yield program._outcome(_call(), ended)
 
 
 def task_output(data: bytes) -> None:
