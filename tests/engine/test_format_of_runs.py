@@ -218,7 +218,7 @@ def talk(memory: Store) -> list[Snapshot]:
         told = {"model": {"name": "m"}, "request": "0" * 64, "finish": "tool_calls", "usage": {"input": 1, "output": 2}}
         cost = event_codec.Cost(seconds=0.5, llm_calls=1, tokens=event_codec.Tokens(1, 2))
         reply = Replied(content="", tool_calls=[CALL])
-        run = step.take(run, step.EventContext(event=reply, cost=cost, told=told))
+        run = step.take(run, step.EventContext(event=reply, cost=cost, members=told))
         run = step.apply(run, CallsIntended(ids=["a"]))
         run = step.apply(run, Lost())
         run = step.apply(run, Answered(value=5))

@@ -28,7 +28,7 @@ from stateline.process.signals import interruptible
 
 TICK = 0.1
 """The longest single wait [s]: see ``process.child``."""
-UNSAID = (
+ESTIMATED = (
     "the server does not say how many tokens a call used; for bounds.max_tokens each byte that was sent and that came "
     "back was counted as one"
 )
@@ -89,38 +89,38 @@ def ask(run: Run, dependencies: Dependencies, *, again: bool = False) -> EventCo
     the stage, such as a missing recording.
     """
     began = time.monotonic()
-    told: dict[str, Json] = {"model": _named(run, dependencies)}
+    members: dict[str, Json] = {"model": _named(run, dependencies)}
     interrupted, call_cost = None, CallCost()
     try:
         request = request_of(run, dependencies)
-        told["request"] = request.digest()
+        members["request"] = request.digest()
         outcome, interrupted = _wait(dependencies.model, request, dependencies.on_text)
         if isinstance(outcome, BaseException):
             raise outcome
         event, call_cost = _replied(outcome)
-        told |= _reply_members(run, outcome)
+        members |= _reply_members(run, outcome)
     except ModelCallError as failed:
         lost = again and failed.retryable and counts_call_first(run)
         event = Lost(message=failed.message) if lost else _failed(failed)
         call_cost = failed.cost
         if call_cost.usage is not None:
-            told["usage"] = msgspec.to_builtins(call_cost.usage)
+            members["usage"] = msgspec.to_builtins(call_cost.usage)
     except InvalidValueError as refused:  # of the digest: nothing was sent
         event = Failed(kind="model", message=f"the request cannot be made: {refused.message}", hint=refused.hint)
     if dependencies.exchanges is not None:
-        told["exchanges"] = dependencies.exchanges()
+        members["exchanges"] = dependencies.exchanges()
     tokens = _tokens(call_cost)
-    if run.machine.bounds.max_tokens and (unsaid := call_cost.calls - (call_cost.usage is not None)) > 0:
+    if run.machine.bounds.max_tokens and (unreported := call_cost.calls - (call_cost.usage is not None)) > 0:
         more = Tokens(
-            unsaid * len(canonical.encode(request.document(), depth=canonical.FILE_DEPTH)), call_cost.received
+            unreported * len(canonical.encode(request.document(), depth=canonical.FILE_DEPTH)), call_cost.received
         )
         tokens = Tokens(tokens.input + more.input, tokens.output + more.output)
-        told["estimated"] = msgspec.to_builtins(more)
+        members["estimated"] = msgspec.to_builtins(more)
         if dependencies.warn is not None:
-            dependencies.warn(UNSAID)
+            dependencies.warn(ESTIMATED)
     calls = 0 if isinstance(event, Lost) else call_cost.calls  # a lost call stays counted
     cost = Cost(llm_calls=calls, tokens=tokens, seconds=time.monotonic() - began)
-    return EventContext(event=event, cost=cost, dependencies=dependencies, told=told, interrupted=interrupted)
+    return EventContext(event=event, cost=cost, dependencies=dependencies, members=members, interrupted=interrupted)
 
 
 def _failed(failed: ModelCallError) -> Failed | Lost:

@@ -21,7 +21,7 @@ from stateline.engine.dependencies import Dependencies
 from stateline.engine.effects import require_real_run
 from stateline.engine.event_codec import Cost
 from stateline.engine.record import Run, read_run
-from stateline.engine.step import EventContext, add_to, apply, once, stage_of, take
+from stateline.engine.step import EventContext, add_to, apply, stage_of, take, unrepeatable_calls
 from stateline.errors import DurabilityUnknownError, StatelineError
 from stateline.machine.decider import agents
 from stateline.machine.decider.run import CallEnded, CallsIntended
@@ -53,27 +53,27 @@ def perform_calls(run: Run, watch: Watch, dependencies: Dependencies) -> Run:
     """
     require_real_run(run, dependencies)
     watch(run, "calls")
-    unkept: list[_End] = []
+    received: list[_End] = []
     todo = [call for call in run.state.tree.pending if call["status"] != "done"]
-    crew = ToolWorkers(min(max(dependencies.jobs, 1), len(todo)))
+    workers = ToolWorkers(min(max(dependencies.jobs, 1), len(todo)))
     try:
-        intended = once(run)
+        intended = unrepeatable_calls(run)
         if intended:
             run = apply(run, CallsIntended(ids=intended), dependencies)
-        crew.begin([(call["id"], _tool_run(run, call)) for call in todo])
+        workers.begin([(call["id"], _tool_run(run, call)) for call in todo])
         since = time.monotonic()
-        while crew.left:
-            unkept = [crew.ended()]
-            run, since = _keep(run, unkept[0], dependencies, since)
+        while workers.left:
+            received = [workers.ended()]
+            run, since = _keep(run, received[0], dependencies, since)
         return run
     except BaseException as error:
-        crew.stop()
+        workers.stop()
         # It is unknown if that result was saved, so it is checked again; any other error names its result.
-        again = unkept if isinstance(error, DurabilityUnknownError) else []
-        _save_rest(_reloaded(run) if again else run, [*again, *crew.rest()], dependencies, error)
+        again = received if isinstance(error, DurabilityUnknownError) else []
+        _save_rest(_reloaded(run) if again else run, [*again, *workers.rest()], dependencies, error)
         raise
     finally:
-        crew.stop()
+        workers.stop()
 
 
 def _keep(run: Run, end: _End, dependencies: Dependencies, since: float) -> tuple[Run, float]:
@@ -92,25 +92,25 @@ def _save_rest(run: Run, ends: list[_End], dependencies: Dependencies, error: Ba
     """Save the finished results of ``ends``. A result that cannot be saved exists nowhere else: ``error``, or an error
     raised from it, includes it."""
     since = time.monotonic()
-    untold: list[StatelineError] = []
+    unsaved: list[StatelineError] = []
     for end in ends:
         try:
             if _is_pending(run, end.id):
                 run, since = _keep(run, end, dependencies, since)
         except StatelineError as another:
-            untold.append(another)
+            unsaved.append(another)
             run = _reloaded(run)
         except Exception as another:  # noqa: BLE001 (of a tool's thread: the first error is the one that is raised)
             if isinstance(error, StatelineError):
                 add_to(error, str(another))
-    if not untold:
+    if not unsaved:
         return
-    teller = error if isinstance(error, StatelineError) else untold.pop(0)
-    for more in untold:
-        add_to(teller, more.message)
-    if teller is not error:
-        add_to(teller, str(error))
-        raise teller from error
+    reported = error if isinstance(error, StatelineError) else unsaved.pop(0)
+    for more in unsaved:
+        add_to(reported, more.message)
+    if reported is not error:
+        add_to(reported, str(error))
+        raise reported from error
 
 
 def _is_pending(run: Run, identity: str) -> bool:
@@ -151,7 +151,7 @@ class ToolWorkers:
         """Raises ``RuntimeError`` when the system gives no thread at all."""
         self._stop = threading.Event()
         self._given = threading.Semaphore(0)
-        self._told = threading.Event()
+        self._changed = threading.Event()
         self._todo: deque[tuple[str, ToolRun]] = deque()
         self._ends: list[_End] = []
         self._taken = 0
@@ -182,8 +182,8 @@ class ToolWorkers:
         """Wait for the next call that is over. A signal is raised in here, and takes none of them along."""
         with interruptible():
             while len(self._ends) == self._taken:
-                self._told.wait(TICK)
-                self._told.clear()
+                self._changed.wait(TICK)
+                self._changed.clear()
         self._taken += 1
         return self._ends[self._taken - 1]
 
@@ -207,7 +207,7 @@ class ToolWorkers:
             except IndexError:
                 return
             self._ends.append(self._perform(name, tool_run))
-            self._told.set()
+            self._changed.set()
 
     def _perform(self, name: str, tool_run: ToolRun) -> _End:
         from stateline.tools.runner import run_tool

@@ -296,12 +296,12 @@ def context_of(store: Store, context: Json, place: ContextPlace | None) -> Conte
     except IntegrityError as error:
         from stateline.store.recovery_hint import with_recovery_hint
 
-        told = with_recovery_hint(scope.store.backend, scope.key, error)
+        shown = with_recovery_hint(scope.store.backend, scope.key, error)
         # Once the scope is repaired, what was lost stays lost, and this run cannot do without it.
         raise IntegrityError(
-            f"the context with which the run started cannot be read: {told.message}",
+            f"the context with which the run started cannot be read: {shown.message}",
             finding=error.finding,
-            hint=f"{told.hint}; {restart}",
+            hint=f"{shown.hint}; {restart}",
         ) from None
     if found.sha256 != context["sha256"]:
         raise IntegrityError(

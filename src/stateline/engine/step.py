@@ -47,7 +47,7 @@ class EventContext(msgspec.Struct, frozen=True, kw_only=True):
     event: Event
     cost: Cost = FREE
     dependencies: Dependencies = MANUAL
-    told: dict[str, Json] = {}
+    members: dict[str, Json] = {}
     masked: int = 0
     interrupted: Any = None  # a BaseException, which is not a msgspec type
 
@@ -57,22 +57,22 @@ def apply(run: Run, event: Event, dependencies: Dependencies = MANUAL) -> Run:
     return take(run, EventContext(event=event, dependencies=dependencies))
 
 
-def take(run: Run, happened: EventContext) -> Run:
+def take(run: Run, context: EventContext) -> Run:
     """Decide, and save the decision.
 
     Raises as ``advance`` and ``Scope.save``; nothing has changed then. If it is the result of an effect that cannot be
     saved, the error says what the result was: it exists nowhere else.
     """
     store = run.scope.store
-    event, masked = _masked(store, run, happened.event)
-    happened = replace(happened, event=event, cost=_full_cost(run, event, happened.cost))
-    decision = _decide(run, happened)
-    document = carried(run, event, happened.cost) | happened.told
+    event, masked = _masked(store, run, context.event)
+    context = replace(context, event=event, cost=_full_cost(run, event, context.cost))
+    decision = _decide(run, context)
+    document = carried(run, event, context.cost) | context.members
     if decision.state.outputs is not run.state.outputs:  # an output was kept, even if it equals the previous one
         document["output_of"] = run.state.tree.stage
     state, found = mask_state(store.redactor, decision.state, run.state.tree)
     decision = replace(decision, state=state)
-    masks = masked + found + happened.masked
+    masks = masked + found + context.masked
     if masks:
         document["redactions"] = masks
     try:
@@ -111,7 +111,7 @@ def lost_effect_events(run: Run) -> list[Event]:
     if tree.phase == "started":
         return [] if is_lost_call_repeatable(run) else [Lost()]
     if tree.phase == "calling":
-        lost = once(run) if (run.event.get("calls") or {}).get("doubtful") is True else []
+        lost = unrepeatable_calls(run) if (run.event.get("calls") or {}).get("doubtful") is True else []
         if lost:
             return [CallsIntended(ids=lost), Lost()]
         return [Lost()] if any(call["status"] == "started" for call in tree.pending) else []
@@ -134,7 +134,7 @@ def give_up(run: Run) -> Run:
     return run
 
 
-def once(run: Run) -> list[str]:
+def unrepeatable_calls(run: Run) -> list[str]:
     """Return the ids of the pending tool calls that are ready and must not be performed twice."""
     tools = run.machine.toolset.tools if run.machine.toolset is not None else {}
     ready = [call for call in run.state.tree.pending if call["status"] == "ready"]
@@ -167,9 +167,9 @@ def _full_cost(run: Run, event: Event, cost: Cost) -> Cost:
     return replace(cost, llm_calls=calls)
 
 
-def _decide(run: Run, happened: EventContext) -> Decision:
-    facts = facts_of(run, happened.cost, manual=happened.dependencies.manual)
-    event = happened.event
+def _decide(run: Run, context: EventContext) -> Decision:
+    facts = facts_of(run, context.cost, manual=context.dependencies.manual)
+    event = context.event
     try:
         return advance(run.machine, run.state, event, facts)
     except StatelineError:

@@ -104,7 +104,9 @@ def _take_answer(run: Run, given: Json, call: CallOptions) -> Run:
             dependencies = call.models.dependencies(now)
             value, masked = as_event(now, answer.value)
             members = {"answered": fingerprint(now, answer.value)}
-            context = EventContext(event=Answered(value=value), dependencies=dependencies, told=members, masked=masked)
+            context = EventContext(
+                event=Answered(value=value), dependencies=dependencies, members=members, masked=masked
+            )
             return asked(take(now, context), dependencies)
         if answer.named and unwrap(now, given).again:
             return now

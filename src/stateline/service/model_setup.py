@@ -77,7 +77,7 @@ class Models(ModelSource):
         self._nobody = False
         self._prepared = False
         self._drifts: dict[str, None] = {}
-        self._told: list[str] = []
+        self._warnings: list[str] = []
 
     def begin(self) -> Json:
         """Start recording or playback by the flags, for a call that starts a run or has no run; return
@@ -206,7 +206,7 @@ class Models(ModelSource):
         """Return warnings about flags without effect and about recordings: differences, and exchanges that were left
         over."""
         voice = self._voice
-        unused_flags = [*self.unused_flags(self._nobody), *self._drifts, *self._told]
+        unused_flags = [*self.unused_flags(self._nobody), *self._drifts, *self._warnings]
         if voice is None:
             return unused_flags
         from stateline.model.recordings.playback import Playback
@@ -232,8 +232,8 @@ class Models(ModelSource):
         return [f"{flag} {came}: {way}" for flag, (value, came) in said.items() if value is not None]
 
     def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.append(text)
+        if text not in self._warnings:
+            self._warnings.append(text)
 
     # -- names -----------------------------------------------------------------------------------------------------
 

@@ -121,9 +121,9 @@ def _last_round(store: Store, snapshot: Snapshot) -> _Round:
         if message.get("role") != "tool":
             calls = message.get("tool_calls")
             calls = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-            told = {str(call.get("id")): call.get("arguments") for call in calls}
+            arguments = {str(call.get("id")): call.get("arguments") for call in calls}
             content = message.get("content")
-            return _Round(content if isinstance(content, str) else "", told, results)
+            return _Round(content if isinstance(content, str) else "", arguments, results)
         results[str(message.get("tool_call_id"))] = message.get("content")
     return _Round("", {}, {})
 
