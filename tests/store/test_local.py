@@ -47,7 +47,7 @@ def modes(root: Path) -> dict[str, int]:
     return {str(path.relative_to(root)): stat.S_IMODE(path.lstat().st_mode) for path in [root, *root.rglob("*")]}
 
 
-def litter(root: Path) -> list[str]:
+def temporary_files(root: Path) -> list[str]:
     return [path.name for path in root.rglob(naming.TEMPORARY + "*")]
 
 
@@ -251,16 +251,16 @@ for _name in CHANGING + LOOKING + MAKING + LOCKING:
     setattr(Faulty, _name, _break(_name))
 
 
-def begun(path: Path) -> Store:
+def store_with_a_snapshot(path: Path) -> Store:
     """A store with one snapshot and one object."""
     store = store_on(path)
     store.scope(KEY).save({"n": 0, "first": "first" * 1000})
     return store
 
 
-def calls_of(work: Callable[[Store], object], path: Path, durability: Durability = "full") -> dict[str, int]:
+def count_calls(work: Callable[[Store], object], path: Path, durability: Durability = "full") -> dict[str, int]:
     """Number of calls of each method by ``work``, on a store with one snapshot."""
-    begun(path)
+    store_with_a_snapshot(path)
     fs = Faulty()
     work(store_on(path, fs, durability))
     return fs.counts
@@ -276,11 +276,11 @@ def save_with_object(store: Store) -> object:
 def test_every_refusal_of_the_disk_is_a_typed_error_and_loses_nothing(
     tmp_path: Path, method: str, number: int, durability: Durability
 ) -> None:
-    calls = calls_of(save_with_object, tmp_path / "count", durability).get(method, 0)
+    calls = count_calls(save_with_object, tmp_path / "count", durability).get(method, 0)
     assert calls > 0 or (durability, method) == ("fast", "sync_file")
     for at in range(calls):
         root = tmp_path / str(at)
-        first = begun(root).scope(KEY).load()
+        first = store_with_a_snapshot(root).scope(KEY).load()
         fs = Faulty(method, at, number)
         store = store_on(root, fs, durability)
         error = None
@@ -306,20 +306,20 @@ def test_every_refusal_of_the_disk_is_a_typed_error_and_loses_nothing(
         assert chain[-1].sha256 == first.sha256
         assert chain[0].sha256 == second.sha256
         assert store_on(root).resolve(second.state)["big"] == BIG
-        assert len(litter(root)) <= 1
+        assert len(temporary_files(root)) <= 1
 
 
 @every_case("method", ["create", "write", "sync_file", "link", "rename", "stat", "names"])
 def test_the_same_store_works_after_an_error_of_the_disk(tmp_path: Path, method: str) -> None:
-    for at in range(calls_of(save_with_object, tmp_path / "count")[method]):
+    for at in range(count_calls(save_with_object, tmp_path / "count")[method]):
         root = tmp_path / str(at)
-        begun(root)
+        store_with_a_snapshot(root)
         store = store_on(root, Faulty(method, at, errno.EIO))
         with pytest.raises(StorageError) as caught:
             save_with_object(store)
         # The error is still at hand, as in a program that reports it later: it must not hold the lock.
         assert store.scope(KEY).save({"n": 2}, wait=0.5).seq == 1, caught.value
-        assert litter(root) == []
+        assert temporary_files(root) == []
 
 
 @every_case("method", [*CHANGING, *MAKING, "open_directory", "names"])
@@ -342,13 +342,13 @@ def test_errors_of_the_disk_are_explained(tmp_path: Path, durability: Durability
     said = {}
     numbers = (errno.EDQUOT, errno.EACCES, errno.EMFILE, errno.ENFILE, errno.EFBIG, errno.ETIMEDOUT)
     for number in (*NUMBERS, *numbers):
-        begun(tmp_path / str(number))
+        store_with_a_snapshot(tmp_path / str(number))
         for method, at in (("create", 1), ("write", 0), ("link", 0), ("rename", 0)):
             store = store_on(tmp_path / str(number), Faulty(method, at, number), durability)
             with pytest.raises(StorageError) as caught:
                 save_with_object(store)
             assert caught.value.hint
-            assert litter(tmp_path) == []
+            assert temporary_files(tmp_path) == []
         said[number] = caught.value.message
     assert "disk is full" in said[errno.ENOSPC]
     assert "I/O error" in said[errno.EIO]
@@ -385,8 +385,8 @@ def test_a_write_that_stops_half_way_leaves_nothing_under_the_name(tmp_path: Pat
 
 
 def test_after_a_failed_sync_of_the_head_the_store_writes_no_more(tmp_path: Path) -> None:
-    begun(tmp_path / "s")
-    last = calls_of(lambda store: store.scope(KEY).save({"n": 1}), tmp_path / "count")["sync_directory"] - 1
+    store_with_a_snapshot(tmp_path / "s")
+    last = count_calls(lambda store: store.scope(KEY).save({"n": 1}), tmp_path / "count")["sync_directory"] - 1
     store = store_on(tmp_path / "s", Faulty("sync_directory", last))
     with pytest.raises(DurabilityUnknownError) as caught:
         store.scope(KEY).save({"n": 1})
@@ -407,13 +407,13 @@ def test_a_disk_without_hard_links_keeps_the_same_promises(tmp_path: Path) -> No
     for number in range(3):
         store.scope(KEY).save({"n": number, "big": BIG})
     assert [snapshot.seq for snapshot in store_on(tmp_path / "s").scope(KEY).walk()] == [2, 1, 0]
-    assert litter(tmp_path) == []
+    assert temporary_files(tmp_path) == []
     name = f"{HASH}/blob"
     store.backend.put(name, b"same")
     fs.calls.clear()
     store.backend.put(name, b"same")
     assert fs.calls[-1] == "sync scope", "what another writer published a moment ago must be durable on return, too"
-    assert litter(tmp_path) == []
+    assert temporary_files(tmp_path) == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes are POSIX's")
@@ -598,7 +598,7 @@ def test_a_directory_inside_that_is_a_symlink_is_never_entered(tmp_path: Path, n
     assert sorted(tmp_path.joinpath("elsewhere").rglob("*")) == before
 
 
-def plant(path: Path, kind: str) -> None:
+def put_special_file(path: Path, kind: str) -> None:
     """Something that is not a regular file in the place of ``path``; its content stays beside it."""
     aside = path.with_name("aside")
     os.rename(path, aside)
@@ -618,7 +618,7 @@ def plant(path: Path, kind: str) -> None:
 def test_special_files_are_neither_followed_nor_waited_for(tmp_path: Path, which: str, kind: str) -> None:
     root = tmp_path / "s"
     head = store_on(root).scope(KEY).save({"big": BIG})
-    plant(
+    put_special_file(
         root
         / {
             "pointer": f"{HASH}/latest.json",

@@ -50,7 +50,7 @@ WRITING += ",fsync,fdatasync,flock,setxattr,fsetxattr,lsetxattr,fallocate"
 OPENING = "open,openat,openat2,creat"
 
 
-def picture(root: Path) -> dict[str, tuple[int, int, int, int, bytes]]:
+def file_attributes(root: Path) -> dict[str, tuple[int, int, int, int, bytes]]:
     found = {}
     for path in [root, *root.rglob("*")]:
         info = path.lstat()
@@ -86,9 +86,9 @@ def run(args: list[str], root: Path, mark: Path) -> subprocess.CompletedProcess[
 
 
 def test_the_tree_is_the_same_after_reading(root: Path, tmp_path: Path) -> None:
-    before = picture(root.parent) if root.parent.exists() else {}
+    before = file_attributes(root.parent) if root.parent.exists() else {}
     run([], root, tmp_path / "mark")
-    assert picture(root.parent) == before
+    assert file_attributes(root.parent) == before
 
 
 def test_no_system_call_of_a_reader_changes_anything(root: Path, tmp_path: Path) -> None:

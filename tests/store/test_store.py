@@ -234,7 +234,7 @@ def test_times_a_day_and_a_year_apart_still_sort(root: Path) -> None:
 
 @every_case("last", ["9999-12-31T23:59:59.999999Z", "2026-02-31T00:00:00.000000Z"])
 def test_a_head_whose_time_has_no_successor_is_damage_not_a_traceback(root: Path, last: str) -> None:
-    plant(root, document(created_at=last))
+    write_snapshot(root, document(created_at=last))
     with pytest.raises(IntegrityError):
         local(root).scope(KEY).save(2)
 
@@ -485,7 +485,7 @@ def document(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def plant(root: Path, bundle: dict[str, Any], pointer: dict[str, Any] | None = None) -> str:
+def write_snapshot(root: Path, bundle: dict[str, Any], pointer: dict[str, Any] | None = None) -> str:
     """A scope whose head is that bundle, written without the code under test; the snapshot's name."""
     (root / HASH).mkdir(parents=True, mode=0o700)
     os.chmod(root, 0o700)
@@ -505,7 +505,7 @@ def plant(root: Path, bundle: dict[str, Any], pointer: dict[str, Any] | None = N
 
 
 def test_a_minor_version_is_read_with_its_unknown_fields_and_not_written_over(root: Path) -> None:
-    plant(root, document(version="1.1", signature="abc"))
+    write_snapshot(root, document(version="1.1", signature="abc"))
     head = local(root).scope(KEY).load()
     assert head.envelope.extra == {"signature": "abc"}
     assert head.envelope.version == "1.1"
@@ -520,7 +520,7 @@ def test_a_minor_version_is_read_with_its_unknown_fields_and_not_written_over(ro
 def test_a_newer_major_version_is_left_untouched(tmp_path: Path) -> None:
     for number, (bundle, pointer) in enumerate(((document(version="2", seq="?"), {}), (document(), {"version": "2"}))):
         root = tmp_path / str(number)
-        plant(root, bundle, pointer)
+        write_snapshot(root, bundle, pointer)
         before = tree(root)
         scope = local(root).scope(KEY)
         for call in (scope.head, scope.load, lambda scope=scope: scope.save(1), lambda scope=scope: list(scope.walk())):
@@ -533,7 +533,7 @@ def test_a_newer_major_version_is_left_untouched(tmp_path: Path) -> None:
 # -- damage ------------------------------------------------------------------------------------------------------------
 
 
-def three(root: Path) -> list[Snapshot]:
+def save_three(root: Path) -> list[Snapshot]:
     scope = local(root).scope(KEY)
     return [scope.save({"n": number}) for number in range(3)]
 
@@ -561,7 +561,7 @@ DAMAGE = {
 
 @every_case("name", DAMAGE)
 def test_kinds_of_damage_are_distinguished_and_stop_a_writer_with_a_hint(root: Path, name: str) -> None:
-    snapshots = three(root)
+    snapshots = save_three(root)
     finding, harm = DAMAGE[name]
     harm(root / HASH, snapshots[-1].path)
     before = tree(root)
@@ -578,7 +578,7 @@ def test_kinds_of_damage_are_distinguished_and_stop_a_writer_with_a_hint(root: P
 
 
 def test_a_lost_pointer_is_damage_and_never_a_new_beginning(root: Path) -> None:
-    snapshots = three(root)
+    snapshots = save_three(root)
     (root / HASH / "latest.json").unlink()
     before = tree(root)
     with pytest.raises(IntegrityError, match="pointer") as caught:
@@ -596,7 +596,7 @@ def test_a_first_snapshot_never_acknowledged_is_residue(root: Path) -> None:
 
 
 def test_a_later_snapshot_never_acknowledged_is_residue(root: Path) -> None:
-    snapshots = three(root)
+    snapshots = save_three(root)
     (root / HASH / "latest.json").write_bytes(snapshots[1].pointer.encode())
     again = local(root).scope(KEY).save({"n": "new"})
     assert (again.seq, again.envelope.prev_sha) == (2, snapshots[1].sha256)
@@ -654,7 +654,7 @@ def test_a_temporarily_unreadable_file_is_not_damage_and_not_renamed(root: Path)
                 raise OSError(errno.EIO, "Input/output error")
             return super().read(directory, name, limit)
 
-    three(root)
+    save_three(root)
     before = tree(root)
     sick = Store(LocalBackend(str(root), Sick()))
     for call in (sick.scope(KEY).load, lambda: sick.scope(KEY).save(1)):

@@ -47,7 +47,7 @@ def store_on(path: Path, fs: Filesystem | None = None) -> Store:
     return Store(LocalBackend(str(path), fs))
 
 
-def litter(root: Path) -> list[str]:
+def temporary_files(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob(f"{naming.TEMPORARY}*"))
 
 
@@ -89,19 +89,19 @@ def test_the_mark_exists_exactly_while_temporary_files_may(tmp_path: Path) -> No
     store_on(root).scope(KEY).save(0)
     scope = store_on(root, Linking()).scope(KEY)
     with scope.locked():
-        assert litter(root) == [f"{HASH}/{naming.HELD}"]
+        assert temporary_files(root) == [f"{HASH}/{naming.HELD}"]
         with scope.locked():
             scope.save(1)
-        assert litter(root) == [], "it goes when the pointer has moved"
+        assert temporary_files(root) == [], "it goes when the pointer has moved"
         scope.save({"n": 2, "big": BIG})
     assert seen == [True] * 3
-    assert litter(root) == []
+    assert temporary_files(root) == []
     with scope.locked():
         pass
-    assert litter(root) == []
+    assert temporary_files(root) == []
     with pytest.raises(KeyError), scope.locked():
         raise KeyError
-    assert litter(root) == []
+    assert temporary_files(root) == []
     with scope.locked():
         scope.store.backend.remove(HASH)
     assert not (root / HASH).exists()
@@ -114,13 +114,13 @@ def test_only_the_holder_after_a_dead_one_sweeps(tmp_path: Path) -> None:
     left_by_a_crash(root, HASH, naming.scope_hash("notes:other"))
     fs = Watching()
     store_on(root, fs).scope(KEY).save(2)
-    assert f"{HASH}/{TEMPORARY}" in litter(root), "without the mark nobody died, and nothing is listed"
+    assert f"{HASH}/{TEMPORARY}" in temporary_files(root), "without the mark nobody died, and nothing is listed"
     assert fs.listed == []
     (root / HASH / naming.HELD).write_bytes(b"")
     before = {path.name for path in (root / HASH).iterdir()}
     store_on(root, fs).scope(KEY).save(3)
     assert fs.listed == [HASH]
-    assert litter(root) == [f"{naming.scope_hash('notes:other')}/{TEMPORARY}"]
+    assert temporary_files(root) == [f"{naming.scope_hash('notes:other')}/{TEMPORARY}"]
     assert before - {path.name for path in (root / HASH).iterdir()} == {TEMPORARY, naming.HELD}
     store_on(root, fs).scope(KEY).save(4)
     assert fs.listed == [HASH], "once"
@@ -159,17 +159,17 @@ def test_a_writer_leaves_the_mark_beside_what_it_could_not_remove(tmp_path: Path
     scope.save(0)
     fs.broken = True
     scope.save(1)
-    assert len(litter(root)) == 2, "what could not be removed, and the mark"
+    assert len(temporary_files(root)) == 2, "what could not be removed, and the mark"
     scope.save(2)
-    assert litter(root) == []
+    assert temporary_files(root) == []
     with scope.locked():
         fs.broken = True
         scope.save(3)
         scope.save(4)
-    assert f"{HASH}/{naming.HELD}" in litter(root), "a later save in the same block does not use the mark up"
-    assert len(litter(root)) == 2
+    assert f"{HASH}/{naming.HELD}" in temporary_files(root), "a later save in the same block does not use the mark up"
+    assert len(temporary_files(root)) == 2
     scope.save(5)
-    assert litter(root) == []
+    assert temporary_files(root) == []
 
 
 def test_an_interrupt_between_two_steps_leaves_the_mark_for_the_next_holder(
@@ -187,10 +187,10 @@ def test_an_interrupt_between_two_steps_leaves_the_mark_for_the_next_holder(
         patched.setattr(atomic_write, "write_temporary", interrupted)
         with pytest.raises(KeyboardInterrupt):
             store_on(root).scope(KEY).save(1)
-    assert f"{HASH}/{naming.HELD}" in litter(root)
-    assert len(litter(root)) == 2
+    assert f"{HASH}/{naming.HELD}" in temporary_files(root)
+    assert len(temporary_files(root)) == 2
     store_on(root).scope(KEY).save(2)
-    assert litter(root) == []
+    assert temporary_files(root) == []
 
 
 @every_case("full", [False, True])
@@ -204,7 +204,7 @@ def test_a_mark_that_is_a_directory_is_removed_if_it_is_empty(tmp_path: Path, *,
         (mark / "somebody's").touch()
     left_by_a_crash(root, HASH)
     scope.save(1)
-    assert litter(root) == ([f"{HASH}/{naming.HELD}"] if full else [])
+    assert temporary_files(root) == ([f"{HASH}/{naming.HELD}"] if full else [])
     assert scope.save(2).seq == 2
 
 
@@ -217,7 +217,7 @@ def test_files_that_cannot_be_swept_stop_no_writer(tmp_path: Path) -> None:
     (root / HASH / ".tmp-empty").mkdir()
     left_by_a_crash(root, HASH)
     assert store_on(root).scope(KEY).save(2).seq == 1
-    assert litter(root) == [f"{HASH}/.tmp-directory"]
+    assert temporary_files(root) == [f"{HASH}/.tmp-directory"]
 
 
 def test_a_mark_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_a_mark_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (root / HASH / naming.HELD).symlink_to(tmp_path / "elsewhere")
     assert store_on(root).scope(KEY).save(2).seq == 1
     assert not (tmp_path / "elsewhere").exists()
-    assert litter(root) == []
+    assert temporary_files(root) == []
 
 
 def test_a_put_without_a_lock_sweeps_files_older_than_an_hour(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_put_without_a_lock_sweeps_files_older_than_an_hour(tmp_path: Path) ->
     fs = Watching()
     store_on(root, fs).put(Artifact(b"second"))
     assert set(fs.made) == {naming.OBJECTS}
-    assert litter(root) == [f"objects/{TEMPORARY}"], "somebody may be writing it"
+    assert temporary_files(root) == [f"objects/{TEMPORARY}"], "somebody may be writing it"
     codes = {finding.path: (finding.severity, finding.code) for finding in verify(store_on(root)).findings}
     assert codes[f"objects/{TEMPORARY}"] == ("residue", "temporary")
     assert {severity for severity, _ in codes.values()} == {"residue"}
@@ -245,7 +245,7 @@ def test_a_put_without_a_lock_sweeps_files_older_than_an_hour(tmp_path: Path) ->
     kept = sha256(b"first")
     os.utime(root / naming.object_path(kept), (0, 0))
     store_on(root).put(Artifact(b"third"))
-    assert litter(root) == []
+    assert temporary_files(root) == []
     assert (root / naming.object_path(kept)).exists()
 
 
@@ -269,9 +269,9 @@ def test_repeated_crashes_leave_only_the_files_of_the_last(tmp_path: Path) -> No
     for number in range(50):
         with pytest.raises(Dead):
             store_on(root, Dying()).scope(KEY).save(number)
-        assert len(litter(root)) == 2, "the mark, and what was to be the pointer"
+        assert len(temporary_files(root)) == 2, "the mark, and what was to be the pointer"
     store_on(root).scope(KEY).save(1)
-    assert litter(root) == []
+    assert temporary_files(root) == []
 
 
 def test_a_blob_of_a_scope_that_is_put_without_its_lock_is_safe_from_the_sweep(tmp_path: Path) -> None:

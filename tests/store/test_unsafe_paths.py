@@ -74,7 +74,7 @@ def home() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def way(path: Path, *modes: int) -> Path:
+def path_below(path: Path, *modes: int) -> Path:
     """A state dir's path below one directory for each mode."""
     for number, mode in enumerate(modes):
         path = path / f"level{number}"
@@ -91,7 +91,7 @@ def way(path: Path, *modes: int) -> Path:
 def test_a_parent_that_all_may_write_to_is_refused_by_writers_only(
     tmp_path: Path, modes: tuple[int, ...], there: bool
 ) -> None:
-    root = way(tmp_path, *modes)
+    root = path_below(tmp_path, *modes)
     if there:
         store_on(root, trust=True).scope(KEY).save(1)
     before = tree(tmp_path)
@@ -117,7 +117,7 @@ def test_a_parent_that_all_may_write_to_is_refused_by_writers_only(
 
 @every_case("modes", [(0o1777,), (0o1777, 0o755), (0o755,), (0o700,), (0o711,), (0o1770,)])
 def test_a_sticky_or_closed_parent_is_accepted(tmp_path: Path, modes: tuple[int, ...]) -> None:
-    root = way(tmp_path, *modes)
+    root = path_below(tmp_path, *modes)
     store = store_on(root)
     assert store.scope(KEY).save(1).seq == 0
     assert store.warnings == []
@@ -169,7 +169,7 @@ class User:
 def test_only_a_private_group_may_write_above(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, members: list[str], others: list[User], mine: bool, safe: bool
 ) -> None:
-    root = way(tmp_path, 0o770)
+    root = path_below(tmp_path, 0o770)
     group = root.parent.stat().st_gid
     me = User("me", os.geteuid(), group if mine else group + 1)
     for user in others:
@@ -190,7 +190,7 @@ def test_an_unknown_group_is_not_private(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(pwd, "getpwuid", unknown)
     with pytest.raises(UnsafePathError):
-        store_on(way(tmp_path, 0o770)).scope(KEY).save(1)
+        store_on(path_below(tmp_path, 0o770)).scope(KEY).save(1)
 
 
 def test_each_parent_costs_one_stat_per_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +222,7 @@ def test_each_parent_costs_one_stat_per_process(tmp_path: Path, monkeypatch: pyt
 # -- what a writer opens -----------------------------------------------------------------------------------------------
 
 
-def chosen(root: Path, which: str, head: Any) -> Path:
+def path_of(root: Path, which: str, head: Any) -> Path:
     sha = head.envelope.objects["/big"].sha256
     return {
         "snapshot": root / HASH / head.path,
@@ -246,7 +246,7 @@ OBJECTS = ("objects", "shelf", "object")
 def test_a_writer_refuses_any_open_path_and_a_reader_warns(tmp_path: Path, which: str, how: str) -> None:
     root = tmp_path / "s"
     head = store_on(root).scope(KEY).save({"big": BIG})
-    path = chosen(root, which, head)
+    path = path_of(root, which, head)
     if how == "owner":
         if os.geteuid() != 0:
             pytest.skip("only root can give a file to another user")
@@ -276,7 +276,7 @@ def test_a_writer_refuses_any_open_path_and_a_reader_warns(tmp_path: Path, which
 def test_a_dry_run_sees_what_the_writer_will_refuse(tmp_path: Path, which: str) -> None:
     root = tmp_path / "s"
     head = store_on(root).scope(KEY).save({"big": BIG})
-    chosen(root, which, head).chmod(0o755)
+    path_of(root, which, head).chmod(0o755)
     store = store_on(root)
     if which != "state dir":
         store.backend.require_writable()
