@@ -1,4 +1,4 @@
-"""Machines for tests, of stages that are made by hand."""
+"""Machines for tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stateline.machine.spec import Machine, Stage
 
 
 def machine(*stages: Stage, **fields: Any) -> Machine:
-    """A machine of these stages that starts at the first of them, unless ``fields`` say otherwise."""
+    """Return a machine of these stages that starts at the first one by default."""
     order = [stage.name for stage in stages]
     return Machine(
         name="m", order=order, stages={stage.name: stage for stage in stages}, **{"start": order[0], **fields}

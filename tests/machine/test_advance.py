@@ -318,7 +318,7 @@ def test_a_call_that_was_never_sent_is_to_be_made_as_if_it_had_not_been_intended
 # Succeeded
 
 
-def test_an_output_is_kept_and_the_run_goes_on() -> None:
+def test_an_output_is_kept_and_the_run_continues() -> None:
     spec = machine(task("a", default_next="b"), task("b"))
     decision = advance(spec, play(spec, Intended()), Succeeded(output=[1]))
     assert decision.state.outputs == {"a": [1]}
@@ -449,8 +449,8 @@ def test_a_retry_after_a_failed_set_evaluates_it_again_and_never_repeats_the_eff
     state = play(broken, Succeeded(output={"n": 4}))
     assert (state.tree.phase, state.tree.resume, state.outputs) == ("failed", "settling", {"a": {"n": 4}})
     assert advance(broken, state, Retried()).state == state
-    mended = replace(broken, stages={**broken.stages, "a": replace(broken.stages["a"], set={"n": "output.n"})})
-    state = advance(mended, advance(mended, state, Replaced()).state, Retried()).state
+    corrected = replace(broken, stages={**broken.stages, "a": replace(broken.stages["a"], set={"n": "output.n"})})
+    state = advance(corrected, advance(corrected, state, Replaced()).state, Retried()).state
     assert (state.state, state.tree.stage, state.tree.attempt) == ({"n": 4}, "b", 1)
 
 

@@ -112,13 +112,13 @@ class Oracle:
     def unknown_retry(self, value: int) -> None:
         if self.out_of_time():
             raise Refused
-        self.try_anew()
+        self.try_again()
 
     def failed_ready_retry(self, value: int) -> None:
         if self.out_of_time():
             self.break_down("limit:timeout", "ready")
         else:
-            self.try_anew()
+            self.try_again()
 
     def failed_settling_retry(self, value: int) -> None:
         self.finish()
@@ -136,7 +136,7 @@ class Oracle:
     def out_of_time(self) -> bool:
         return 0 < self.spec["timeout"] < self.active
 
-    def try_anew(self) -> None:
+    def try_again(self) -> None:
         self.attempt += 1
         self.tries_left = self.here["tries"]
         self.mode = "ready"
@@ -385,5 +385,5 @@ def test_any_machine_under_any_events_does_what_the_oracle_does(spec: dict[str, 
             steps = [*([] if name == "start" else steps), *decision.transitions]
             state = decision.state
         assert picture(state, steps) == oracle.picture()
-        # What is kept is all there is: a run that was saved and loaded goes on alike.
+        # What is kept is all there is: a run that was saved and loaded continues in the same way.
         state = msgspec.json.decode(image(state)[1:-1], type=RunState)

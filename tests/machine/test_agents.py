@@ -1,4 +1,4 @@
-"""An agent stage: its prompt, what is said at it, what it takes for an answer, and what it refuses."""
+"""Agent stages: prompts, messages, and the replies that they accept and refuse."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_an_agent_is_ready_with_its_prompt_as_the_first_message() -> None:
     assert state.tree.pending == [{"type": "model", "stage": "think", "position": 0}]
 
 
-def test_without_a_model_an_agent_waits_for_whoever_stands_in() -> None:
+def test_without_a_model_an_agent_waits_for_a_caller() -> None:
     state = play(machine(agent()), facts=NOBODY)
     assert (state.status, state.tree.phase, state.tree.pending) == ("waiting", "waiting", [])
     assert state.interrupts == [{"kind": "llm_request", "stage": "think"}]
@@ -110,8 +110,8 @@ def test_a_prompt_that_cannot_be_rendered_fails_the_stage_and_a_retry_renders_ag
         assert re.search(words, failure.message)
         assert (state.tree.conversation, state.tree.pending, state.visits) == ([], [], {"think": 1})
         assert advance(spec, state, Retried(), MODEL).state == state
-        mended = machine(agent())
-        state = advance(mended, advance(mended, state, Replaced()).state, Retried(), MODEL).state
+        corrected = machine(agent())
+        state = advance(corrected, advance(corrected, state, Replaced()).state, Retried(), MODEL).state
         assert (state.tree.phase, state.tree.attempt, state.tree.error) == ("ready", 1, None)
         assert state.tree.conversation == [USER]
 
@@ -189,7 +189,7 @@ def test_a_prompt_without_braces_loads_no_cel() -> None:
 # Answers
 
 
-def test_a_text_is_the_output_and_the_run_goes_on() -> None:
+def test_a_text_is_the_output_and_the_run_continues() -> None:
     spec = machine(agent(set={"said": "output"}, default_next="work"), TASK)
     decision = advance(spec, play(spec), Replied(content=" Yes.\n"), MODEL)
     state = decision.state
@@ -268,7 +268,7 @@ BAD_REPLIES: list[tuple[Json, Json, str]] = [
 ]
 
 
-def test_what_is_no_reply_fails_as_one_and_is_not_kept() -> None:
+def test_a_malformed_reply_fails_the_attempt_and_is_not_kept() -> None:
     def one_case(content: Json, calls: Json, words: str) -> None:
         state = play(machine(agent(tools=["find"])), Replied(content=content, tool_calls=calls))
         failure = error_of(state)
@@ -339,13 +339,13 @@ def test_a_retry_without_a_model_waits() -> None:
     assert state.interrupts == [{"kind": "llm_request", "stage": "think"}]
 
 
-def test_a_set_that_fails_keeps_the_answer_and_a_retry_asks_nobody() -> None:
+def test_a_failed_set_keeps_the_answer_and_a_retry_calls_no_model() -> None:
     broken = machine(agent(set={"n": "output.n"}, output_schema=True))
     state = play(broken, Replied(content="{}"))
     assert (error_of(state).kind, state.tree.resume, state.outputs) == ("set", "settling", {"think": {}})
     assert len(state.tree.conversation) == 2
-    mended = machine(agent(output_schema=True))
-    assert advance(mended, state, Retried()).state.status == "complete"
+    corrected = machine(agent(output_schema=True))
+    assert advance(corrected, state, Retried()).state.status == "complete"
 
 
 def test_at_a_task_that_took_the_place_of_an_agent_a_retry_forgets_the_conversation() -> None:
@@ -357,7 +357,7 @@ def test_at_a_task_that_took_the_place_of_an_agent_a_retry_forgets_the_conversat
     assert advance(changed, state, Succeeded(output=1)).state.status == "complete"
 
 
-def test_an_agent_that_is_under_way_is_no_other_kind_of_stage() -> None:
+def test_a_started_agent_cannot_become_another_kind_of_stage() -> None:
     def one_case(facts: Facts, kind: Any) -> None:
         state = play(machine(agent()), facts=facts)
         with pytest.raises(MachineChangedError, match=kind):
@@ -403,7 +403,7 @@ def test_a_timeout_of_a_call_that_is_not_repeatable_is_not_tried_again() -> None
 # Whoever stands in
 
 
-def test_an_answer_in_the_models_stead_ends_in_the_same_state_as_the_models() -> None:
+def test_a_callers_answer_ends_in_the_same_state_as_the_models() -> None:
     spec = machine(agent(tools=["find"], default_next="work"), TASK)
     call: Json = {"content": "Let me look.", "tool_calls": [CALL]}
     for value in ({"content": "Yes."}, {"content": "Yes.", "tool_calls": []}, call):
@@ -467,7 +467,7 @@ def test_tools_are_offered_in_the_stages_order_and_none_by_default() -> None:
     assert agents.offered(replace(spec, toolset=None), spec.stages["a"]) == []
 
 
-def test_who_stands_in_after_a_failed_attempt_is_asked_with_its_reason_kept() -> None:
+def test_a_caller_asked_after_a_failed_attempt_gets_its_reason() -> None:
     spec = machine(agent(retry=Retry(max_attempts=3)))
     failed = play(spec, Failed(kind="model", message="it is down"))
     asked = advance(spec, failed, Asked(), MODEL).state

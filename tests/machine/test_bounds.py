@@ -140,7 +140,7 @@ def test_a_retry_is_a_dispatch_that_a_meter_can_refuse() -> None:
     check_cases(one_case, METERED)
 
 
-def test_a_stage_that_dispatches_nothing_is_reached_however_much_was_used() -> None:
+def test_meters_never_refuse_a_stage_that_dispatches_nothing() -> None:
     def one_case(target: Stage, bound: str, meter: str) -> None:
         spec = machine(task("a", default_next="b"), target, bounds=metered(bound))
         state = advance(spec, begin(spec), Succeeded(output=1), Facts(**{meter: 10 * N})).state
@@ -238,7 +238,7 @@ def test_forward_edges_are_free_after_the_iterations_are_used_up() -> None:
     assert (state.tree.stage, state.iteration) == ("b", 1)
 
 
-def test_an_edge_is_backward_when_its_target_stands_at_or_before_its_source() -> None:
+def test_an_edge_is_backward_if_its_target_is_at_or_before_its_source() -> None:
     def one_case(target: str, iteration: int) -> None:
         spec = replace(machine(task("a"), task("b", default_next=target), task("c")), start="b")
         state = advance(spec, begin(spec), Succeeded(output=1)).state
@@ -285,7 +285,7 @@ def test_of_several_limits_the_first_in_the_documented_order_is_named() -> None:
 MODEL_BOUNDS = {"max_llm_calls": [(N - 1, True), (N, False)], "max_tokens": [(N - 1, True), (N, False), (N + 1, False)]}
 
 
-def test_calls_and_tokens_of_models_refuse_the_way_to_an_agent_and_to_nothing_else() -> None:
+def test_bounds_on_calls_and_tokens_refuse_only_transitions_to_agents() -> None:
     def one_case(bound: str, used: int, allowed: bool) -> None:
         facts = Facts(**{{"max_llm_calls": "llm_calls", "max_tokens": "tokens"}[bound]: used})
         for stage, let_through in ((agent("b"), allowed), (task("b"), True), (human("b"), True), (END, True)):
@@ -296,7 +296,7 @@ def test_calls_and_tokens_of_models_refuse_the_way_to_an_agent_and_to_nothing_el
     check_cases(one_case, [(bound, *case) for bound, cases in MODEL_BOUNDS.items() for case in cases])
 
 
-def test_an_agent_that_ends_exactly_at_a_limit_is_complete_whoever_answers() -> None:
+def test_an_agent_that_ends_exactly_at_a_limit_is_complete() -> None:
     def one_case(manual: bool) -> None:
         spec = machine(agent("a"), bounds=Bounds(max_llm_calls=1, max_tokens=100))
         state = advance(spec, None, Started(), Facts(manual=manual)).state

@@ -1,4 +1,4 @@
-"""`machine check`: a good file becomes a machine, and every mistake in a bad one is told with its place, in one go."""
+"""`machine check`: a good file becomes a machine, and all mistakes in a bad one are reported with their positions."""
 
 from __future__ import annotations
 
@@ -335,7 +335,7 @@ TABLE: list[tuple[str, str, str]] = [
 ]
 
 
-def test_a_mistake_is_told_with_its_code_and_place_and_nothing_else() -> None:
+def test_a_mistake_is_reported_with_its_code_and_position_and_nothing_else() -> None:
     def one_case(data: str, code: str, where: str) -> None:
         problems = broken(data)
         assert [(problem.severity, problem.code, problem.where) for problem in problems] == [("error", code, where)]
@@ -355,7 +355,7 @@ def test_a_mistake_in_json_has_its_place_too() -> None:
     assert (problem.code, problem.where) == ("unknown_stage", "3:3 stages.a.default_next")
 
 
-def test_ten_mistakes_are_told_in_one_go_in_file_order() -> None:
+def test_ten_mistakes_are_reported_together_in_file_order() -> None:
     problems = broken(
         "stateline: 1\n"
         "name: 'a b'\n"
@@ -401,7 +401,7 @@ def test_a_misspelling_is_answered_with_the_nearest_word() -> None:
     )
 
 
-def test_mistakes_of_reading_and_of_meaning_are_told_together() -> None:
+def test_mistakes_of_syntax_and_of_meaning_are_reported_together() -> None:
     problems = broken(HEAD + "stages:\n  a: {task: &x [], default_next: b}\n")
     assert [problem.code for problem in problems] == ["yaml_anchor", "bad_value", "unknown_stage"] or [
         problem.code for problem in problems
@@ -435,7 +435,7 @@ def test_routes_and_error_next_reach_a_stage() -> None:
 CIRCLE = "  a: {task: [x], default_next: b}\n  b: {task: [x], routes: [{when: 'output.again', to: a}]}\n"
 
 
-def test_a_cycle_that_nothing_bounds_is_a_warning() -> None:
+def test_an_unbounded_cycle_is_a_warning() -> None:
     assert graph(CIRCLE) == [("warning", "unbounded_cycle", "4:3 stages.a")]
     assert graph("  a: {task: [x], error_next: a}\n") == [("warning", "unbounded_cycle", "4:3 stages.a")]
 
@@ -468,7 +468,7 @@ def test_max_visits_edge_limits_and_people_bound_a_cycle() -> None:
     assert graph(CIRCLE.replace("b: {task: [x]", "b: {human: {prompt: Again?}")) == []
 
 
-def test_each_of_two_separate_cycles_is_told() -> None:
+def test_each_of_two_separate_cycles_is_reported() -> None:
     two = CIRCLE + "  c: {task: [x], default_next: d, error_next: a}\n  d: {task: [x], default_next: c}\n"
     assert [where for _, code, where in graph(two, HEAD + "start: c\n") if code == "unbounded_cycle"] == [
         "5:3 stages.a",
@@ -616,7 +616,7 @@ def test_a_problem_is_the_document_that_the_command_prints() -> None:
     assert set(msgspec.to_builtins(problem)) == {"severity", "code", "where", "message", "hint"}
 
 
-def test_nothing_that_is_told_can_steer_a_terminal() -> None:
+def test_no_report_contains_terminal_control_sequences() -> None:
     data = {
         "stateline": 1,
         "name": "\x1b[2J",
@@ -736,7 +736,7 @@ def test_importing_the_check_loads_no_slow_library() -> None:
     assert done.stdout == "set()\n"
 
 
-def test_a_stage_may_follow_itself_where_something_ends_it() -> None:
+def test_a_bounded_self_loop_is_legal() -> None:
     def one_case(bound: str) -> None:
         source = HEAD + "stages:\n  a:\n" + TASK + "    default_next: a\n" + bound
         _, problems = check(source.encode(), "m.yaml")
@@ -753,7 +753,7 @@ def test_a_stage_may_follow_itself_where_something_ends_it() -> None:
     )
 
 
-def test_an_alias_is_told_once_and_not_also_as_a_value_of_the_wrong_type() -> None:
+def test_an_alias_is_reported_once_and_not_also_as_a_wrong_type() -> None:
     def one_case(use: str) -> None:
         assert [problem.code for problem in broken(HEAD + use)] == ["yaml_alias"]
 
@@ -769,7 +769,7 @@ def test_an_alias_is_told_once_and_not_also_as_a_value_of_the_wrong_type() -> No
     )
 
 
-def test_what_must_be_an_object_is_told_with_how_to_write_one() -> None:
+def test_a_value_that_must_be_an_object_is_reported_with_an_example() -> None:
     for data in ("stages: [a]", "stages:\n", "stages: {a: {end: {}}}\nstate: 5"):
         assert "{" in broken(HEAD + data)[0].hint
 

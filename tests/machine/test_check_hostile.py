@@ -57,7 +57,7 @@ def stage(*lines: str) -> str:
 
 
 def task(*lines: str) -> str:
-    """The same with a task in line 5 and a way to `z` in line 6, so that what is said of `lines` (7 on) is all."""
+    """The same with a task in line 5 and a transition to `z` in line 6, so that only `lines` (from 7) have problems."""
     return stage("task: [x]", "error_next: z", *lines)
 
 
@@ -116,8 +116,8 @@ def test_any_json_in_any_place_of_a_machine_gives_problems_or_a_machine(
         container, key = places[number * 7 % len(places)]
         container[key] = copy.deepcopy(junk)  # the same junk twice must not become a circle
     for value in (root, tree):
-        machine, said = check(json.dumps(value).encode(), "m.json", Lookups(toolset=lambda _: TOOLS))
-        assert (machine is None) == any(problem.severity == "error" for problem in said)
+        machine, problems = check(json.dumps(value).encode(), "m.json", Lookups(toolset=lambda _: TOOLS))
+        assert (machine is None) == any(problem.severity == "error" for problem in problems)
         if machine is not None:
             assert from_json(to_json(machine)) == machine
             assert machine.start in machine.stages
@@ -138,8 +138,8 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
 @given(st.integers(0, len(FULL) - 1), st.binary(max_size=3), st.integers(0, 4))
 def test_a_machine_file_with_changed_bytes_gives_problems_or_a_machine(at: int, junk: bytes, cut: int) -> None:
     data = FULL.encode()
-    machine, said = check(data[:at] + junk + data[at + cut :], "m.yaml")
-    assert (machine is None) == any(problem.severity == "error" for problem in said)
+    machine, problems = check(data[:at] + junk + data[at + cut :], "m.yaml")
+    assert (machine is None) == any(problem.severity == "error" for problem in problems)
 
 
 def test_line_breaks_that_only_yaml_knows_never_change_a_text() -> None:
@@ -151,8 +151,8 @@ def test_line_breaks_that_only_yaml_knows_never_change_a_text() -> None:
 
 
 def test_an_end_without_a_value_is_an_end() -> None:
-    machine, said = check((HEAD + "stages:\n  z:\n    end:\n").encode(), "m.yaml")
-    assert said == ()
+    machine, problems = check((HEAD + "stages:\n  z:\n    end:\n").encode(), "m.yaml")
+    assert problems == ()
     assert machine is not None
     assert machine.stages["z"].kind == "end"
 
@@ -177,9 +177,9 @@ LARGE = {
 def test_a_large_file_full_of_mistakes_is_answered_in_bounded_time_and_length() -> None:
     def one_case(text: str) -> None:
         begun = time.process_time()
-        said = check(text.encode(), "m.yaml")[1]
+        problems = check(text.encode(), "m.yaml")[1]
         assert time.process_time() - begun < 5  # measured: 1 with the bounds on guessing, 9 without
-        assert len(said) <= 501
-        assert all(len(problem.message) < 1000 and len(problem.where) < 1000 for problem in said)
+        assert len(problems) <= 501
+        assert all(len(problem.message) < 1000 and len(problem.where) < 1000 for problem in problems)
 
     check_cases(one_case, [(case,) for case in LARGE.values()])

@@ -1,4 +1,4 @@
-"""Conversations and pending effects that somebody else wrote: what the decider could trip over is found."""
+"""Conversations and pending effects of other writers: anything that would break the decider is reported."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ UNSOUND = [
 ]
 
 
-def test_what_the_decider_writes_is_sound() -> None:
+def test_states_that_the_decider_writes_are_accepted() -> None:
     def one_case(number: int) -> None:
         assert conversation_problem(SOUND[number]) == ""
 
     check_cases(one_case, [(case,) for case in range(len(SOUND))])
 
 
-def test_what_it_never_writes_is_told() -> None:
+def test_states_that_the_decider_never_writes_are_reported() -> None:
     def one_case(number: int) -> None:
         assert conversation_problem(UNSOUND[number])
 
@@ -143,7 +143,7 @@ EVENTS = [
     conversation=st.lists(JUNK | st.just(USER), max_size=2),
     event=st.sampled_from(EVENTS),
 )
-def test_nothing_that_is_found_sound_makes_the_decider_stumble(
+def test_the_decider_handles_every_accepted_state(
     phase: Any, resume: Any, pending: Any, conversation: Any, event: Any
 ) -> None:
     found = state(phase, pending, conversation, resume)

@@ -51,7 +51,7 @@ def test_a_machine_is_drawn_with_its_kinds_ways_and_limits() -> None:
     )
 
 
-def test_the_way_of_a_run_is_thick_counted_and_shows_where_it_stands() -> None:
+def test_the_path_of_a_run_is_thick_and_counted_and_its_stage_is_marked() -> None:
     state = RunState(
         status="waiting",
         visits={"intake": 2, "ask": 1},

@@ -52,7 +52,7 @@ def test_the_schema_is_one_and_every_part_of_it_is_described() -> None:
 
 
 def test_the_published_schema_is_the_one_that_the_command_prints() -> None:
-    """To write it anew: stateline machine schema > docs/machine.schema.json"""
+    """Regenerate with: stateline machine schema > docs/machine.schema.json"""
     assert json.loads((CHECKOUT / "docs" / "machine.schema.json").read_text()) == machine_schema()
 
 

@@ -246,7 +246,7 @@ def test_an_alias_bomb_is_refused_without_being_expanded() -> None:
     assert time.monotonic() - began < 5
 
 
-def test_every_mistake_that_can_be_read_past_is_told_in_file_order() -> None:
+def test_every_recoverable_mistake_is_reported_in_file_order() -> None:
     problems = found("a: !x 1\nb: &y 2\nc: *y\na: 1e999\n")
     assert [(problem.code, problem.where.split()[0]) for problem in problems] == [
         ("yaml_tag", "1:4"),

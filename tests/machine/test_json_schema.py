@@ -1,4 +1,4 @@
-"""JSON Schema checks: what is wrong, where, in bounded time, and never a look outside the schema."""
+"""JSON Schema checks: mistakes with pointers, in bounded time, without access outside the schema."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_usable_schema_has_no_problems() -> None:
     )
 
 
-def test_what_is_no_object_and_no_bool_is_no_schema() -> None:
+def test_a_schema_is_an_object_or_a_bool() -> None:
     def one_case(schema: Any) -> None:
         assert problems(schema) == ["a JSON Schema is an object, true or false"]
         assert len(violations(schema, 1)) == 1
@@ -46,12 +46,12 @@ def test_what_is_no_object_and_no_bool_is_no_schema() -> None:
     check_cases(one_case, [None, 3, "x", '{"type":"object"}', [], 1.5])
 
 
-def test_every_mistake_of_a_schema_is_told_with_its_pointer() -> None:
+def test_every_mistake_of_a_schema_is_reported_with_its_pointer() -> None:
     found = problems({"properties": {"a/b": {"type": "strng"}, "c": {"minimum": "q"}}, "required": 3})
     assert [text.split(":")[0] for text in found] == ["/properties/a~1b/type", "/properties/c/minimum", "/required"]
 
 
-def test_a_reference_into_nothing_is_told() -> None:
+def test_a_dangling_reference_is_reported() -> None:
     assert "/$defs/nope" in problems({"$ref": "#/$defs/nope"})[0]
 
 
@@ -119,11 +119,11 @@ def test_violations_tell_the_pointer_of_each_place() -> None:
 
 
 @given(st.integers(0, 60))
-def test_at_most_twenty_violations_are_told(count: int) -> None:
+def test_at_most_twenty_violations_are_reported(count: int) -> None:
     assert len(violations({"items": {"type": "integer"}}, ["x"] * count)) == min(count, 20)
 
 
-def test_of_a_large_value_only_the_first_violation_is_told() -> None:
+def test_only_the_first_violation_of_a_large_value_is_reported() -> None:
     found = violations({"items": {"type": "integer"}}, ["x"] * 50_000)
     assert len(found) == 1
     assert found[0].startswith("/0: ")

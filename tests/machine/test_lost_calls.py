@@ -65,7 +65,7 @@ def test_a_lost_call_that_a_limit_refuses_takes_the_way_of_errors() -> None:
     assert [(step.target, step.reason) for step in decision.transitions] == [("rescue", "limit"), (None, "complete")]
 
 
-def test_a_call_that_took_all_the_time_of_the_run_ends_by_that_limit_whatever_the_clock_says() -> None:
+def test_a_call_that_used_all_active_time_ends_by_that_limit_regardless_of_the_clock() -> None:
     def one_case(active: float, bound: str, kind: str) -> None:
         failed = Failed(kind="timeout", message="no whole reply", bound=bound)
         state = play(spec(timeout=10.0), (failed, Facts(manual=False, active=active)))

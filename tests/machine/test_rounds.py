@@ -122,14 +122,14 @@ def test_when_all_calls_are_done_their_messages_follow_in_the_order_asked_and_th
     assert tree.pending == [{"type": "model", "stage": "think", "position": 0}]
 
 
-def test_the_next_round_waits_where_there_is_no_model() -> None:
+def test_the_next_round_waits_without_a_model() -> None:
     state = play(machine(), asks("look"))
     state = advance(machine(), state, ended(0), Facts(manual=True)).state
     assert (state.status, state.tree.phase, state.tree.pending) == ("waiting", "waiting", [])
     assert state.interrupts == [{"kind": "llm_request", "stage": "think"}]
 
 
-def test_each_round_has_a_retry_budget_of_its_own() -> None:
+def test_each_round_has_a_separate_retry_budget() -> None:
     empty = Replied(content="")
     state = play(machine(), empty, asks("look"), ended(0), empty)
     assert (state.tree.phase, state.tree.attempt) == ("ready", 2)
@@ -176,7 +176,7 @@ def test_a_wrong_call_is_done_at_once_with_an_error_for_the_model() -> None:
     )
 
 
-def test_where_all_calls_are_wrong_the_model_is_told_at_once_and_that_was_a_round() -> None:
+def test_a_reply_with_only_wrong_calls_is_a_round_and_the_model_gets_the_errors() -> None:
     decision = advance(machine(), play(machine()), asks("nope", "hidden"), MODEL)
     assert (decision.state.tree.phase, decision.tool_rounds) == ("ready", 1)
     assert [message["role"] for message in decision.state.tree.conversation] == ["user", "assistant", "tool", "tool"]
@@ -188,7 +188,7 @@ def test_an_agent_without_tools_has_none_to_call() -> None:
     assert "there are no tools here" in state.tree.conversation[-1]["content"]["error"]["message"]
 
 
-def test_a_result_that_cannot_be_kept_becomes_an_error_and_the_run_goes_on() -> None:
+def test_a_result_that_cannot_be_stored_becomes_an_error_and_the_run_continues() -> None:
     def one_case(result: Any) -> None:
         if result == "deep":
             result = []
@@ -258,7 +258,7 @@ def test_lost_calls_can_be_run_again_all_at_once_with_new_intents() -> None:
         advance(machine(), state, ended(1), MODEL)
 
 
-def test_nothing_is_lost_where_no_call_has_started() -> None:
+def test_a_loss_is_illegal_before_a_call_has_started() -> None:
     state = play(machine(), asks("look", "push"))
     with pytest.raises(IllegalEventError, match="nothing changed"):
         advance(machine(), state, Lost())
@@ -385,19 +385,19 @@ def test_a_started_call_may_end_after_its_tool_became_repeatable() -> None:
 # When deciding itself broke
 
 
-def test_a_reply_that_could_not_be_decided_on_is_kept_and_a_retry_goes_on_with_it() -> None:
+def test_a_reply_that_crashed_the_decider_is_kept_and_a_retry_continues_with_it() -> None:
     state = play(machine())
     reply = asks("look", "nope")
     kept = keep_undecided(machine(), state, reply, "MemoryError: ", MODEL).state
     assert kept.tree.error is not None
     assert (kept.tree.error.kind, kept.tree.resume, len(kept.tree.conversation)) == ("internal", "calling", 2)
     assert image(go(machine(), kept, Retried())) == image(go(machine(), state, reply))
-    said = Replied(content="Yes.")
-    kept = keep_undecided(machine(), state, said, "MemoryError: ", MODEL).state
+    reply = Replied(content="Yes.")
+    kept = keep_undecided(machine(), state, reply, "MemoryError: ", MODEL).state
     assert (kept.tree.resume, kept.outputs) == ("settling", {"think": "Yes."})
-    assert image(go(machine(), kept, Retried())) == image(go(machine(), state, said))
+    assert image(go(machine(), kept, Retried())) == image(go(machine(), state, reply))
 
 
-def test_what_is_no_reply_is_not_kept_as_one() -> None:
+def test_a_malformed_reply_is_not_kept() -> None:
     with pytest.raises(agents.ReplyError, match="empty"):
         keep_undecided(machine(), play(machine()), Replied(content=""), "MemoryError: ", MODEL)

@@ -1,6 +1,6 @@
 """Random agents and random events, against a second interpreter that shares no code with the first.
 
-The oracle below knows one agent stage. It keeps what was said as short words, tool calls in a dict, and counts retries
+The oracle below knows one agent stage. It keeps messages as short words, tool calls in a dict, and counts retries
 down instead of up: written to be obvious, so that a disagreement is a finding.
 """
 
@@ -37,7 +37,7 @@ from stateline.machine.decider.run import (
 from stateline.machine.spec import Agent, Bounds, Json, Machine, Retry, Stage, Tool, Toolset
 
 TOKENS = 10
-"""What each call of the model uses."""
+"""Usage of each model call."""
 
 
 class Refused(Exception):
@@ -384,7 +384,7 @@ def image(*values: Any) -> bytes:
 
 
 def require_invariants(before: RunState, after: RunState) -> None:
-    """What holds whatever happens: nothing that was said is unsaid, and every call has its answer in its order."""
+    """Check the invariants: messages are never removed, and every call has its result in order."""
     assert conversation_problem(after) == ""
     said = after.tree.conversation
     assert said[: len(before.tree.conversation)] == before.tree.conversation
@@ -397,7 +397,7 @@ def require_invariants(before: RunState, after: RunState) -> None:
             wanted = [call["id"] for call in message.get("tool_calls", [])]
     calls = [effect["id"] for effect in after.tree.pending if effect["type"] == "tool"]
     assert calls == wanted
-    # A failure is told while it is tried again, and forgotten once a reply was kept.
+    # A failure is kept during its retry, and removed once a reply was kept.
     assert after.tree.error is None or (calls == [] and after.tree.phase != "done") or after.tree.phase == "failed"
 
 
@@ -433,7 +433,7 @@ def test_any_agent_under_any_events_does_what_the_oracle_does(spec: dict[str, An
             assert (oracle.mode == "done") is bool(decision.transitions)
         assert image(machine, previous) == before
         assert picture(state, rounds) == oracle.picture()
-        # What is kept is all there is: a run that was saved and loaded goes on alike.
+        # What is kept is all there is: a run that was saved and loaded continues in the same way.
         state = msgspec.json.decode(image(state)[1:-1], type=RunState)
         if oracle.mode == "done":
             return

@@ -1,4 +1,4 @@
-"""What a stage's output does: ``set``, the order of the ways on, the names in conditions, what failures keep."""
+"""After a stage's output: ``set``, the order of transitions, the names in conditions, the data kept by failures."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_the_error_that_led_to_a_stage_is_seen_there_and_gone_after_it() -> None
     assert (state.status, state.state["after"], state.tree.cause) == ("complete", None, None)
 
 
-def test_a_stage_that_fails_while_mending_hands_its_own_failure_on() -> None:
+def test_a_recovering_stage_that_fails_passes_on_its_own_failure() -> None:
     spec = machine(task("a", error_next="b"), task("b", error_next="c"), task("c"))
     state = advance(spec, None, Started()).state
     state = advance(spec, state, Failed(kind="exit", message="first")).state
