@@ -53,7 +53,7 @@ def test_a_file_without_anchors_is_a_usage_error(cli: Cli, head: str) -> None:
     failures.check()
 
 
-def test_a_fork_is_said_in_the_verdict(cli: Cli, head: str) -> None:
+def test_a_fork_is_reported_in_the_verdict(cli: Cli, head: str) -> None:
     store = Store(LocalBackend(str(cli.state)))
     backend, hash_ = store.backend, naming.scope_hash("context:demo")
     scope = store.scope("context:demo")

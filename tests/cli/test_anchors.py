@@ -40,20 +40,20 @@ def test_an_anchor_that_is_missing_exits_5_and_asks_for_no_repair(cli: Cli, head
     assert [(finding["severity"], finding["code"]) for finding in document["findings"]] == [("damage", "anchor")]
 
 
-def test_a_store_that_was_exchanged_is_told_by_the_anchor(cli: Cli, head: str) -> None:
+def test_a_store_that_was_exchanged_is_shown_by_the_anchor(cli: Cli, head: str) -> None:
     shutil.rmtree(cli.state)
     cli.json("run", "--state-scope", "demo", "--set", "a=1")
     assert cli("verify").code == 0
     assert cli("verify", "--anchor", head).code == 5
 
 
-def test_what_is_no_whole_digest_is_a_usage_error(cli: Cli, head: str) -> None:
+def test_what_is_not_a_whole_digest_is_a_usage_error(cli: Cli, head: str) -> None:
     result = cli("verify", "--anchor", head[:16])
     assert result.code == 64
     assert "64 lower-case hex digits" in result.err
 
 
-def test_of_many_heads_people_are_told_the_number_and_programs_all(cli: Cli) -> None:
+def test_of_many_heads_people_are_shown_the_number_and_programs_all(cli: Cli) -> None:
     for number in range(11):
         cli.json("run", "--state-scope", f"demo-{number}", "--set", "a=1")
     text = cli("verify").out.decode()

@@ -109,7 +109,7 @@ def test_a_depth_bomb_as_input_is_a_usage_error(cli: Cli, asking: str) -> None:
     assert not cli.state.exists()
 
 
-def test_input_that_nobody_asks_for_is_a_usage_error(cli: Cli, task: Task) -> None:
+def test_unexpected_input_is_a_usage_error(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo 1", default_next="b"), b=task("echo 2"))
     cli.json("execute", "-i", machine, "--id", "r1")
     before = cli.tree()
@@ -130,7 +130,7 @@ def test_an_answer_is_a_turn_and_stops_with_i(cli: Cli, asking: str) -> None:
     assert last["outputs"] == {"first": {"a": 1}, "second": True}
 
 
-def test_an_answer_goes_on_to_the_end_without_i(cli: Cli, task: Task) -> None:
+def test_an_answer_continues_to_the_end_without_i(cli: Cli, task: Task) -> None:
     machine = cli.machine(ask={"human": {"prompt": "?"}, "default_next": "a"}, a=task("echo 1"))
     cli.json("execute", machine, exits=3)
     document = cli.json("execute", machine, "--input", '"yes"')
@@ -158,7 +158,7 @@ def test_standard_input_is_json_else_a_string(cli: Cli) -> None:
     failures.check()
 
 
-def test_empty_standard_input_is_no_answer(cli: Cli, asking: str) -> None:
+def test_empty_standard_input_is_not_an_answer(cli: Cli, asking: str) -> None:
     failures = Failures()
     for data in [b"", b"\n", b" \r\n\t "]:
         with failures.case(data):
@@ -266,7 +266,7 @@ def test_a_slow_producer_is_waited_for(cli: Cli, asking: str) -> None:
     assert process.returncode == 3
 
 
-def test_a_standard_input_that_cannot_be_read_is_no_answer(cli: Cli, asking: str) -> None:
+def test_a_standard_input_that_cannot_be_read_is_not_an_answer(cli: Cli, asking: str) -> None:
     cli.json("execute", asking, exits=3)
     script = '"$0" -m stateline execute "$1" --format json 0>/dev/null'
     done = subprocess.run(["sh", "-c", script, sys.executable, asking], capture_output=True, timeout=60)
@@ -389,7 +389,7 @@ def test_a_secret_in_an_answer_is_masked_before_it_is_kept(cli: Cli) -> None:
     assert b"abcdef-123456-secret" not in held
 
 
-def test_force_with_an_open_question_asks_anew_under_another_request(cli: Cli, asking: str) -> None:
+def test_force_with_an_open_question_asks_again_under_another_request(cli: Cli, asking: str) -> None:
     old = cli.json("execute", asking, "--id", "r1", exits=3)["waiting"]["requestId"]
     new = cli.json("execute", asking, "--id", "r1", "--force", exits=3)["waiting"]["requestId"]
     assert new != old

@@ -90,7 +90,7 @@ def test_an_output_of_almost_16_mib_is_kept(cli: Cli, task: Task) -> None:
     assert max(path.stat().st_size for path in cli.state.glob("*/state-*")) < 10_000
 
 
-def test_a_condition_that_is_no_boolean_stops_the_run(cli: Cli, task: Task) -> None:
+def test_a_condition_that_is_not_a_boolean_stops_the_run(cli: Cli, task: Task) -> None:
     failures = Failures()
     for expression in ["output.missing", "nonsense", "1 / 0", "output", "[1][5]"]:
         with failures.case(expression), cli.fresh():
@@ -143,7 +143,7 @@ def test_a_machine_file_with_mistakes_starts_nothing(cli: Cli) -> None:
     failures.check()
 
 
-def test_a_machine_file_that_is_no_file_is_refused(cli: Cli) -> None:
+def test_a_machine_file_that_is_not_a_file_is_refused(cli: Cli) -> None:
     os.mkfifo(cli.home / "fifo.yaml")
     (cli.home / "latin.yaml").write_bytes(b"name: caf\xe9\n")
     with open(cli.home / "big.yaml", "wb") as file:
@@ -165,7 +165,7 @@ def test_a_machine_that_holds_a_secret_is_refused_with_the_way_to_pass_it(cli: C
     assert not cli.state.exists()
 
 
-def test_a_secret_in_an_output_is_masked_and_the_run_goes_on_with_the_mask(cli: Cli) -> None:
+def test_a_secret_in_an_output_is_masked_and_the_run_continues_with_the_mask(cli: Cli) -> None:
     cli.monkeypatch.setenv("SOME_API_KEY", "abcdef-123456-secret")
     machine = cli.machine(
         a={"task": ["sh", "-c", 'echo "\\"$SOME_API_KEY\\""'], "env": ["SOME_API_KEY"], "default_next": "b"},

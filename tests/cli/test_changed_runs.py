@@ -36,20 +36,20 @@ def told(cli: Cli, *words: str, exits: int = 0) -> list[str]:
     return list(drifts[1])
 
 
-def test_another_model_is_told(cli: Cli, server: ModelServer, context: None) -> None:
+def test_another_model_is_reported(cli: Cli, server: ModelServer, context: None) -> None:
     machine = cli.machine(a=AGENT, _context="c")
     said = told(cli, "execute", machine, "-m", "openai/other", "--base-url", server.url)
     assert said == ["the context was made with the model openai/m, this call has the model openai/other"]
 
 
-def test_another_endpoint_is_told(cli: Cli, server: ModelServer, context: None) -> None:
+def test_another_endpoint_is_reported(cli: Cli, server: ModelServer, context: None) -> None:
     machine = cli.machine(a=AGENT)
     other = server.url.replace("127.0.0.1", "localhost")
     said = told(cli, "execute", machine, "--state-scope", "c", "--base-url", other)
     assert said == [f"the context was made with the base URL {server.url}, this call has the base URL {other}"]
 
 
-def test_another_toolset_is_told_when_the_run_begins_and_not_with_each_turn(
+def test_another_toolset_is_reported_when_the_run_begins_and_not_with_each_turn(
     cli: Cli, server: ModelServer, context: None
 ) -> None:
     tool = {"name": "t", "description": "d", "schema": {"type": "object"}, "argv": ["cat"]}
@@ -61,7 +61,7 @@ def test_another_toolset_is_told_when_the_run_begins_and_not_with_each_turn(
     assert told(cli, "execute", machine, "--id", "r") == []
 
 
-def test_what_a_later_call_asks_otherwise_is_told_by_that_call(cli: Cli, server: ModelServer, context: None) -> None:
+def test_what_a_later_call_asks_otherwise_is_shown_by_that_call(cli: Cli, server: ModelServer, context: None) -> None:
     machine = cli.machine(a={**AGENT, "default_next": "b"}, b={**AGENT, "default_next": "c"}, c=AGENT, _context="c")
     assert told(cli, "execute", machine, "-i", "--id", "r") == []
     said = told(cli, "execute", machine, "-i", "--id", "r", "-m", "openai/other")
@@ -70,14 +70,12 @@ def test_what_a_later_call_asks_otherwise_is_told_by_that_call(cli: Cli, server:
     assert told(cli, "exec", "resume", "r", "-m", "openai/other") == []  # it is complete, and asks nobody
 
 
-def test_run_tells_it_once(cli: Cli, server: ModelServer, context: None) -> None:
+def test_run_reports_it_once(cli: Cli, server: ModelServer, context: None) -> None:
     said = told(cli, "run", "-p", "x", "--state-scope", "c", "-m", "openai/other", "--base-url", server.url)
     assert said == ["the context was made with the model openai/m, this call has the model openai/other"]
 
 
-def test_the_same_model_and_tools_or_none_at_all_are_told_nothing_of(
-    cli: Cli, server: ModelServer, context: None
-) -> None:
+def test_the_same_model_and_tools_or_none_at_all_are_not_reported(cli: Cli, server: ModelServer, context: None) -> None:
     machine = cli.machine(a=AGENT, _context="c")
     assert told(cli, "execute", machine) == []
     assert told(cli, "execute", machine, "-m", "openai/m", "--base-url", server.url) == []

@@ -118,7 +118,7 @@ def test_no_traceback_and_no_data_for_a_real_process_either(cli: Cli) -> None:
     failures.check()
 
 
-def test_the_version_is_told_after_any_common_option(cli: Cli) -> None:
+def test_the_version_is_reported_after_any_common_option(cli: Cli) -> None:
     failures = Failures()
     for words in [["-q"], ["--format", "json"], ["--state-dir", "x"], ["--wait", "1", "-v"], ["--ephemeral"]]:
         with failures.case(words), cli.fresh():

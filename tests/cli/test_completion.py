@@ -60,7 +60,7 @@ def test_runs_and_scopes_of_the_state_dir_are_offered_and_none_is_made(cli: Cli)
     assert offered(f"stateline --state-dir '{cli.home}/other' exec status ") == []
 
 
-def test_a_line_that_makes_no_sense_is_no_error(cli: Cli) -> None:
+def test_a_line_that_makes_no_sense_is_not_an_error(cli: Cli) -> None:
     failures = Failures()
     for line in ["", "x", "stateline 'unclosed", "stateline nonsense --x y ", "stateline log \x00"]:
         with failures.case(line), cli.fresh():

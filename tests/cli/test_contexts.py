@@ -80,7 +80,7 @@ def test_a_context_that_is_there_is_restored_and_nothing_is_written(cli: Cli) ->
     assert cli.tree() == before
 
 
-def test_prompts_given_for_a_context_that_is_there_are_said_not_to_count(cli: Cli) -> None:
+def test_prompts_given_for_a_context_that_is_there_give_a_warning(cli: Cli) -> None:
     failures = Failures()
     for more in [[], ["--set", "x=1"], ["--refine-text", "More."]]:
         with failures.case(more), cli.fresh():
@@ -339,7 +339,7 @@ def test_a_run_keeps_the_context_it_began_with(cli: Cli, task: Task) -> None:
     assert document["outputs"]["a"]["context"]["settings"] == {"x": 2}
 
 
-def test_another_context_for_a_run_that_began_is_said_not_to_count(cli: Cli, task: Task) -> None:
+def test_another_context_for_a_run_that_began_gives_a_warning(cli: Cli, task: Task) -> None:
     cli.json("run", "--state-scope", "demo", "--set", "x=1")
     machine = cli.machine(a=task("cat", default_next="b"), b=task("cat"))
     cli.json("execute", "-i", machine)

@@ -41,7 +41,7 @@ def test_what_is_lost_on_record_hides_nothing_that_is_older(cli: Cli, chain: lis
     assert text.endswith("    + x  1\n\n")
 
 
-def test_a_patch_that_cannot_be_told_is_null_and_says_why(cli: Cli, chain: list[Snapshot]) -> None:
+def test_a_patch_that_cannot_be_shown_is_null_and_says_why(cli: Cli, chain: list[Snapshot]) -> None:
     rows = cli.json("log", "-p", KEY)["snapshots"]
     assert [(row["seq"], row["patch"] is None) for row in rows if row["seq"] < 5] == [
         (4, False),

@@ -68,7 +68,7 @@ def test_a_diff_exits_zero_whether_or_not_there_is_a_difference(cli: Cli, store:
     assert said(cli, "notes:x", "notes:y") == ["~ n  2 -> 1"]
 
 
-def test_an_unknown_revision_and_a_missing_one_are_told(cli: Cli, store: Store) -> None:
+def test_an_unknown_revision_and_a_missing_one_are_reported(cli: Cli, store: Store) -> None:
     store.scope("notes:x").save({})
     assert cli.refused("diff", "notes:x", "notes:z", exits=1)["code"] == "not_found"
     assert cli.refused("diff", "notes:x@7", "notes:x", exits=1)["code"] == "not_found"
@@ -109,7 +109,7 @@ def test_the_headlines_name_both_snapshots_with_time_and_reason(cli: Cli) -> Non
     assert second.endswith("  refine  temperature = 0.2  “Be brief”")
 
 
-def test_a_refined_context_tells_prompts_and_settings_by_name_and_bookkeeping_last(cli: Cli) -> None:
+def test_a_refined_context_shows_prompts_and_settings_by_name_and_bookkeeping_last(cli: Cli) -> None:
     cli.json("run", "--state-scope", "c", "--system", "s", "--set", "temperature=0.7", "--set", "old=1")
     cli.json("run", "--state-scope", "c", "--refine-text", "Be brief", "--set", "temperature=0.2")
     lines = said(cli, "context:c~1", "context:c")
@@ -118,7 +118,7 @@ def test_a_refined_context_tells_prompts_and_settings_by_name_and_bookkeeping_la
     assert lines[2] == "  bookkeeping: refinements.count 0 -> 1"
 
 
-def test_a_turn_tells_status_state_and_outputs_before_bookkeeping(cli: Cli, task: Task) -> None:
+def test_a_turn_shows_status_state_and_outputs_before_bookkeeping(cli: Cli, task: Task) -> None:
     machine = cli.machine("m", _state={"n": 0}, a=task("echo '{\"k\": 7}'", set={"n": "output.k"}))
     cli.json("execute", machine, "--id", "r")
     lines = said(cli, "run:r~1", "run:r")
@@ -166,14 +166,14 @@ def test_two_long_values_are_cut_so_that_the_difference_shows(cli: Cli, store: S
     assert max(len(old), len(new)) < 140
 
 
-def test_large_values_are_told_by_size_and_first_words(cli: Cli, store: Store) -> None:
+def test_large_values_are_reported_by_size_and_first_words(cli: Cli, store: Store) -> None:
     added = {f"k{number}": "some words" for number in range(1000)}
     (line,) = between(cli, store, {"a": 1}, {"a": 1, "b": added})
     assert line.startswith('+ b  (21.9 KB) {"k0": "some words", ')
     assert len(line) < 140
 
 
-def test_a_very_large_object_is_told_by_size_and_digest_and_not_read(cli: Cli, store: Store) -> None:
+def test_a_very_large_object_is_shown_by_size_and_digest_and_not_read(cli: Cli, store: Store) -> None:
     ref = store.put_value({"t": "w" * 100_000})
     store.scope("notes:x").save({})
     store.scope("notes:x").save({"b": ref})
@@ -197,7 +197,7 @@ def test_of_an_object_that_names_others_only_itself_is_read(cli: Cli, store: Sto
     assert '0": {"t": "<object of 5.0 KB, ' in shown[1]
 
 
-def test_an_artifact_that_changed_is_told_although_the_patch_is_empty(cli: Cli, store: Store) -> None:
+def test_an_artifact_that_changed_is_reported_although_the_patch_is_empty(cli: Cli, store: Store) -> None:
     (line,) = between(cli, store, {"f": Artifact(b"one", "text/plain")}, {"f": Artifact(b"three", "text/plain")})
     assert line.startswith("~ f  <artifact text/plain, 3 B, ")
     assert " -> <artifact text/plain, 5 B, " in line

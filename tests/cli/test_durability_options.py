@@ -27,7 +27,7 @@ def saved(cli: Cli) -> dict[str, set[str]]:
     return said
 
 
-def test_all_that_a_call_saves_is_as_durable_as_was_said(cli: Cli) -> None:
+def test_all_that_a_call_saves_is_as_durable_as_requested(cli: Cli) -> None:
     failures = Failures()
     for way in ["flag", "environment", "default"]:
         with failures.case(way), cli.fresh():
@@ -42,7 +42,7 @@ def test_all_that_a_call_saves_is_as_durable_as_was_said(cli: Cli) -> None:
     failures.check()
 
 
-def test_a_durability_that_nobody_knows_is_a_usage_error(cli: Cli) -> None:
+def test_an_unknown_durability_is_a_usage_error(cli: Cli) -> None:
     result = cli("execute", cli.machine(done=END), "--durability", "medium", "--format", "json")
     assert result.code == 64
     assert "--durability is 'medium'; it must be full or fast" in result.error["message"]
@@ -185,7 +185,7 @@ def test_readers_warn_of_a_snapshot_that_others_may_change(cli: Cli) -> None:
     assert (finding["severity"], finding["code"]) == ("unsafe", "open_mode")
 
 
-def test_verify_answers_with_a_document_where_the_state_dir_is_no_directory(cli: Cli) -> None:
+def test_verify_answers_with_a_document_where_the_state_dir_is_not_a_directory(cli: Cli) -> None:
     failures = Failures()
     for kind in ["fifo", "file", "symlink"]:
         with failures.case(kind), cli.fresh():

@@ -34,7 +34,7 @@ def test_a_new_run_has_a_generated_id_and_the_file_is_its_machine(cli: Cli, task
     assert (status["run"], status["machine"], status["turn"]) == (run, "m", 1)
 
 
-def test_an_unfinished_run_goes_on_and_a_finished_one_is_followed_by_a_new_one(cli: Cli, task: Task) -> None:
+def test_an_unfinished_run_continues_and_a_finished_one_is_followed_by_a_new_one(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     first = cli.json("execute", "-i", machine)
     second = cli.json("execute", "-i", machine, exits=2)
@@ -173,7 +173,7 @@ def test_force_without_an_id_starts_another_run(cli: Cli, task: Task) -> None:
     assert cli.json("exec", "status", first["run"])["head"] == first["head"]
 
 
-def test_force_with_an_id_begins_anew_on_the_same_chain_and_deletes_nothing(cli: Cli, task: Task) -> None:
+def test_force_with_an_id_starts_again_on_the_same_chain_and_deletes_nothing(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     cli.json("execute", machine, "--id", "mine")
     before = snapshots(cli, "mine")
@@ -224,7 +224,7 @@ def test_a_label_that_is_not_utf_8_is_a_usage_error(cli: Cli, task: Task) -> Non
     assert not cli.state.exists()
 
 
-def test_a_changed_machine_is_an_error_with_both_hashes_and_the_ways_out(cli: Cli, task: Task) -> None:
+def test_a_changed_machine_is_an_error_with_both_hashes_and_the_hints(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     before = hashlib.sha256(Path(machine).read_bytes()).hexdigest()
     cli.json("execute", "-i", machine, "--id", "mine")
@@ -322,7 +322,7 @@ def test_a_complete_run_of_a_machine_that_changed_since_is_not_taken_for_one_of_
     assert cli.json("execute", machine, "--id", "mine", "--force")["head"] != first["head"]
 
 
-def test_a_demanded_head_that_is_right_is_met(cli: Cli, task: Task) -> None:
+def test_a_demanded_head_that_is_right_is_accepted(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     head = cli.json("execute", "-i", machine, "--id", "mine")["head"]
     assert cli.json("execute", machine, "--parent", head)["status"] == "complete"

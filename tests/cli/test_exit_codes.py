@@ -119,7 +119,7 @@ def test_1_an_unknown_run_scope_and_revision_are_not_found(cli: Cli) -> None:
     assert not cli.state.exists()
 
 
-def test_2_only_one_turn_at_a_time_tells_that_a_run_is_complete(cli: Cli, task: Task) -> None:
+def test_2_only_one_turn_at_a_time_shows_that_a_run_is_complete(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo 1"))
     document = cli.json("execute", "-i", machine, exits=2)
     assert document["status"] == "complete"
@@ -349,7 +349,7 @@ def test_a_full_disk_behind_stdout_is_a_typed_error(cli: Cli, task: Task) -> Non
     failures.check()
 
 
-def test_closed_standard_streams_do_no_harm(cli: Cli, task: Task) -> None:
+def test_closed_standard_streams_are_tolerated(cli: Cli, task: Task) -> None:
     failures = Failures()
     for closed in ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"]:
         with failures.case(closed), cli.fresh():
@@ -368,7 +368,7 @@ def test_closed_standard_streams_do_no_harm(cli: Cli, task: Task) -> None:
     failures.check()
 
 
-def test_nobody_who_listens_to_the_talk_does_not_stop_the_work(cli: Cli, task: Task) -> None:
+def test_a_closed_stderr_does_not_stop_the_work(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo 1"))
     read, write = os.pipe()
     os.close(read)

@@ -255,7 +255,7 @@ def test_a_repeatable_effect_runs_again_with_the_same_key(cli: Cli, task: Task) 
     assert cli.ran() == ["a", "a"]
 
 
-def test_a_signal_ends_the_group_saves_what_is_finished_and_the_next_call_goes_on(cli: Cli, task: Task) -> None:
+def test_a_signal_ends_the_group_saves_what_is_finished_and_the_next_call_continues(cli: Cli, task: Task) -> None:
     failures = Failures()
     for repeatable in [True, False]:
         for signum, code in [(signal.SIGINT, 130), (signal.SIGTERM, 143)]:

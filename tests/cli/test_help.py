@@ -10,7 +10,7 @@ from failures import Failures
 COMMANDS = ["run", "execute", "exec resume", "exec list", "exec clean", "log", "show", "diff", "verify", "repair"]
 
 
-def test_an_option_tells_its_default_once(cli: Cli) -> None:
+def test_an_option_shows_its_default_once(cli: Cli) -> None:
     failures = Failures()
     for command in COMMANDS:
         with failures.case(command), cli.fresh():

@@ -48,7 +48,7 @@ def waiting(cli: Cli, verb: str) -> list[str]:
     return begin
 
 
-def test_ways_out_of_another_recording_are_there(cli: Cli) -> None:
+def test_hints_of_another_recording_are_there(cli: Cli) -> None:
     failures = Failures()
     for command in ["exec resume", "own"]:
         for verb in ["run", "execute"]:
@@ -62,7 +62,7 @@ def test_ways_out_of_another_recording_are_there(cli: Cli) -> None:
     failures.check()
 
 
-def test_ways_out_of_a_lost_context_are_there(cli: Cli) -> None:
+def test_hints_of_a_lost_context_are_there(cli: Cli) -> None:
     failures = Failures()
     for command in ["exec resume", "own"]:
         for verb in ["run", "execute"]:
@@ -77,7 +77,7 @@ def test_ways_out_of_a_lost_context_are_there(cli: Cli) -> None:
     failures.check()
 
 
-def test_ways_out_of_a_recording_that_is_over_are_there(cli: Cli) -> None:
+def test_hints_of_a_recording_that_is_over_are_there(cli: Cli) -> None:
     machine = cli.machine("m", **AGENT)
     playback = recorded(cli, "rec")
     for path in Path(playback).glob("*.json"):

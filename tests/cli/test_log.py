@@ -79,7 +79,7 @@ def test_a_context_and_the_starts_of_a_machine_read_like_a_story(cli: Cli, task:
     assert stories(cli, key) == ["run r started"]
 
 
-def test_a_repair_tells_what_it_went_back_to_and_what_is_lost(cli: Cli) -> None:
+def test_a_repair_shows_what_it_went_back_to_and_what_is_lost(cli: Cli) -> None:
     record = {"from": {"seq": 3, "sha256": "0" * 64}, "lost_count": 2, "gaps": [], "objects": ["1" * 64]}
     store = Store.open(cli.state)
     told = {"run:r": {**record, "set_aside_count": 4}, "run:s": "text"}
@@ -129,7 +129,7 @@ def test_a_story_survives_an_event_of_any_shape(cli: Cli) -> None:
     assert len(stories(cli, "run:r")) == 32
 
 
-def test_an_output_that_lies_in_an_object_is_told_by_size_and_not_read(cli: Cli, task: Task) -> None:
+def test_an_output_that_lies_in_an_object_is_shown_by_size_and_not_read(cli: Cli, task: Task) -> None:
     cli.json(
         "execute", cli.machine("m", a=task("head -c 9000 /dev/zero | tr '\\0' x | sed 's/.*/\"&\"/'")), "--id", "r"
     )
@@ -180,7 +180,7 @@ def test_a_limited_log_reads_nothing_older_than_it_needs(cli: Cli) -> None:
     failures.check()
 
 
-def test_what_lies_before_damage_is_shown_and_then_the_damage_told(cli: Cli) -> None:
+def test_what_lies_before_damage_is_shown_and_then_the_damage_reported(cli: Cli) -> None:
     failures = Failures()
     for words in [[], ["-p"]]:
         with failures.case(words), cli.fresh():

@@ -96,7 +96,7 @@ def test_the_run_keeps_the_source_with_its_format(cli: Cli) -> None:
     failures.check()
 
 
-def test_what_a_python_machine_does_wrong_is_told_with_its_line_and_nothing_is_stored(cli: Cli) -> None:
+def test_what_a_python_machine_does_wrong_is_shown_with_its_line_and_nothing_is_stored(cli: Cli) -> None:
     machine = counted(cli, COUNTED + "raise RuntimeError('no \x1b way')\n")
     for words in (["execute", machine], ["machine", "show", machine], ["machine", "draw", machine]):
         error = cli.refused(*words, exits=1)

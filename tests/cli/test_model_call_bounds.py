@@ -343,14 +343,14 @@ def test_a_lost_call_that_a_bound_forbids_to_repeat_is_saved_as_lost(cli: Cli, l
     assert [event["type"] for event in events(cli, "r")] == ["started", "intended", "lost"]
 
 
-def test_a_lost_call_in_a_store_that_cannot_be_written_is_no_plan_to_go_on(cli: Cli, lost_call: Any) -> None:
+def test_a_lost_call_in_a_store_that_cannot_be_written_is_not_a_plan_to_go_on(cli: Cli, lost_call: Any) -> None:
     words = lost_call(max_llm_calls=1)
     (cli.state / scope_hash("run:r") / "latest.json").chmod(0o666)
     plan = agrees(cli, words, "latest.json")
     assert plan["action"] == "refuse"
 
 
-def test_what_keeps_a_model_from_being_called_is_said_before_a_lost_call_is_saved(
+def test_what_keeps_a_model_from_being_called_is_reported_before_a_lost_call_is_saved(
     cli: Cli, lost_call: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = lost_call(max_llm_calls=3)
@@ -361,7 +361,7 @@ def test_what_keeps_a_model_from_being_called_is_said_before_a_lost_call_is_save
     assert (plan["action"], [event["type"] for event in events(cli, "r")]) == ("refuse", ["started", "intended"])
 
 
-def test_a_lost_call_with_nobody_to_ask_waits_for_an_answer(cli: Cli, lost_call: Any) -> None:
+def test_a_lost_call_without_a_model_waits_for_an_answer(cli: Cli, lost_call: Any) -> None:
     lost_call(max_llm_calls=3)
     plan = agrees(cli, ["exec", "resume", "r", "-m", "manual"])
     assert (plan["action"], plan["exit"]) == ("advance", 3)

@@ -76,7 +76,7 @@ def test_a_null_takes_a_setting_out_of_one_call(cli: Cli) -> None:
 # -- files ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_no_regular_file_is_refused_at_once(cli: Cli) -> None:
+def test_what_is_not_a_regular_file_is_refused_at_once(cli: Cli) -> None:
     failures = Failures()
     for option in ["--prompt-file", "--refine-file"]:
         with failures.case(option), cli.fresh():
@@ -140,9 +140,7 @@ def test_an_error_that_quotes_a_secret_shows_a_mask(cli: Cli) -> None:
     failures.check()
 
 
-def test_what_a_model_says_is_typed_on_a_terminal_with_secrets_masked(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_models_text_is_streamed_on_a_terminal_with_secrets_masked(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_KEY", KNOWN)
     cli.json("run", "--state-scope", "c")
     with ModelServer(Say(f"It is {KNOWN}, or {TOKEN}")) as server, monkeypatch.context() as terminal:

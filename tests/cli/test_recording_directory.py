@@ -105,7 +105,7 @@ def test_a_run_that_begins_with_a_task_is_not_begun_there_either(cli: Cli, task:
     assert not (cli.home / "ran").exists()
 
 
-def test_a_run_that_goes_on_finds_out_before_it_writes_that_its_directory_has_changed(cli: Cli) -> None:
+def test_a_run_that_continues_finds_out_before_it_writes_that_its_directory_has_changed(cli: Cli) -> None:
     failures = Failures()
     for stage in [AGENT, {**AGENT, "repeatable": False}]:
         with failures.case(stage), cli.fresh():

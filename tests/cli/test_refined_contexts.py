@@ -66,7 +66,7 @@ def test_a_diff_shows_prompts_and_settings_and_what_was_asked(refined: Any) -> N
     ]
 
 
-def test_a_log_with_patches_tells_each_step(refined: Any) -> None:
+def test_a_log_with_patches_shows_each_step(refined: Any) -> None:
     said = "\n".join(lines(refined, "log", "-p", "context:c"))
     assert "    ~ settings.temperature  0.7 -> 0.2\n    - settings.top_p  0.9\n" in said
     assert "the last instruction: “Tighten temperature to 0.2”" in said
@@ -76,7 +76,7 @@ def test_a_log_with_patches_tells_each_step(refined: Any) -> None:
     assert "the last instruction: “Cite.”" not in said
 
 
-def test_tools_are_told_by_name_and_a_long_system_prompt_by_its_lines(cli: Cli) -> None:
+def test_tools_are_reported_by_name_and_a_long_system_prompt_by_its_lines(cli: Cli) -> None:
     path = cli.home / "tools.json"
     written = [
         {"name": name, "description": "d", "schema": {"type": "object"}, "argv": ["true"]}
@@ -107,7 +107,7 @@ def test_a_call_says_how_the_context_stands(cli: Cli) -> None:
         assert [line for line in lines(cli, *words) if "head:" not in line] == ["context:c exists, unchanged (seq 0)"]
 
 
-def test_what_a_model_says_does_nothing_to_a_terminal(cli: Cli) -> None:
+def test_a_models_text_does_not_control_a_terminal(cli: Cli) -> None:
     evil = "Be\x1b[2Jbrief\x9b1m\x07.\u202e"
     with ModelServer(says(evil, evil, stop=evil), says(evil, f"{evil}!", stop=f"{evil}!")) as server:
         words = ["run", "--state-scope", "c", "-m", "openai/m", "--base-url", server.url]
@@ -117,7 +117,7 @@ def test_what_a_model_says_does_nothing_to_a_terminal(cli: Cli) -> None:
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", "\n".join(out))
 
 
-def test_a_call_of_a_model_is_told_while_it_lasts(cli: Cli) -> None:
+def test_a_call_of_a_model_is_reported_while_it_lasts(cli: Cli) -> None:
     with ModelServer(says(SYSTEM), says(SYSTEM)) as server:
         words = ["run", "--state-scope", "c", "-m", "openai/m", "--base-url", server.url, "--refine-text", "R"]
         result = cli(*words, "-v")
@@ -128,7 +128,7 @@ def test_a_call_of_a_model_is_told_while_it_lasts(cli: Cli) -> None:
     assert cli("run", "--state-scope", "c", "-v").err == ""
 
 
-def test_a_plan_of_a_model_call_is_told_in_words(cli: Cli) -> None:
+def test_a_plan_of_a_model_call_is_reported_in_words(cli: Cli) -> None:
     words = ["run", "--state-scope", "c", "-m", "openai/m", "--base-url", "http://127.0.0.1:9/v1", "--dry-run"]
     said = lines(cli, *words, "--refine-text", "R")
     assert said[0] == "would refine context:c and exit 0"

@@ -80,7 +80,7 @@ def test_a_token_as_the_id_of_a_run_is_refused(cli: Cli) -> None:
     assert SECRET.encode() not in bytes_kept(cli)
 
 
-def test_digests_base64_and_examples_are_no_tokens(cli: Cli) -> None:
+def test_digests_base64_and_examples_are_not_tokens(cli: Cli) -> None:
     failures = Failures()
     for word in [
         "'sha256:" + "0a1b" * 16 + "'",

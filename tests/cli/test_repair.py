@@ -144,7 +144,7 @@ def test_a_lock_that_is_held_stops_the_repair_of_its_scope_alone(cli: Cli, machi
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_goes_on_after_its_head_was_lost_and_a_repeatable_task_keeps_its_key(cli: Cli, machine: str) -> None:
+def test_a_run_continues_after_its_head_was_lost_and_a_repeatable_task_keeps_its_key(cli: Cli, machine: str) -> None:
     """The lost snapshot had ended ``b``; ``b`` runs again, as one that may, by the key of its first attempt."""
     before = event(cli, "run:r1")
     truncate(snapshots(cli, "run:r1")[-1])
@@ -305,7 +305,7 @@ def test_a_lost_object_takes_a_run_back_and_log_and_show_name_the_repair(cli: Cl
 # -- contexts, and what writers say ------------------------------------------------------------------------------------
 
 
-def test_a_run_whose_context_is_lost_for_good_says_so_and_begins_anew_by_force(cli: Cli, task: Task) -> None:
+def test_a_run_whose_context_is_lost_for_good_says_so_and_starts_again_by_force(cli: Cli, task: Task) -> None:
     cli.json("run", "--state-scope", "demo", "--system", "one")
     cli.json("run", "--state-scope", "demo", "--refine-text", "two")
     path = str(cli.machine(**steps(task)))
@@ -318,7 +318,7 @@ def test_a_run_whose_context_is_lost_for_good_says_so_and_begins_anew_by_force(c
     assert cli.json("execute", path, "--id", "r1", "--force", "--state-scope", "demo")["status"] == "complete"
 
 
-def test_a_context_goes_on_from_its_newest_intact_refinement(cli: Cli) -> None:
+def test_a_context_continues_from_its_newest_intact_refinement(cli: Cli) -> None:
     cli.json("run", "--state-scope", "demo", "--system", "one")
     for text in ("two", "three"):
         cli.json("run", "--state-scope", "demo", "--refine-text", text)
@@ -397,7 +397,7 @@ def test_a_pointer_that_is_a_fifo_is_refused_as_unsafe_and_repaired(cli: Cli, ma
     assert cli.json("execute", machine)["status"] == "complete"
 
 
-def test_a_state_dir_that_is_a_link_is_said_and_never_moved(cli: Cli, machine: str) -> None:
+def test_a_state_dir_that_is_a_link_is_reported_and_never_moved(cli: Cli, machine: str) -> None:
     real = Path(cli.state).with_name("real")
     Path(cli.state).rename(real)
     Path(cli.state).symlink_to(real)

@@ -92,7 +92,7 @@ def _refined(cli: Cli, times: int) -> list[Path]:
     return snapshots(cli, "context:demo")
 
 
-def test_a_finding_is_told_with_its_scope_and_its_path_once(cli: Cli) -> None:
+def test_a_finding_is_shown_with_its_scope_and_its_path_once(cli: Cli) -> None:
     bad = _refined(cli, 2)[-1]
     alter(bad)
     line = next(line for line in cli("verify").out.decode().splitlines() if line.startswith("damage"))
@@ -101,20 +101,20 @@ def test_a_finding_is_told_with_its_scope_and_its_path_once(cli: Cli) -> None:
     assert line.count(bad.name) == 1
 
 
-def test_a_finding_whose_message_names_no_path_is_told_with_it(cli: Cli) -> None:
+def test_a_finding_whose_message_names_no_path_is_shown_with_it(cli: Cli) -> None:
     _refined(cli, 0)
     (scope_of(cli, "context:demo") / "n.txt").write_bytes(b"")
     path = f"{naming.scope_hash('context:demo')}/n.txt"
     assert f"damage foreign_file: context:demo: {path}: " in cli("verify").out.decode()
 
 
-def test_the_scope_of_a_finding_is_known_also_where_it_is_met_before_the_first_intact_snapshot(cli: Cli) -> None:
+def test_the_scope_of_a_finding_is_known_also_where_it_is_accepted_before_the_first_intact_snapshot(cli: Cli) -> None:
     alter(_refined(cli, 2)[-1])
     found = [f for f in cli.json("verify", exits=5)["findings"] if f["severity"] == "damage"]
     assert {f["scope"] for f in found} == {"context:demo"}
 
 
-def test_the_way_on_names_the_scope_that_was_asked_for(cli: Cli) -> None:
+def test_the_next_step_names_the_scope_that_was_asked_for(cli: Cli) -> None:
     from stateline import Store
 
     Store.open(cli.state).scope("notes:a b").save({})

@@ -40,7 +40,7 @@ def empty(pointer: Path) -> None:
     pointer.write_bytes(b"")
 
 
-def test_a_head_that_nobody_knows_is_no_reason_to_perform_an_effect_again(task: Task, cli: Cli) -> None:
+def test_an_unknown_head_is_not_a_reason_to_perform_an_effect_again(task: Task, cli: Cli) -> None:
     """What a power loss may leave after saves that were `fast`: no pointer, and the newest snapshots gone."""
     failures = Failures()
     for harm in [empty, Path.unlink]:
@@ -62,13 +62,13 @@ def test_a_head_that_nobody_knows_is_no_reason_to_perform_an_effect_again(task: 
     failures.check()
 
 
-def test_a_pointer_that_is_whole_tells_that_nothing_was_newer(cli: Cli, waiting: str) -> None:
+def test_a_pointer_that_is_whole_shows_that_nothing_was_newer(cli: Cli, waiting: str) -> None:
     sorted(scope_of(cli, "run:r1").glob("state-*"))[0].unlink()
     assert cli.json("repair", "--apply")["warnings"] == []
     assert cli.json("execute", waiting, exits=3)["stage"] == "c"
 
 
-def test_a_context_whose_head_nobody_knows_needs_no_warning_of_effects(cli: Cli) -> None:
+def test_a_context_with_an_unknown_head_needs_no_warning_of_effects(cli: Cli) -> None:
     cli.json("run", "--state-scope", "demo", "--system", "one")
     cli.json("run", "--state-scope", "demo", "--refine-text", "two")
     empty(scope_of(cli, "context:demo") / "latest.json")

@@ -83,7 +83,7 @@ def test_other_settings_are_other_words(cli: Cli) -> None:
     failures.check()
 
 
-def test_the_same_command_goes_on_with_a_run_that_was_killed_in_its_first_turn(cli: Cli) -> None:
+def test_the_same_command_continues_with_a_run_that_was_killed_in_its_first_turn(cli: Cli) -> None:
     failures = Failures()
     for there in [False, True]:
         with failures.case(there), cli.fresh():

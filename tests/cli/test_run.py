@@ -93,7 +93,7 @@ def test_without_a_model_the_request_is_printed_and_the_call_exits_3(cli: Cli, t
     assert [interrupt["requestId"] for interrupt in status["interrupts"]] == [request["requestId"]]
 
 
-def test_a_conversation_with_tools_goes_on_from_call_to_call(cli: Cli) -> None:
+def test_a_conversation_with_tools_continues_from_call_to_call(cli: Cli) -> None:
     failures = Failures()
     for way in ["--input", "stdin"]:
         with failures.case(way), cli.fresh():
@@ -140,7 +140,7 @@ def test_every_way_to_say_it_is_the_same_answer(cli: Cli) -> None:
     failures.check()
 
 
-def test_text_that_reads_like_json_is_text_where_that_is_said(cli: Cli) -> None:
+def test_text_that_reads_like_json_is_text_where_that_is_reported(cli: Cli) -> None:
     cli.json("run", "-p", "Write JSON.", "--id", "r1", exits=3)
     text = b'{"response": 1, "tools": "none"}'
     assert cli.refused("exec", "resume", "r1", stdin=text, exits=1)["code"] == "answer_refused"
@@ -260,7 +260,7 @@ def test_a_run_that_is_not_there_needs_a_prompt(cli: Cli) -> None:
     assert "needs a prompt" in cli.refused("run", "--id", "r1", "--force", exits=64)["message"]
 
 
-def test_a_prompt_means_what_it_says(cli: Cli) -> None:
+def test_a_prompt_is_plain_text(cli: Cli) -> None:
     failures = Failures()
     for prompt in [
         "{{ state }}",
@@ -338,7 +338,7 @@ def test_the_answer_is_printed_whole_below_the_status_and_alone_with_q(cli: Cli)
     assert cli("exec", "resume", "r1", "-q").out.decode() == f"{shown}\n"
 
 
-def test_what_a_complete_run_of_run_is_told_can_be_followed(cli: Cli) -> None:
+def test_what_a_complete_run_of_run_is_reported_can_be_followed(cli: Cli) -> None:
     cli.json("run", "-p", "x", "--id", "r1", exits=3)
     cli.json("exec", "resume", "r1", "--input", '"Done."')
     hint = cli.refused("exec", "resume", "r1", "--input", '"More."', exits=64)["hint"]
@@ -358,7 +358,7 @@ def printed(text: str, label: str) -> list[str]:
     return words[1:]
 
 
-def test_a_request_is_told_with_the_command_that_answers_it(cli: Cli, tools: str) -> None:
+def test_a_request_is_shown_with_the_command_that_answers_it(cli: Cli, tools: str) -> None:
     text = cli("run", "-p", "What is it?\nSay.", "--tools", tools, "--id", "r1").out.decode()
     assert "asks a model: What is it?" in text
     assert "tool add(a: integer, b: integer): Does add." in text

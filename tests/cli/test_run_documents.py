@@ -60,7 +60,7 @@ def test_an_absent_store_is_an_empty_one_and_stays_absent(cli: Cli) -> None:
     assert not cli.state.exists()
 
 
-def test_a_run_that_cannot_be_read_is_said_and_the_others_are_listed(three: Cli) -> None:
+def test_a_run_that_cannot_be_read_is_reported_and_the_others_are_listed(three: Cli) -> None:
     (three.state / hashlib.sha256(b"run:open").hexdigest() / "latest.json").write_bytes(b"")
     document = three.json("exec", "list", exits=5)
     assert [row["run"] for row in document["runs"]] == ["broken", "done"]
@@ -268,7 +268,7 @@ def test_clean_removes_what_is_older(three: Cli, monkeypatch: pytest.MonkeyPatch
     assert three.json("exec", "clean", "--older-than", "2d")["removed"] == ["done"]
 
 
-def test_an_age_that_is_none_removes_nothing(three: Cli) -> None:
+def test_an_age_that_is_invalid_removes_nothing(three: Cli) -> None:
     failures = Failures()
     for age in ["", "30", "d", "-1d", "1.5h", "30y", "1d ", "٣d"]:
         with failures.case(age):

@@ -84,7 +84,7 @@ def test_a_named_answer_with_another_value_is_refused(cli: Cli, task: Task) -> N
     assert {path: row[4] for path, row in cli.tree().items()} == {path: row[4] for path, row in before.items()}
 
 
-def test_a_named_answer_given_again_goes_on_to_the_end(cli: Cli, task: Task) -> None:
+def test_a_named_answer_given_again_continues_to_the_end(cli: Cli, task: Task) -> None:
     machine = cli.machine(ask={"human": {"prompt": "?"}, "default_next": "a"}, a=task("echo a >> ran; echo 1"))
     request = cli.json("execute", machine, "--id", "r1", exits=3)["waiting"]["requestId"]
     once = cli.json("execute", "-i", machine, "--input", answer(request, "yes"))
@@ -128,7 +128,7 @@ def test_a_machine_that_was_moved_is_followed_with_the_programs_beside_it(cli: C
     assert cli.json("verify")["findings"] == []
 
 
-def test_an_accepted_change_is_said_and_followed_to_its_place(cli: Cli, task: Task) -> None:
+def test_an_accepted_change_is_reported_and_followed_to_its_place(cli: Cli, task: Task) -> None:
     old, new = beside(cli, "old", "old"), beside(cli, "new", "new")
     source = Path(cli.machine(a={"task": ["./say"], "default_next": "b"}, b={"task": ["./say"]}))
     text = source.read_text()
@@ -145,7 +145,7 @@ def test_an_accepted_change_is_said_and_followed_to_its_place(cli: Cli, task: Ta
     assert event["machine"]["path"] == str(new / "m.json")
 
 
-def test_input_that_nobody_wants_accepts_no_change(cli: Cli, task: Task) -> None:
+def test_unexpected_input_accepts_no_change(cli: Cli, task: Task) -> None:
     failures = Failures()
     for words in [["--accept-change"], ["--accept-change", "-i"]]:
         with failures.case(words), cli.fresh():

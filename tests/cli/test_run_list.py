@@ -48,7 +48,7 @@ def test_a_list_of_nothing_damaged_has_no_findings(cli: Cli) -> None:
     assert cli.json("exec", "list")["findings"] == []
 
 
-def test_what_cannot_be_read_is_kept_by_a_clean_and_said(cli: Cli) -> None:
+def test_what_cannot_be_read_is_kept_and_reported_by_a_clean(cli: Cli) -> None:
     failures = Failures()
     for all in [[], ["--all"]]:
         with failures.case(all), cli.fresh():

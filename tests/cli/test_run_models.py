@@ -102,7 +102,7 @@ def test_a_context_that_a_model_derives_badly_is_refused_and_nothing_is_kept(cli
     assert cli.json("scopes")["scopes"] == []
 
 
-def test_tool_calls_of_a_reply_are_performed_together_and_told_in_the_order_asked(cli: Cli, model: list[str]) -> None:
+def test_tool_calls_of_a_reply_run_together_and_are_reported_in_order(cli: Cli, model: list[str]) -> None:
     script = "read -r line; case $line in *slow*) sleep 0.5;; esac; printf '%s' \"$line\""
     manifest = tools(cli, script, repeatable=True)
     calls = [("work", {"n": "slow"}), ("work", {"n": "fast"}), ("nothing", {}), ("work", {"n": "last"})]
@@ -140,7 +140,7 @@ def test_row_6_a_model_that_fails_leaves_a_failed_run_that_says_so_everywhere(cl
         assert cli.json(*words)["output"] == "Now."
 
 
-def test_what_is_no_whole_reply_is_never_an_answer(cli: Cli, model: list[str]) -> None:
+def test_what_is_an_incomplete_reply_is_never_an_answer(cli: Cli, model: list[str]) -> None:
     failures = Failures()
     for reply in [Say(""), Say("Half of it", finish="length"), Say("cut", cut=20), Say(calls=[("work", "{broken")])]:
         with failures.case(reply):
@@ -303,7 +303,7 @@ def test_a_tool_that_was_cut_and_must_not_be_repeated_is_asked_about_and_its_rep
     assert cli.ran() == ["worked"]
 
 
-def test_an_interrupted_call_says_so_and_the_next_one_goes_on(cli: Cli, model: list[str]) -> None:
+def test_an_interrupted_call_says_so_and_the_next_one_continues(cli: Cli, model: list[str]) -> None:
     held = threading.Event()
     with ModelServer(Say(context()), Say("never", until=held), Say("Done.")) as server:
         words = ["run", *model, "--base-url", server.url, "-p", "x", "--id", "r1", "--format", "json"]
@@ -372,7 +372,7 @@ def test_two_refiners_at_once_make_two_calls_on_one_chain(cli: Cli, model: list[
     assert [row["seq"] for row in cli.json("log", "context:demo")["snapshots"]] == [2, 1, 0]
 
 
-def test_flags_that_do_nothing_without_a_model_are_told(cli: Cli) -> None:
+def test_flags_that_do_nothing_without_a_model_are_reported(cli: Cli) -> None:
     cli.monkeypatch.delenv("STATELINE_MODEL", raising=False)
     words = ["run", "-p", "x", "--id", "r1", "--base-url", "http://127.0.0.1:9/v1", "--record", str(cli.home / "rec")]
     warnings = cli.json(*words, exits=3)["warnings"]

@@ -159,7 +159,7 @@ def test_recording_or_playing_back_belongs_to_the_run(cli: Cli, machine: str, re
     )
 
 
-def test_recording_goes_on_in_later_calls_without_the_flag(cli: Cli, machine: str) -> None:
+def test_recording_continues_in_later_calls_without_the_flag(cli: Cli, machine: str) -> None:
     directory = cli.home / "rec"
     cli.monkeypatch.setenv("OPENAI_API_KEY", "sk-not-a-real-key-0123456789abcdef")
     with ModelServer(*[Say(calls=[("count", {"n": n})]) for n in (1, 2, 3)]) as server:
@@ -177,7 +177,7 @@ def test_a_recording_that_is_not_there_is_an_error_that_names_those_that_are(cli
     assert [row["scope"] for row in cli.json("scopes")["scopes"] if row["scope"].startswith("context:")] == []
 
 
-def test_what_was_not_played_and_what_did_not_fit_is_told(cli: Cli, machine: str, recording: Path) -> None:
+def test_what_was_not_played_and_what_did_not_fit_is_reported(cli: Cli, machine: str, recording: Path) -> None:
     last = recording / "0014.json"
     document = json.loads(last.read_text())
     surplus = {**document, "request": {**document["request"], "model": "openai/model-2"}}
@@ -282,7 +282,7 @@ def test_after_a_miss_the_way_that_is_named_leads_on(cli: Cli, machine: str, rec
     assert cli.json(*words, "hybrid", "--id", "another")["status"] == "complete"
 
 
-def test_a_playback_that_is_over_goes_on_with_what_is_put_there(cli: Cli, machine: str, recording: Path) -> None:
+def test_a_playback_that_is_over_continues_with_what_is_put_there(cli: Cli, machine: str, recording: Path) -> None:
     last = json.loads((recording / "0014.json").read_text())
     (recording / "0014.json").unlink()
     error = cli.refused("execute", machine, "--id", "r1", "--playback", str(recording), exits=1)
@@ -318,7 +318,7 @@ def test_a_plan_says_what_will_be_recorded(cli: Cli) -> None:
 
 @pytest.mark.parametrize("mode", ["hybrid", "sequential"])
 @pytest.mark.parametrize("isolated", [False, True])
-def test_a_miss_tells_what_was_played_for_other_requests_before_and_does_not_send_on(
+def test_a_miss_shows_what_was_played_for_other_requests_before_and_does_not_send_on(
     cli: Cli, machine: str, recording: Path, mode: str, isolated: bool
 ) -> None:
     for number in (3, 14):

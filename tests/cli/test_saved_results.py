@@ -36,7 +36,7 @@ def refuse_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalBackend, "put", fake)
 
 
-def test_a_result_that_cannot_be_saved_is_shown_with_the_way_on(
+def test_a_result_that_cannot_be_saved_is_shown_with_the_next_step(
     cli: Cli, task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = once(cli, task)
@@ -117,7 +117,7 @@ def contents(cli: Cli) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("where", ["ready", "waiting", "failed"])
-def test_a_run_of_a_newer_minor_version_is_read_and_not_gone_on_with(cli: Cli, task: Task, where: str) -> None:
+def test_a_run_of_a_newer_minor_version_is_read_and_not_continued(cli: Cli, task: Task, where: str) -> None:
     b = {"waiting": {"human": {"prompt": "?"}, "default_next": "c"}, "failed": task("false")}.get(
         where, task("echo b >> ran; echo 2")
     )

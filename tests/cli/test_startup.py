@@ -77,7 +77,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return path, json.loads(done.stdout)["run"]
 
 
-def test_the_version_is_told_without_any_library(place: tuple[Path, str]) -> None:
+def test_the_version_is_reported_without_any_library(place: tuple[Path, str]) -> None:
     assert not loaded(place[0], "--version") & (NEVER | READERS | {"argparse", "msgspec", "subprocess", "inspect"})
 
 

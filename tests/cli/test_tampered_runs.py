@@ -141,7 +141,7 @@ EVENTS = [
 ]  # fmt: skip
 
 
-def test_an_event_that_is_no_runs_is_an_integrity_error(cli: Cli, task: Task) -> None:
+def test_an_event_that_is_not_a_runs_is_an_integrity_error(cli: Cli, task: Task) -> None:
     failures = Failures()
     for path, value in EVENTS:
         with failures.case(path, value), cli.fresh():
@@ -221,7 +221,7 @@ SPECS: list[tuple[str, Craft]] = [
 ]  # fmt: skip
 
 
-def test_a_state_that_is_no_runs_is_an_error_and_runs_nothing(cli: Cli, task: Task) -> None:
+def test_a_state_that_is_not_a_runs_is_an_error_and_runs_nothing(cli: Cli, task: Task) -> None:
     failures = Failures()
     for change in [row[1] for row in STATES + SPECS]:
         with failures.case(change), cli.fresh():
@@ -302,12 +302,16 @@ def test_a_context_that_was_tampered_with_is_never_a_bug(cli: Cli, task: Task) -
             at(state, path, value)
             scope.save(state, kind="context", event={"type": "derive"}, masked=True)
             machine = cli.machine(a=task("echo 1"))
-            for words in (("run", "--state-scope", "demo", "-m", "other"), ("run", "--state-scope", "demo", "--dry-run"),
-                          ("run", "--state-scope", "demo", "--set", "x=2", "--refine-text", "R", "--dry-run"),
-                          ("run", "--state-scope", "demo", "--set", "x=2", "--refine-text", "R"),
-                          ("execute", machine, "--state-scope", "demo", "--dry-run"),
-                          ("execute", machine, "--state-scope", "demo"), ("log", "context:demo"),
-                          ("show", "context:demo")):  # fmt: skip
+            for words in (
+                ("run", "--state-scope", "demo", "-m", "other"),
+                ("run", "--state-scope", "demo", "--dry-run"),
+                ("run", "--state-scope", "demo", "--set", "x=2", "--refine-text", "R", "--dry-run"),
+                ("run", "--state-scope", "demo", "--set", "x=2", "--refine-text", "R"),
+                ("execute", machine, "--state-scope", "demo", "--dry-run"),
+                ("execute", machine, "--state-scope", "demo"),
+                ("log", "context:demo"),
+                ("show", "context:demo"),
+            ):
                 document = cli(*words, "--format", "json").document
                 assert (document.get("error") or {}).get("code") != "internal", (words, document)
     failures.check()

@@ -131,7 +131,7 @@ def test_standard_output_is_one_clean_document_while_the_terminal_shows_the_rest
     failures.check()
 
 
-def test_a_wait_before_another_attempt_is_told_with_the_failure_and_how_long(cli: Cli) -> None:
+def test_a_wait_before_another_attempt_is_shown_with_the_failure_and_how_long(cli: Cli) -> None:
     retry = {"max_attempts": 2, "backoff": 0.2}
     machine = cli.machine(think={"agent": {"prompt": "x"}, "retry": retry})
     with ModelServer(Say("no such luck", status=400), Say("Done.")) as server:
@@ -145,7 +145,7 @@ def test_a_wait_before_another_attempt_is_told_with_the_failure_and_how_long(cli
     assert second == "r1: turn 1: think, attempt 2 ..."
 
 
-def test_ctrl_c_in_the_middle_of_an_answer_names_the_run_that_goes_on(cli: Cli) -> None:
+def test_ctrl_c_in_the_middle_of_an_answer_names_the_run_that_continues(cli: Cli) -> None:
     with ModelServer(CONTEXT, Say("one two three four " * 50, pause=0.1), Say(ANSWER)) as server:
         on = Terminal(cli, server)
         seen = on("run", "-p", "x", "--id", "r1", *on.asked, press=("one two", b"\x03"))

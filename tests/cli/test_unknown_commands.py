@@ -39,7 +39,7 @@ def test_a_hidden_command_is_never_offered(cli: Cli) -> None:
     assert "`stateline complete`" not in cli.refused("exec", "complet", exits=64)["hint"]
 
 
-def test_an_option_that_is_almost_one_is_told_with_the_one_that_there_is(cli: Cli) -> None:
+def test_an_option_that_is_almost_one_is_shown_with_the_one_that_there_is(cli: Cli) -> None:
     failures = Failures()
     for words, near in [
         (["run", "--promt", "x"], "--prompt"),

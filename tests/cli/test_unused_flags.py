@@ -19,7 +19,7 @@ def cut(cli: Cli, server: ModelServer) -> list[str]:
     return more
 
 
-def test_flags_for_a_run_that_has_failed_are_told_to_do_nothing(cli: Cli) -> None:
+def test_flags_for_a_run_that_has_failed_are_reported_to_do_nothing(cli: Cli) -> None:
     failures = Failures()
     for flags in FLAGS:
         with failures.case(flags), cli.fresh():
@@ -35,7 +35,7 @@ def test_flags_for_a_run_that_has_failed_are_told_to_do_nothing(cli: Cli) -> Non
     failures.check()
 
 
-def test_flags_for_a_complete_run_are_told_to_do_nothing_and_it_is_reported(cli: Cli) -> None:
+def test_flags_for_a_complete_run_are_reported_to_do_nothing_and_it_is_reported(cli: Cli) -> None:
     cli.json("run", "-p", "hi", "--id", "a", exits=3)
     cli.json("run", "--id", "a", "--input", '"ok"')
     before = cli.tree()
@@ -48,7 +48,7 @@ def test_flags_for_a_complete_run_are_told_to_do_nothing_and_it_is_reported(cli:
     assert cli.tree() == before
 
 
-def test_flags_for_a_run_that_still_asks_hold_for_the_call_and_nothing_is_said(cli: Cli) -> None:
+def test_flags_for_a_run_that_still_asks_hold_for_the_call_and_nothing_is_reported(cli: Cli) -> None:
     cli.json("run", "-p", "hi", "--id", "a", exits=3)
     waits = cli.json("run", "--id", "a", "--system", "Be kind.", exits=3)
     assert waits["warnings"] == []

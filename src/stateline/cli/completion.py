@@ -279,7 +279,7 @@ _VALUES: dict[str, Callable[[_Cursor], Iterator[Candidate]]] = {
 COMPLETION = Command(
     help="""Print the script that completes commands and names in a shell.
 
-bash: eval "$(stateline completion bash)" in ~/.bashrc. zsh: eval "$(stateline completion zsh)" in ~/.zshrc, after \
+bash: eval "$(stateline completion bash)" in ~/.bashrc. zsh: eval "$(stateline completion zsh)" in ~/.zshrc, after
 compinit. fish: stateline completion fish | source, in ~/.config/fish/config.fish.""",
     arguments=_completion_arguments,
     options=fields_of(CompletionOptions),

@@ -100,7 +100,7 @@ def _headline(sign: str, colour: str, snapshot: Snapshot) -> str:
 DIFF = Command(
     help="""Show what changed between two snapshots, of the same scope or not.
 
-Exits 0 in any case. With --format json it prints a JSON Patch (RFC 6902) that turns the resolved state of the first \
+Exits 0 in any case. With --format json it prints a JSON Patch (RFC 6902) that turns the resolved state of the first
 snapshot into that of the second.""",
     arguments=_arguments,
     options=fields_of(DiffOptions),

@@ -144,8 +144,8 @@ def _output(options: ExecuteOptions | ResumeOptions, result: Outcome | Plan) -> 
 EXECUTE = Command(
     help="""Run a machine to its end, or (-i) by exactly one turn.
 
-Continues the last unfinished run of this machine file; without one, starts a run. With --state-scope NAME the stages \
-of a new run see the context NAME.""",
+Continues the last unfinished run of this machine file; without one, starts a run. With --state-scope NAME the
+stages of a new run see the context NAME.""",
     arguments=_execute_arguments,
     options=execute_options,
     run=run_execute,
@@ -154,7 +154,8 @@ of a new run see the context NAME.""",
 RESUME = Command(
     help="""Continue a run to its end, or (-i) by exactly one turn.
 
-The machine is the one that the store keeps. Without --retry, a failed run fails again, and an effect of unknown outcome keeps waiting.""",
+The machine is the one that the store keeps. Without --retry, a failed run fails again, and an effect of unknown
+outcome keeps waiting.""",
     arguments=_resume_arguments,
     options=resume_options,
     run=run_resume,

@@ -19,7 +19,7 @@ _STDIN_DELAY = 1.0
 
 
 def read_file(path: str, limit: int) -> bytes:
-    """At most ``limit`` + 1 [bytes] of a regular file; never blocks on a FIFO. Raises ``OSError`` and ``ValueError``."""
+    """At most ``limit`` + 1 [bytes] of a regular file; never blocks on a FIFO. Raises ``OSError``, ``ValueError``."""
     import stat
 
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

@@ -122,7 +122,7 @@ A Python machine (.py) is executed for this; with --run nothing is.""",
 DRAW = Command(
     help="""Draw a machine as a Mermaid flowchart; with --run, with the run's path.
 
-Rectangles are tasks, slanted boxes people, rounded boxes ends. Arrows carry their conditions; dashed arrows are \
+Rectangles are tasks, slanted boxes people, rounded boxes ends. Arrows carry their conditions; dashed arrows are
 error_next. A Python machine (.py) is executed for this; with --run nothing is.""",
     arguments=_machine_arguments,
     options=fields_of(MachineOptions),

@@ -180,7 +180,7 @@ def write_stdout(data: bytes) -> bool:
 
 
 def print_text(text: str) -> None:
-    """Print help or the version. A reader that has gone is no error. Raises ``StorageError`` if stdout takes nothing."""
+    """Print help or the version. A closed pipe is not an error. Raises ``StorageError`` if stdout takes nothing."""
     try:
         print(text, end="", flush=True)
     except BrokenPipeError:

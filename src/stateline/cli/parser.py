@@ -20,8 +20,8 @@ _FORMS = {"?": "[{}]", "+": "{}..."}
 
 
 class Parser(argparse.ArgumentParser):
-    """The parser of one command. ``declared`` lists its arguments and options; ``top`` and ``end`` give the texts of its
-    help above and below those."""
+    """The parser of one command. ``declared`` lists its arguments and options; ``top`` and ``end`` return the texts
+    of its help above and below those."""
 
     def __init__(self, prog: str, top: Callable[[], str], end: Callable[[], str]) -> None:
         self.declared: list[Action] = []
@@ -133,10 +133,10 @@ def _formatter(width: int) -> Any:
 
 
 def _wrapped(text: str, width: int) -> str:
-    """``text`` wrapped by paragraph; a paragraph of several lines stays as it is."""
+    """``text`` wrapped by paragraph; a paragraph with an indented line is a list and stays as it is."""
     from textwrap import fill
 
-    return "\n\n".join(part if "\n" in part else fill(part, width) for part in text.split("\n\n"))
+    return "\n\n".join(part if "\n " in part else fill(part, width) for part in text.split("\n\n"))
 
 
 def add_common_options(parser: Parser, *, shown: bool) -> None:

@@ -111,8 +111,8 @@ def _verdict(result: RepairReport, key: str | None) -> str:
 REPAIR = Command(
     help="""Plan the repair of damage; with --apply, do it. Deletes nothing.
 
-Damaged files are moved into a directory ext-repair-... of the state dir. Each scope continues from its newest snapshot \
-of which nothing is lost. Losses are printed, and recorded in the scope's new head.
+Damaged files are moved into a directory ext-repair-... of the state dir. Each scope continues from its newest
+snapshot of which nothing is lost. Losses are printed, and recorded in the scope's new head.
 
 Exits 0 if nothing is damaged, or no longer; 5 for a plan, or if damage remains.""",
     arguments=_arguments,

@@ -184,11 +184,11 @@ def _refinement(text: str | None, file: str | None) -> str | None:
 RUN = Command(
     help="""Ask a model, and call tools until it answers.
 
-Before the first call the context (prompts and settings, in a chain of their own) is derived, from the flags or by the \
-model. Later calls restore it; --refine-* changes it. Without a prompt the command stops there.
+Before the first call the context (prompts and settings, in a chain of their own) is derived, from the flags or by
+the model. Later calls restore it; --refine-* changes it. Without a prompt the command stops there.
 
-Without a model the request is printed and the command exits 3. Send the model's reply to the next call, \
-`stateline exec resume RUN`, on standard input or with --input.""",
+Without a model the request is printed and the command exits 3. Send the model's reply to the next call, `stateline
+exec resume RUN`, on standard input or with --input.""",
     arguments=_arguments,
     options=run_options,
     run=run_run,

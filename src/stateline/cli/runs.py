@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stateline.store.store import Store
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_REMAINS = """Large values stay in objects/, and the record of a run's machine file stays in its machine: scope. To get \
+_REMAINS = """Large values stay in objects/, and the record of a run's machine file stays in its machine: scope. To get
 rid of these too, for a secret or for privacy, remove the whole state dir."""
 
 

@@ -128,14 +128,14 @@ def _verdict(report: Report) -> str:
 VERIFY = Command(
     help="""Check every byte: digests, links, order, objects, permissions.
 
-Collects all findings and changes nothing. Only findings of severity damage make it exit 5. It exits 0 with unsafe \
-(other users may change a path), warning, and residue (left by a crash). Look into forked, and into residue that names \
-another snapshot in its place: if a lock failed, they may hold acknowledged work. lost was recorded by a repair. Other \
-residue is harmless.
+Collects all findings and changes nothing. Only findings of severity damage make it exit 5. It exits 0 with unsafe
+(other users may change a path), warning, and residue (left by a crash). Look into forked, and into residue that
+names another snapshot in its place: if a lock failed, they may hold acknowledged work. lost was recorded by a
+repair. Other residue is harmless.
 
-A store cannot show from inside that the end of a chain was cut off cleanly, that a chain was rewritten, that a whole \
-scope was removed, or that the store was exchanged. Keep the shas of the heads elsewhere and pass them with --anchor \
-(@FILE: one on each line): an anchor that no chain contains is damage.""",
+A store cannot show from inside that the end of a chain was cut off cleanly, that a chain was rewritten, that a
+whole scope was removed, or that the store was exchanged. Keep the shas of the heads elsewhere and pass them with
+--anchor (@FILE: one on each line): an anchor that no chain contains is damage.""",
     arguments=_arguments,
     options=verify_options,
     run=_run,
