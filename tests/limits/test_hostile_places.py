@@ -1,4 +1,4 @@
-"""Whatever lies where a file should be: commands end in bounded time and memory, and say what is wrong."""
+"""Special files where a file should be: commands end in bounded time and memory, and report the cause."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ THINGS: dict[str, Callable[[Path], object]] = {
 
 
 class Hostile:
-    """A run that waits, in a store of its own, and the paths of what can be replaced."""
+    """A waiting run in a new store, and the paths of files that can be replaced."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -160,7 +160,7 @@ def test_special_files_in_place_of_a_users_file_are_reported(built: Hostile, tmp
             ["execute", str(hostile), "--dry-run"],
         ]
         if thing != "a FIFO":
-            # A pipe that somebody names as input is waited for, as the shell's `<(...)` needs it.
+            # A pipe that is named as input is waited for, as the shell's `<(...)` needs it.
             words.append(["execute", str(built.machine), "--input", f"@{hostile}"])
             words.append(["run", "--state-scope", "x", "--refine-file", str(hostile)])
         seen = observe(tmp_path / "report", [[*each, *place] for each in words], seconds=SECONDS)

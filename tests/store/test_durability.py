@@ -91,7 +91,7 @@ def test_the_event_records_the_durability(tmp_path: Path, durability: Durability
 
 def test_an_unknown_durability_is_refused_before_any_change(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="medium"):
-        Store.open(tmp_path / "s", durability="medium")  # type: ignore[arg-type]  # as somebody without types would
+        Store.open(tmp_path / "s", durability="medium")  # type: ignore[arg-type]  # as in a program without types
     assert not (tmp_path / "s").exists()
 
 
@@ -124,7 +124,7 @@ def test_a_full_save_syncs_the_fast_past_below_it_and_nothing_older(tmp_path: Pa
     named = {ref.sha256 for snapshot in fast for ref in snapshot.envelope.objects.values()}
     kept = {ref.sha256 for snapshot in older for ref in snapshot.envelope.objects.values()}
     everything = {path.name for path in (root / "objects").rglob("*") if path.is_file()}
-    assert len(everything) > len(named), "the node names objects of its own"
+    assert len(everything) > len(named), "the node names other objects"
     files = {name for name in fs.synced if not name.startswith(naming.TEMPORARY) and not name.endswith("/")}
     assert files == {*(snapshot.path for snapshot in fast), "latest.json", *(everything - kept)}
     assert {name for name in fs.synced if name.endswith("/")} == {

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from stateline import Store
 from stateline.verify.checker import verify
-
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 
 KEY = "notes:x"
 BEGIN = """

@@ -6,7 +6,6 @@ import errno
 import gc
 import os
 import stat
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -416,7 +415,6 @@ def test_a_disk_without_hard_links_keeps_the_same_promises(tmp_path: Path) -> No
     assert temporary_files(tmp_path) == []
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="modes are POSIX's")
 def test_a_read_only_disk_is_a_storage_error_for_writers_and_nothing_for_readers(tmp_path: Path) -> None:
     class ReadOnly(Filesystem):
         """Every change is refused as a read-only mount refuses it; works for root, too."""
@@ -612,7 +610,6 @@ def put_special_file(path: Path, kind: str) -> None:
         os.mknod(path, 0o600 | stat.S_IFSOCK)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="kinds of files are POSIX's")
 @every_case("kind", ["symlink", "fifo", "directory", "socket"])
 @every_case("which", ["pointer", "snapshot", "object", "store file"])
 def test_special_files_are_neither_followed_nor_waited_for(tmp_path: Path, which: str, kind: str) -> None:
@@ -636,7 +633,6 @@ def test_special_files_are_neither_followed_nor_waited_for(tmp_path: Path, which
             store.scope(KEY).save(2)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="modes are POSIX's")
 @every_case("which", ["pointer", "snapshot", "store file"])
 @every_case("mode", [0o644, 0o660, 0o602])
 def test_a_writer_refuses_a_file_that_others_may_use_and_a_reader_does_not(

@@ -1,4 +1,4 @@
-"""The lock of a scope is an OS lock on its file, whoever opened that file and however."""
+"""The lock of a scope is an OS lock on its file, however that file was opened."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ def test_the_lock_file_is_private_under_any_umask(tmp_path: Path) -> None:
     Store.open(tmp_path / "s").scope(KEY).save({})
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="descriptors are not passed on there")
 def test_a_process_that_inherited_the_open_file_does_not_keep_the_lock(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "s")
     assert isinstance(store.backend, LocalBackend)

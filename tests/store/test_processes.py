@@ -1,4 +1,4 @@
-"""Several processes on one store: nothing is lost, nobody waits for the dead."""
+"""Several processes on one store: nothing is lost, and a dead holder blocks no writer."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def local(root: Path) -> Store:
 
 def acknowledged(output: str) -> list[tuple[str, int, str]]:
     lines = [line.split() for line in output.splitlines()]
-    # The last line of a killed process may be cut short; then nobody was told.
+    # The last line of a killed process may be cut short; then the save was not acknowledged.
     return [(line[0], int(line[1]), line[2]) for line in lines if len(line) == 3 and len(line[2]) == 64]
 
 

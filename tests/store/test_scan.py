@@ -75,7 +75,7 @@ def test_a_scan_returns_what_the_backend_returns(place: Path) -> None:
             except (StatelineError, BlobMissingError) as error:
                 outcomes.append((type(error), str(error)))
         assert outcomes[0] == outcomes[1]
-        # Twice: what was kept from scan, and a look of its own.
+        # Twice: the result that was kept from the scan, and a new look.
         assert scan.inspect(path) == scan.inspect(path) == backend.inspect(path)
 
 

@@ -23,13 +23,13 @@ SYNCS = {
     "a save": 4,
     # the object, its directory (which is there and in use)
     "each new object": 2,
-    # the same, whoever put it: that one may have synced nothing
+    # the same from another writer, which may have synced nothing
     "each object that is there": 2,
     # objects/, where objects/1a is made
     "the first object under its first two digits": 1,
     # the state dir, where the scope's directory is made
     "the first save of a scope": 1,
-    # the parent of the state dir, that one's parent (whoever made it), stateline.json, the state dir
+    # the parent of the state dir, its parent (which another process may have made), stateline.json, the state dir
     "the first save of a store": 4,
     # the state dir, where objects/ is made
     "the first object of a store": 1,

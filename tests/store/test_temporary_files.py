@@ -1,4 +1,4 @@
-"""Temporary files: where they lie, who removes them, and that nobody lists a directory for nothing."""
+"""Temporary files: their directory, their removal, and no needless listing of directories."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_only_the_holder_after_a_dead_one_sweeps(tmp_path: Path) -> None:
     left_by_a_crash(root, HASH, naming.scope_hash("notes:other"))
     fs = Watching()
     store_on(root, fs).scope(KEY).save(2)
-    assert f"{HASH}/{TEMPORARY}" in temporary_files(root), "without the mark nobody died, and nothing is listed"
+    assert f"{HASH}/{TEMPORARY}" in temporary_files(root), "without the mark nothing is listed"
     assert fs.listed == []
     (root / HASH / naming.HELD).write_bytes(b"")
     before = {path.name for path in (root / HASH).iterdir()}
@@ -126,15 +126,15 @@ def test_only_the_holder_after_a_dead_one_sweeps(tmp_path: Path) -> None:
     assert fs.listed == [HASH], "once"
 
 
-@every_case("made_anew", [False, True])
-def test_a_missing_mark_does_not_stop_a_save(tmp_path: Path, *, made_anew: bool) -> None:
+@every_case("made_again", [False, True])
+def test_a_missing_mark_does_not_stop_a_save(tmp_path: Path, *, made_again: bool) -> None:
     root = tmp_path / "s"
     scope = store_on(root).scope(KEY)
     scope.save(1)
     mark = root / HASH / naming.HELD
     with scope.locked():
         mark.rename(root / HASH / ".tmp-kept")
-        if made_anew:
+        if made_again:
             mark.write_bytes(b"another's")
         assert scope.save(2).seq == 1
     assert store_on(root).scope(KEY).load().state == 2
@@ -201,7 +201,7 @@ def test_a_mark_that_is_a_directory_is_removed_if_it_is_empty(tmp_path: Path, *,
     mark = root / HASH / naming.HELD
     mark.mkdir()
     if full:
-        (mark / "somebody's").touch()
+        (mark / "foreign").touch()
     left_by_a_crash(root, HASH)
     scope.save(1)
     assert temporary_files(root) == ([f"{HASH}/{naming.HELD}"] if full else [])
@@ -213,7 +213,7 @@ def test_files_that_cannot_be_swept_stop_no_writer(tmp_path: Path) -> None:
     store_on(root).scope(KEY).save(1)
     (root / HASH / naming.HELD).write_bytes(b"")
     (root / HASH / ".tmp-directory").mkdir()
-    (root / HASH / ".tmp-directory" / "somebody's").touch()
+    (root / HASH / ".tmp-directory" / "foreign").touch()
     (root / HASH / ".tmp-empty").mkdir()
     left_by_a_crash(root, HASH)
     assert store_on(root).scope(KEY).save(2).seq == 1
@@ -237,7 +237,7 @@ def test_a_put_without_a_lock_sweeps_files_older_than_an_hour(tmp_path: Path) ->
     fs = Watching()
     store_on(root, fs).put(Artifact(b"second"))
     assert set(fs.made) == {naming.OBJECTS}
-    assert temporary_files(root) == [f"objects/{TEMPORARY}"], "somebody may be writing it"
+    assert temporary_files(root) == [f"objects/{TEMPORARY}"], "another process may be writing it"
     codes = {finding.path: (finding.severity, finding.code) for finding in verify(store_on(root)).findings}
     assert codes[f"objects/{TEMPORARY}"] == ("residue", "temporary")
     assert {severity for severity, _ in codes.values()} == {"residue"}
@@ -307,7 +307,7 @@ def test_a_full_disk_without_room_for_the_mark_does_not_stop_the_holder(tmp_path
     fs = Full()
     fs.number = errno.EIO
     with pytest.raises(StorageError, match="I/O error"), store_on(root, fs).scope(KEY).locked():
-        pytest.fail("what else goes wrong is told")
+        pytest.fail("other errors are reported")
     full = store_on(root, Full())
     with full.scope(KEY).locked():
         full.backend.remove(HASH)

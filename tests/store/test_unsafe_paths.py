@@ -7,7 +7,6 @@ import os
 import pwd
 import shutil
 import stat
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,7 +32,6 @@ NOBODY = 65534
 LOADED = (filelock, grp, pwd)
 """Loaded before a test becomes another user, who may not read where they lie."""
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="owners and modes are POSIX's")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 

@@ -229,7 +229,7 @@ def test_d20_a_failed_save_leaves_no_temporary_file_and_a_new_directory_is_durab
     assert os.listdir(root) == []
     assert Full.synced == [str(root.parent), str(root.parent.parent)]
     (root / ".tmp-0123456789abcdef").write_bytes(b"of a crash")
-    assert local(root).scope(KEY).save(1).seq == 0, "crash residue is no hindrance"
+    assert local(root).scope(KEY).save(1).seq == 0, "crash residue stops no writer"
 
 
 def test_d21_an_unknown_option_is_an_error_and_never_a_save(root: Path) -> None:

@@ -20,7 +20,7 @@ import msgspec
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
 
-# O_NONBLOCK: opening a FIFO that somebody planted must not wait for a writer.
+# O_NONBLOCK: opening a planted FIFO must not wait for a writer.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOCK = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY

@@ -52,7 +52,7 @@ def open_parents(fs: Filesystem, path: str) -> list[PathProblem]:
     seen: set[str] = set()
     place, rest, links = "/", [part for part in path.split("/") if part][::-1], 0
     _note_parent(fs.stat_path(place), place, seen, found)
-    # The last part is the state dir, which has stricter rules of its own.
+    # The last part is the state dir, which has stricter rules.
     while len(rest) > 1:
         part = rest.pop()
         if part in ("", ".", ".."):

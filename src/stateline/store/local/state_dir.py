@@ -287,7 +287,7 @@ class StateDir:
 
     def _sync_above(self, made: list[str]) -> None:
         """Make the name of the lowest directory durable that existed before: the state dir, or the one it was made in.
-        Its maker may have died before that was done, and nobody does it later."""
+        Its maker may have died before that was done, and no other process does it later."""
         existing = os.path.dirname(made[-1]) if made else self.path
         try:
             self._sync_parent(existing)
