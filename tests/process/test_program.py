@@ -1,4 +1,4 @@
-"""One program, whoever asked for it: its end in words that are nobody's, and its end from another thread."""
+"""One program: messages that fit any caller, and its end from another thread."""
 
 from __future__ import annotations
 

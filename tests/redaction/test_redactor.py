@@ -425,8 +425,8 @@ def strings(value: Any) -> list[str]:
 
 
 def leaks(value: Any, secret: str) -> bool:
-    """Whether a reader who decodes can find ``secret`` in ``value``: an oracle that works by decoding, where redaction
-    works by encoding. Masks are no part of what is read."""
+    """Return true if decoding ``value`` in any way shows ``secret``: an oracle that decodes, where redaction encodes.
+    Masks are removed before."""
     return any(
         secret in reading
         for text in strings(value)
