@@ -30,6 +30,13 @@ settings.register_profile("local", deadline=None, suppress_health_check=_PATIENT
 settings.register_profile("ci", deadline=None, suppress_health_check=_PATIENT, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
+# No test calls a real model: without a key nothing is sent to a provider's own endpoint, and without these base URLs
+# and names tests reach only the servers that they start.
+for _name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"):
+    os.environ.pop(_name, None)
+for _name in ("STATELINE_MODEL", "STATELINE_BASE_URL"):
+    os.environ.pop(_name, None)
+
 
 class Disk:
     """A small file system of its own, mounted at ``path``."""

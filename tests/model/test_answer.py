@@ -91,8 +91,8 @@ def test_calls_keep_ids_that_the_conversation_does_not_hold() -> None:
         (message(), "is empty"),
         ({"action": "continue"}, "nothing to continue"),
         ({"action": "continue", "requestId": ID}, "nothing to continue"),
-        ({"action": "stop"}, "a key 'action'"),
-        ({"respose": "Paris."}, "a key 'respose'"),
+        ({"action": "stop"}, "unknown key 'action'"),
+        ({"respose": "Paris."}, "unknown key 'respose'"),
         ({"type": "human", "response": "x"}, "'human' is not llm_response"),
         ({"type": "llm_request", "response": "x"}, "'llm_request' is not llm_response"),
         ({"requestId": "request-2", "response": "Paris."}, "for the request 'request-2'"),
@@ -101,23 +101,23 @@ def test_calls_keep_ids_that_the_conversation_does_not_hold() -> None:
         (message(TEXT, "text"), "part 2"),
         (message({"type": "text"}), "part 1"),
         (message({"type": "text", "text": 7}), "part 1"),
-        (message({**USE, "arguments": {}}), "a key 'arguments'"),
-        (message(TEXT, stop_reason="max_tokens"), "ended by 'max_tokens'"),
-        (message(TEXT, stop_reason="length"), "ended by 'length'"),
-        (message(TEXT, stop_reason=["stop"]), "ended by"),
+        (message({**USE, "arguments": {}}), "unknown key 'arguments'"),
+        (message(TEXT, stop_reason="max_tokens"), "ended with 'max_tokens'"),
+        (message(TEXT, stop_reason="length"), "ended with 'length'"),
+        (message(TEXT, stop_reason=["stop"]), "ended with"),
         (message(TEXT, stop_reason="tool_use"), "calls no tool"),
-        (message(TEXT, other=1), "a key 'other'"),
+        (message(TEXT, other=1), "unknown key 'other'"),
         ({"response": {"content": {}}}, "neither text nor a list"),
         ({"response": {}}, "neither text nor a list"),
         ({"response": 7}, "neither text nor an object"),
         ({"response": {"content": [USE]}, "tools": [CALL]}, "two places"),
-        ({"tools": CALL}, "no list of objects"),
-        ({"tools": ["search"]}, "no list of objects"),
+        ({"tools": CALL}, "not a list of objects"),
+        ({"tools": ["search"]}, "not a list of objects"),
         ({"tools": [{"params": {}}]}, "without a name"),
         ({"tools": [{"name": 7}]}, "without a name"),
         ({"tools": [{"name": "serch", "params": {}}]}, "no tool 'serch'"),
-        ({"tools": [{"name": "search", "params": "x"}]}, "are no object"),
-        ({"tools": [{"name": "search", "params": None}]}, "are no object"),
+        ({"tools": [{"name": "search", "params": "x"}]}, "are not an object"),
+        ({"tools": [{"name": "search", "params": None}]}, "are not an object"),
         ({"tools": [{"name": "search", "params": {"q": 7}}]}, "/q: 7 is not of type"),
         ({"tools": [{"name": "search"}]}, '"q" is a required property'),
         ({"tools": [CALL, {"name": "search", "params": {}}]}, '"q" is a required property'),
@@ -127,7 +127,7 @@ def test_anything_else_is_refused_and_the_run_still_waits(value: Any, said: str)
     with pytest.raises(InvalidAnswerError) as raised:
         parse_reply(value, TOOLS, ID)
     assert said in raised.value.message
-    assert raised.value.message.endswith("nothing was lost, and the run still waits")
+    assert raised.value.message.endswith("nothing was changed, and the run still waits")
     assert raised.value.hint
 
 
@@ -220,6 +220,8 @@ def test_an_answer_calls_as_many_tools_at_once_as_a_model_may_and_no_more() -> N
     for answer in ({"tools": [CALL] * MOST}, message(*[one] * MOST)):
         assert len(parse_reply(answer, TOOLS, ID).tool_calls) == MAX_CALLS == MOST
     for answer in ({"tools": [CALL] * (MOST + 1)}, message(*[one] * (MOST + 1))):
-        with pytest.raises(InvalidAnswerError, match="calls more than 1000 tools at once; nothing was lost") as caught:
+        with pytest.raises(
+            InvalidAnswerError, match="calls more than 1000 tools at once; nothing was changed"
+        ) as caught:
             parse_reply(answer, TOOLS, ID)
         assert caught.value.hint

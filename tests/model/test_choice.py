@@ -71,8 +71,8 @@ def test_anthropic_s_own_url_may_be_written_with_its_version() -> None:
     "name, said",
     [
         ("gpt-5-mini", "names no provider"),
-        ("google/gemini", "'google' in 'google/gemini' is no provider"),
-        ("/x", "'' in '/x' is no provider"),
+        ("google/gemini", "'google' in 'google/gemini' is not a known provider"),
+        ("/x", "'' in '/x' is not a known provider"),
     ],
 )
 def test_a_name_without_a_known_provider_is_refused_with_the_ways_out(name: str, said: str) -> None:
@@ -123,7 +123,7 @@ def test_a_base_url_that_is_none_or_holds_a_secret_is_refused_unquoted(url: str,
 
 @each("host", ["a..b", ".a", "a..", "a" * 64, "é" * 60])
 def test_a_host_that_no_name_server_can_be_asked_for_is_refused(host: str) -> None:
-    with pytest.raises(RequestError, match="no http:// or https:// URL"):
+    with pytest.raises(RequestError, match="not an http:// or https:// URL"):
         choose("openai/x", f"http://{host}/v1", environ={})
 
 

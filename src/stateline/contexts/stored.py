@@ -47,7 +47,8 @@ class ContextState(msgspec.Struct, frozen=True):
 
 
 def load_state(store: Store, head: Snapshot) -> dict[str, Json]:
-    """Return the resolved state of a context's snapshot. Raises ``IntegrityError`` if it is damaged or not a context."""
+    """Return the resolved state of a context's snapshot. Raises ``IntegrityError`` if it is damaged or not a
+    context."""
     try:
         state: dict[str, Json] = store.resolve(head.state)
     except IntegrityError as error:

@@ -1,15 +1,15 @@
-"""What a run that waits for a model is answered with, by whoever stands in for one. Pure.
+"""Parse the answer to a run that waits for a model's reply. Pure.
 
-Accepted are
+Accepted forms:
 
 - text: ``"Paris."``
 - ``{"response": "Paris.", "tools": [{"name": "search", "params": {"q": "x"}}]}``, either key alone as well;
 - ``{"type": "llm_response", "response": {"content": [{"type": "text", "text": "..."}, {"type": "tool_use", "id": "a",
   "name": "search", "input": {}}], "stop_reason": "end_turn"}}``, the ids and ``stop_reason`` optional;
 
-each object with ``"requestId"``, so that an answer cannot reach another question. ``"type"`` may be left out, and
-``"response"`` of the last form may be plain text. Where a stage asks for JSON by a schema, any value but text that is
-none of these forms is the answer itself. Nothing else is guessed: what is refused can be sent again corrected.
+Each object may have a ``"requestId"``, so that an answer cannot reach another request. ``"type"`` may be left out, and
+``"response"`` of the last form may be plain text. If a stage has an output schema, any other value that is not text is
+the answer itself. An answer that is refused can be corrected and sent again.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _FORMS = (
     '{"type": "llm_response", "requestId": "...", "response": {"content": [...]}}'
 )
 _KEYS = ("type", "requestId", "response", "tools")
-_OWN_KEYS = ("requestId", "response", "tools")  # whoever has one of these means a form, whatever a schema asks for
-# A whole message of a provider may stand in "response"; what it says besides its content changes nothing here.
+_FORM_KEYS = ("requestId", "response", "tools")  # one of these makes an object a form, whatever the schema
+# "response" may be a whole message of a provider; only its content is used.
 _MESSAGE_KEYS = ("content", "stop_reason", "stop_sequence", "id", "type", "role", "model", "usage")
 _GOOD_ENDS = (None, "end_turn", "stop_sequence", "stop", "tool_use", "tool_calls")
 _SHOWN = 5
@@ -40,30 +40,30 @@ _SHOWN = 5
 def parse_reply(
     value: Json, tools: list[ToolSpec], request_id: str | None, used: Iterable[str] = (), *, schema: Json = None
 ) -> Reply:
-    """The reply that ``value`` is, to a request that offered ``tools``. ``request_id`` is what the run waits for (None:
-    not compared), ``used`` the ids of calls that the conversation holds. Calls without an id, or with one that is
-    used, get ``call_1``, ``call_2`` ... ``schema`` is the ``output_schema`` of the stage: a value that is no form of an
-    answer must fit it, and becomes the content as canonical JSON. Raises :class:`InvalidAnswerError`."""
+    """Return the reply to a request that offered ``tools``. ``request_id`` is the one that the run waits for (None: not
+    compared), ``used`` the ids of calls in the conversation. Calls without an id, or with a used one, get ``call_1``,
+    ``call_2`` ... ``schema`` is the ``output_schema`` of the stage: a value without a known form must fit it, and
+    becomes the content as canonical JSON. Raises :class:`InvalidAnswerError`."""
     if isinstance(value, str):
         return _reply(value, [], tools, used)
     if schema is not None and not _is_form(value):
-        return Reply(content=_fitting(value, schema))
+        return Reply(content=_validated(value, schema))
     if not isinstance(value, dict):
         raise _refused("the answer is neither text nor an object", _FORMS)
     _check_request(value, request_id)
-    text, calls = _said(value)
+    text, calls = _text_and_calls(value)
     return _reply(text, calls, tools, used)
 
 
 def meaning(value: Json) -> Json:
-    """What an answer says, the same for all forms in which it can be given: its text, and the names and arguments of
-    its calls. None for what is no form of an answer. Whether it fits a request is not asked."""
+    """Return the content of an answer, the same for all forms: its text, and the names and arguments of its calls. None
+    for an unknown form. The answer is not compared with a request."""
     calls: list[dict[str, Any]]
     try:
         if isinstance(value, str):
             text, calls = value, []
         elif isinstance(value, dict) and _is_form(value):
-            text, calls = _said(value)
+            text, calls = _text_and_calls(value)
         else:
             text, calls = canonical.encode(value).decode(), []
     except InvalidAnswerError:
@@ -71,10 +71,10 @@ def meaning(value: Json) -> Json:
     return {"content": text, "tool_calls": [{name: call[name] for name in ("name", "arguments")} for call in calls]}
 
 
-def _said(value: dict[str, Json]) -> tuple[str, list[dict[str, Any]]]:
-    """Text and calls (as in :func:`_reply`) of a form. Raises :class:`InvalidAnswerError`."""
+def _text_and_calls(value: dict[str, Json]) -> tuple[str, list[dict[str, Any]]]:
+    """Return the text and the calls (as in :func:`_reply`) of a form. Raises :class:`InvalidAnswerError`."""
     if value.get("action") == "continue":
-        raise _refused("there is nothing to continue: the run asks for a model's reply", _FORMS)
+        raise _refused("there is nothing to continue: the run waits for a model's reply", _FORMS)
     _check_keys(value, _KEYS, "the answer")
     if value.get("type", "llm_response") != "llm_response":
         raise _refused(f"the answer's type {quoted(str(value['type']))} is not llm_response", _FORMS)
@@ -90,23 +90,23 @@ def _said(value: dict[str, Json]) -> tuple[str, list[dict[str, Any]]]:
 def _is_form(value: Json) -> bool:
     if not isinstance(value, dict):
         return False
-    return any(key in value for key in _OWN_KEYS) or value == {"action": "continue"}
+    return any(key in value for key in _FORM_KEYS) or value == {"action": "continue"}
 
 
-def _fitting(value: Json, schema: Json) -> str:
-    """``value`` as canonical JSON. Raises :class:`InvalidAnswerError` for one that breaks ``schema``."""
+def _validated(value: Json, schema: Json) -> str:
+    """Return ``value`` as canonical JSON. Raises :class:`InvalidAnswerError` if it breaks ``schema``."""
     broken = json_schema.violations(schema, value)
     if broken:
         more = f" and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
         raise _refused(
             f"the answer breaks output_schema: {'; '.join(broken[:_SHOWN])}{more}",
-            f"give a value that fits the schema, which stands in the request; or {_FORMS}",
+            f"give a value that fits the schema of the request; or {_FORMS}",
         )
     return canonical.encode(value).decode()
 
 
 def _reply(text: str, calls: list[dict[str, Any]], tools: list[ToolSpec], used: Iterable[str]) -> Reply:
-    """``calls`` are ``{"id", "name", "arguments"}``, nothing of them checked yet."""
+    """Return the reply; ``calls`` are ``{"id", "name", "arguments"}``, not validated yet."""
     if not calls and not text.strip():
         raise _refused("the answer is empty", _FORMS)
     if len(calls) > MAX_CALLS:
@@ -125,7 +125,7 @@ def _call(call: dict[str, Any], id: str, specs: dict[str, ToolSpec]) -> ToolCall
         known = f"the tools of this request are {', '.join(specs)}" if specs else "this request offers no tools"
         raise _refused(f"there is no tool {quoted(name)}", f"{did_you_mean(name, list(specs))} {known}".strip())
     if not isinstance(arguments, dict):
-        raise _refused(f"the arguments of {quoted(name)} are no object", _FORMS)
+        raise _refused(f"the arguments of {quoted(name)} are not an object", _FORMS)
     try:
         canonical.check(arguments, depth=ARGUMENTS_DEPTH)
     except InvalidValueError as error:
@@ -135,7 +135,7 @@ def _call(call: dict[str, Any], id: str, specs: dict[str, ToolSpec]) -> ToolCall
         more = f" and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
         raise _refused(
             f"the arguments of {quoted(name)} break its schema: {'; '.join(broken[:_SHOWN])}{more}",
-            "correct the arguments; the schema stands in the request",
+            "correct the arguments; the request contains the schema",
         )
     return ToolCall(id=id, name=name, arguments=arguments)
 
@@ -160,8 +160,8 @@ def _response(response: Json) -> tuple[str, list[dict[str, Any]]]:
     end = response.get("stop_reason")
     if end not in _GOOD_ENDS:
         raise _refused(
-            f"the answer ended by {quoted(str(end))}, so it is no whole reply",
-            "send the whole reply, or drop stop_reason",
+            f"the answer ended with {quoted(str(end))}, so it is not complete",
+            "send the complete reply, or leave out stop_reason",
         )
     content = response.get("content")
     if isinstance(content, str):
@@ -170,7 +170,7 @@ def _response(response: Json) -> tuple[str, list[dict[str, Any]]]:
         raise _refused('"content" is neither text nor a list', _FORMS)
     text, calls = _blocks(content)
     if end in ("tool_use", "tool_calls") and not calls:
-        raise _refused(f"the answer ended by {quoted(str(end))} and calls no tool", "send the whole reply")
+        raise _refused(f"the answer ended with {quoted(str(end))} and calls no tool", "send the complete reply")
     return text, calls
 
 
@@ -192,7 +192,7 @@ def _blocks(content: list[Json]) -> tuple[str, list[dict[str, Any]]]:
 
 def _listed(tools: Json) -> list[dict[str, Any]]:
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise _refused('"tools" is no list of objects', _FORMS)
+        raise _refused('"tools" is not a list of objects', _FORMS)
     calls = []
     for position, tool in enumerate(tools):
         _check_keys(tool, ("id", "name", "params"), f'part {position + 1} of "tools"')
@@ -204,8 +204,8 @@ def _check_keys(value: dict[str, Json], known: tuple[str, ...], what: str) -> No
     for key in value:
         if key not in known:
             hint = f"{did_you_mean(key, list(known))} {_FORMS}".strip()
-            raise _refused(f"{what} has a key {quoted(key)} that is not known", hint)
+            raise _refused(f"{what} has the unknown key {quoted(key)}", hint)
 
 
 def _refused(message: str, hint: str) -> InvalidAnswerError:
-    return InvalidAnswerError(f"{message}; nothing was lost, and the run still waits", hint=hint)
+    return InvalidAnswerError(f"{message}; nothing was changed, and the run still waits", hint=hint)

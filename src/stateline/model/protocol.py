@@ -18,8 +18,8 @@ TextListener = Callable[[str], None]
 """Receives the text of a reply piece by piece, while it arrives."""
 
 FailureKind = Literal["model", "timeout", "reply"]
-"""``model``: the provider refused, or could not be reached. ``timeout``: the call took too long. ``reply``: what arrived
-is not a complete reply (empty, truncated, malformed, ended by its length)."""
+"""``model``: the provider refused, or could not be reached. ``timeout``: the call took too long. ``reply``: what
+arrived is not a complete reply (empty, truncated, malformed, ended by its length)."""
 
 CALL_MEMBERS = ("model", "messages", "system", "tools", "functions", "stream", "stream_options", "n")
 """Members that each call sets itself: no setting may have these names."""
@@ -92,8 +92,8 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """A complete reply: text, or tool calls, or both. ``model`` is the name that the provider reported. ``calls`` counts
-    the attempts, as in :class:`CallCost`."""
+    """A complete reply: text, or tool calls, or both. ``model`` is the name that the provider reported. ``calls``
+    counts the attempts, as in :class:`CallCost`."""
 
     content: str = ""
     tool_calls: list[ToolCall] = []
@@ -149,8 +149,8 @@ class RecallingModel(Model, Protocol):
 class ModelCallError(Exception):
     """A call without a reply. ``sent``: the provider may have been paid, and ``cost`` is what the call used (default:
     one call). ``retryable``: the answer to a ``single`` call was lost on its way, and the call may be repeated once.
-    ``bound`` is ``timeout`` if the time that the run had left ended the call. Messages contain neither keys nor parts of
-    the request."""
+    ``bound`` is ``timeout`` if the time that the run had left ended the call. Messages contain neither keys nor parts
+    of the request."""
 
     retryable = False
     bound: Literal["", "timeout"] = ""

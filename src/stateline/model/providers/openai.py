@@ -2,8 +2,8 @@
 
 Only OpenAI's own endpoint is known to support the role ``developer`` and ``max_completion_tokens``. Other servers
 silently drop unknown roles, so they get developer prompts as part of one ``system`` message. An ``output_schema`` is
-sent as ``response_format`` json_schema. If an endpoint rejects that, or ``stream_options``, the call is repeated without
-it, with the schema as an instruction, and this model does not send it again.
+sent as ``response_format`` json_schema. If an endpoint rejects that, or ``stream_options``, the call is repeated
+without it, with the schema as an instruction, and this model does not send it again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which model is meant by a name, and how it is reached. Loads no SDK, and nothing here touches the network.
+"""Select a model by its name, and open it. Loads no SDK before the first call, and sends nothing.
 
-``openai/NAME`` and ``anthropic/NAME`` name a provider. With a base URL, a name that begins with neither is the whole
-name of a model behind an OpenAI-compatible endpoint (vLLM, Ollama, llama.cpp, OpenRouter ...); one that begins with a
-provider's word there is written with the word twice: ``openai/openai/gpt-5-mini``.
+``openai/NAME`` and ``anthropic/NAME`` name a provider. With a base URL, any other name is the whole name of a model
+behind an OpenAI-compatible endpoint (vLLM, Ollama, llama.cpp, OpenRouter ...). If the endpoint's own name begins with a
+provider, write the provider twice: ``openai/openai/gpt-5-mini``.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from stateline.model.protocol import Model
 from stateline.redaction.redactor import Redactor
 
 MANUAL = "manual"
-"""The name of no model: whoever calls answers."""
+"""The name for no model: the next call answers."""
 PROVIDERS = ("openai", "anthropic")
-"""Words that may stand before the slash."""
+"""Providers, as they are written before the slash."""
 _OWN = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
 _BASE_URLS = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL"}
 _KEYS = {"openai": ("OPENAI_API_KEY",), "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")}
 _PLACEHOLDER = "none"
-_WAYS_OUT = (
+_NAME_HINT = (
     "write openai/NAME or anthropic/NAME; for any other OpenAI-compatible server add --base-url; "
-    "`manual` needs no model: you answer"
+    "`manual` needs no model: you answer yourself"
 )
 
 
@@ -45,17 +45,17 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def choose(name: str, base_url: str = "", *, environ: Mapping[str, str] | None = None) -> Choice | None:
-    """What ``name`` means; None for ``manual`` and for no name at all. Without ``base_url`` the provider's own variable
-    counts (``OPENAI_BASE_URL``, ``ANTHROPIC_BASE_URL``).
+    """Return the model of that name; None for ``manual`` and for "". Without ``base_url`` the provider's own variable
+    applies (``OPENAI_BASE_URL``, ``ANTHROPIC_BASE_URL``).
 
-    Raises :class:`RequestError` for a name that means nothing, or in which a secret would be masked, and for a base URL
-    that is none, or that holds a user's name, a password or a secret.
+    Raises :class:`RequestError` for an unknown provider, a name with a secret in it, a malformed base URL, and a base
+    URL that holds a user's name, a password or a secret.
     """
     environ = os.environ if environ is None else environ
     name = name.strip()
     if name in ("", MANUAL):
         return None
-    # First: the other messages quote the name. Nor could a run find the model again by a masked name.
+    # First, because the other messages quote the name, and because a masked name selects no model.
     if _holds_secret(name, environ):
         raise RequestError(
             "the model's name holds a secret; it was not used",
@@ -69,7 +69,7 @@ def choose(name: str, base_url: str = "", *, environ: Mapping[str, str] | None =
     elif not slash or not model:
         raise RequestError(f"the model {quoted(name)} names a provider and no model", hint=f"write {provider}/NAME")
     if not model.isprintable() or model != model.strip():
-        raise RequestError(f"the model {quoted(name)} is no name", hint=_WAYS_OUT)
+        raise RequestError(f"{quoted(name)} is not the name of a model", hint=_NAME_HINT)
     url = base_url.strip() or environ.get(_BASE_URLS[provider], "").strip()
     return Choice(provider, model, _checked(url, provider, environ) if url else "")
 
@@ -81,10 +81,10 @@ def require_ready(choice: Choice, *, environ: Mapping[str, str] | None = None) -
 
 
 def open_model(choice: Choice, *, environ: Mapping[str, str] | None = None) -> Model:
-    """The model of ``choice``, whatever name a request gives it: that one is for the records.
+    """Return the model of ``choice``; the name in a request is only recorded.
 
-    Its SDK is loaded by its first call; that it is installed, and that there is a key, is made sure now. A key is
-    needed at the provider's own endpoint only. Raises :class:`RequestError`.
+    The first call loads the SDK. Raises :class:`RequestError` if the SDK is not installed, or if there is no key, which
+    only the provider's own endpoint requires.
     """
     environ = os.environ if environ is None else environ
     _require_sdk(choice.provider)
@@ -108,22 +108,22 @@ def open_model(choice: Choice, *, environ: Mapping[str, str] | None = None) -> M
 def _unknown(name: str) -> RequestError:
     provider, slash, _ = name.partition("/")
     if slash:
-        message = f"{quoted(provider)} in {quoted(name)} is no provider that is known here: {', '.join(PROVIDERS)}"
+        message = f"{quoted(provider)} in {quoted(name)} is not a known provider: {', '.join(PROVIDERS)}"
     else:
-        message = f"the model {quoted(name)} names no provider; known are {', '.join(PROVIDERS)}"
-    return RequestError(message, hint=_WAYS_OUT)
+        message = f"the model {quoted(name)} names no provider; the providers are {', '.join(PROVIDERS)}"
+    return RequestError(message, hint=_NAME_HINT)
 
 
 def _holds_secret(text: str, environ: Mapping[str, str]) -> bool:
-    """Whether a record of ``text`` would be masked."""
+    """Return whether ``text`` would be masked."""
     return bool(Redactor.from_environment(environ).redact(text)[1])
 
 
 def _checked(url: str, provider: str, environ: Mapping[str, str]) -> str:
-    """``url`` in the one form that the same endpoint always has; "" for the provider's own."""
+    """Return ``url`` in its normal form; "" for the provider's own."""
     from urllib.parse import urlsplit
 
-    # Not quoted in messages before it is known to hold no secret.
+    # Messages quote the URL only after this check.
     if "@" in url.split("?")[0] or _holds_secret(url, environ) or _holds_secret(url.lower(), environ):
         raise RequestError(
             "the base URL holds a user's name, a password or a known secret; it was not used",
@@ -132,19 +132,19 @@ def _checked(url: str, provider: str, environ: Mapping[str, str]) -> str:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
-        (host or "").encode("idna")  # as it is done when the host is looked up
+        (host or "").encode("idna")  # as the lookup of the host does
     except ValueError:
         host = port = None
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not host or not url.isprintable() or " " in url:
-        raise RequestError("the base URL is no http:// or https:// URL", hint="write it like https://HOST/v1")
+        raise RequestError("the base URL is not an http:// or https:// URL", hint="write it like https://HOST/v1")
     if parts.query or parts.fragment:
         raise RequestError("the base URL has a query or a fragment", hint="write it like https://HOST/v1")
     host = f"[{host}]" if ":" in host else host
     place = host if port is None or port == {"http": 80, "https": 443}[parts.scheme] else f"{host}:{port}"
     url = f"{parts.scheme}://{place}{parts.path.rstrip('/')}"
     if provider == "anthropic":
-        url = url.removesuffix("/v1")  # its SDK adds that, and servers of both protocols tell the URL with it
+        url = url.removesuffix("/v1")  # the SDK adds it, and servers of both protocols document the URL with it
     return "" if url == _OWN[provider] else url
 
 
@@ -153,7 +153,7 @@ def _require_sdk(provider: str) -> None:
 
     try:
         found = find_spec(provider)
-    except ValueError:  # another module took its name
+    except ValueError:  # another module has its name
         found = None
     if found is None:
         message = f"the SDK for {provider} is not installed"
@@ -161,13 +161,15 @@ def _require_sdk(provider: str) -> None:
 
 
 def _key(choice: Choice, environ: Mapping[str, str]) -> tuple[str, str]:
-    """The name of the variable that holds the key, and the key."""
+    """Return the name of the variable that holds the key, and the key."""
     variables = _KEYS[choice.provider]
     for variable in variables:
         key = environ.get(variable, "").strip()
         if key:
             if not key.isascii() or not key.isprintable() or " " in key:
-                raise RequestError(f"the value of {variable} is no key", hint="it holds characters that no key has")
+                raise RequestError(
+                    f"the value of {variable} is not a key", hint="it contains characters that a key cannot have"
+                )
             return variable, key
     if not choice.base_url:
         message = f"{variables[0]} is not set; {choice.name} was not called"

@@ -49,8 +49,8 @@ class _Usage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FailureRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A ``ModelCallError`` in a file, under ``error``. Optional members: ``calls`` if it differs from ``sent``, ``again``
-    (retryable) if true, ``came`` [bytes] and ``usage`` if known, ``bound`` if it ended the call."""
+    """A ``ModelCallError`` in a file, under ``error``. Optional members: ``calls`` if it differs from ``sent``,
+    ``again`` (retryable) if true, ``came`` [bytes] and ``usage`` if known, ``bound`` if it ended the call."""
 
     kind: FailureKind
     message: str
@@ -187,7 +187,8 @@ def no_mask(value: Json) -> Json:
 
 
 def parse_exchange(number: int, data: bytes, where: str) -> Exchange:
-    """Parse a file; ``where`` names it in messages. The digest is computed, not taken from the file. Raises ``InvalidValueError``, ``RequestError`` or ``NewerVersionError``."""
+    """Parse a file; ``where`` names it in messages. The digest is computed, not taken from the file. Raises
+    ``InvalidValueError``, ``RequestError`` or ``NewerVersionError``."""
     value = canonical.parse(data, limit=LIMIT, what=where)
     version = value.get("version") if isinstance(value, dict) else None
     if isinstance(version, str) and version != VERSION and re.fullmatch("[0-9]{1,9}", version):

@@ -1,8 +1,8 @@
 """A model that replies from a recording, without a network.
 
-The exchange that replies depends only on the recording, the mode, the numbers used so far and the request. A caller that
-stores ``used`` with its state therefore continues in any later process where it stopped, and a reply that was played and
-lost before it was saved is played again.
+The exchange that replies depends only on the recording, the mode, the numbers used so far and the request. A caller
+that stores ``used`` with its state therefore continues in any later process where it stopped, and a reply that was
+played and lost before it was saved is played again.
 """
 
 from __future__ import annotations
@@ -217,7 +217,8 @@ class Playback:
 
 
 class _Wanted:
-    """A request to find. Without a model's name it matches exchanges of any model: a playback needs no configuration."""
+    """A request to find. Without a model's name it matches exchanges of any model: a playback needs no
+    configuration."""
 
     def __init__(self, document: dict[str, Json]) -> None:
         self._document = document

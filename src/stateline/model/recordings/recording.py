@@ -24,8 +24,8 @@ class Recording:
     """The exchanges in a directory, each read when it is needed. ``numbers`` are in the order of playback."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Raises ``NotFoundError`` if there is no such directory, ``RequestError`` for a malformed number, ``StorageError``
-        if the directory cannot be read."""
+        """Raises ``NotFoundError`` if there is no such directory, ``RequestError`` for a malformed number,
+        ``StorageError`` if the directory cannot be read."""
         self.path = os.fspath(path)
         self._fs = Filesystem()
         try:
