@@ -20,7 +20,7 @@ DEADLINE = 60  # [s] for one process; far above what any of them takes
 
 
 class Result(NamedTuple):
-    """How one call ended."""
+    """The end of one call."""
 
     code: int
     out: bytes
@@ -115,7 +115,7 @@ class Cli:
         return str(path)
 
     def ran(self) -> list[str]:
-        """What the tasks wrote into ``ran`` beside the machine, by line."""
+        """The lines that the tasks wrote into ``ran`` beside the machine."""
         path = self.home / "ran"
         return path.read_text().split("\n")[:-1] if path.exists() else []
 

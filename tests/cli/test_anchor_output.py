@@ -1,4 +1,4 @@
-"""What `verify` says in text of anchors and forks, and which anchors it takes."""
+"""Anchors and forks in the text of `verify`, and the anchors that it accepts."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def context(cli: Cli, server: ModelServer) -> None:
 
 
 def told(cli: Cli, *words: str, exits: int = 0) -> list[str]:
-    """What the call warns of about its context; the dry run said the same before."""
+    """Warnings of the call about its context; the dry run gives the same."""
     planned = cli.json(*words, "--dry-run")
     assert planned["exit"] == exits
     done = cli.json(*words, exits=exits)

@@ -74,7 +74,7 @@ def test_another_shell_is_a_mistake_of_usage(cli: Cli) -> None:
 
 
 def shell(cli: Cli, *argv: str) -> str:
-    """What a shell prints that finds the command ``stateline`` on its PATH."""
+    """The output of a shell with the command ``stateline`` on its PATH."""
     program = shutil.which(argv[0])
     if program is None:
         pytest.skip(f"{argv[0]} is not installed")

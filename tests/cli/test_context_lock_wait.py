@@ -1,4 +1,4 @@
-"""How long a context's lock is waited for: whoever holds it may be waiting for a model."""
+"""The wait for a context's lock: its holder may be waiting for a model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stateline.store.local.backend import LocalBackend
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long the calls would have waited for a lock [s], in order."""
+    """The waits for a lock of all calls [s], in order."""
     noted: list[float] = []
     lock = LocalBackend.lock
 

@@ -31,7 +31,7 @@ def said(cli: Cli, *words: str) -> list[str]:
 
 
 def between(cli: Cli, store: Store, old: Any, new: Any) -> list[str]:
-    """What ``diff`` says about two states."""
+    """The lines of ``diff`` for two states."""
     store.scope("notes:x").save(old)
     store.scope("notes:x").save(new)
     return said(cli, "notes:x~1", "notes:x")

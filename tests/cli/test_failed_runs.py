@@ -285,7 +285,7 @@ def test_a_signal_ends_the_group_saves_what_is_finished_and_the_next_call_contin
 
 
 def has_open(pid: int, name: str) -> bool:
-    """Whether a process has a file of that name open."""
+    """True if a process has a file of that name open."""
     try:
         return any(os.readlink(link).endswith(f"/{name}") for link in Path(f"/proc/{pid}/fd").iterdir())
     except FileNotFoundError:  # closed while this looked

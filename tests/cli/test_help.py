@@ -1,4 +1,4 @@
-"""What help says of defaults."""
+"""Defaults in the help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hint names flags that the command in question has, or a whole command that has them."""
+"""Flags in a hint exist in its command, or in the whole command that the hint quotes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def flags(cli: Cli, command: list[str]) -> set[str]:
 
 
 def require_possible(cli: Cli, command: list[str], hint: str) -> None:
-    """Each flag in ``hint`` is one of ``command``, or of the whole command that it stands in."""
+    """Require that each flag in ``hint`` is one of ``command``, or of the whole command around it."""
     for whole in re.findall(r"`stateline ([^`]*)`", hint):
         words = whole.split()
         named = words[:2] if words[0] in ("exec", "machine") else words[:1]

@@ -1,4 +1,4 @@
-"""What a model says is typed on a terminal while it comes, and its secrets are not."""
+"""Masking of a text that arrives in pieces."""
 
 from __future__ import annotations
 

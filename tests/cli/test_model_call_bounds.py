@@ -201,7 +201,7 @@ def test_a_bound_of_time_ends_a_call_and_the_run_by_its_name(cli: Cli, model: li
 
 
 def steps(cli: Cli, run: str) -> list[tuple[str, int, Any]]:
-    """What each event of a run was, by type, turn and failure."""
+    """The events of a run: type, turn and failure."""
     return [(event["type"], event["turn"], event.get("error")) for event in events(cli, run)]
 
 

@@ -1,4 +1,4 @@
-"""What is refused before a model is paid: settings of a call's own, files that never end, secrets in names."""
+"""Errors before a model is called: reserved settings, endless files, secrets in names."""
 
 from __future__ import annotations
 

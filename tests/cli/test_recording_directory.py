@@ -166,7 +166,7 @@ def test_what_lies_in_a_recording_is_looked_at_no_more_often_the_more_turns_a_ca
     before = {f"{number:04}.json" for number in range(1, 21)}
 
     def looked_at(turns: int) -> int:
-        """How often a call that begins a run, and one of so many turns, look at exchanges that were there before."""
+        """The number of looks at earlier exchanges: by a call that begins a run, and by one with many turns."""
         stages = {f"s{at}": {**AGENT, "default_next": f"s{at + 1}"} for at in range(turns)}
         machine = cli.machine(f"m{turns}", **stages, **{f"s{turns}": {"end": {}}})
         place = cli.home / f"rec{turns}"

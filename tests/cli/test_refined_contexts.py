@@ -1,4 +1,4 @@
-"""What people are told of a context: how it stands after a call, and how a chain of refinements came about."""
+"""Contexts in text: the result of a call, and the history of a chain of refinements."""
 
 from __future__ import annotations
 

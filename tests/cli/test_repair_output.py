@@ -1,4 +1,4 @@
-"""What people read after damage: findings, the repair's lines, the log, and what a run asks afterwards."""
+"""Text after damage: findings, the lines of a repair, the log, and the request of a run."""
 
 from __future__ import annotations
 

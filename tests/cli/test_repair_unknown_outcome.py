@@ -1,4 +1,4 @@
-"""What a repair cannot know: a run then waits for word, and performs nothing unasked."""
+"""Effects of unknown outcome after a repair: the run waits for an answer and performs nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def empty(pointer: Path) -> None:
 
 
 def test_an_unknown_head_is_not_a_reason_to_perform_an_effect_again(task: Task, cli: Cli) -> None:
-    """What a power loss may leave after saves that were `fast`: no pointer, and the newest snapshots gone."""
+    """Remove the pointer and the newest snapshots, as a power loss may after `fast` saves."""
     failures = Failures()
     for harm in [empty, Path.unlink]:
         with failures.case(harm), cli.fresh():

@@ -33,7 +33,7 @@ def words(*more: str, text: str = "be nice") -> list[str]:
 
 
 def context(cli: Cli) -> list[str]:
-    """What was done with the context, oldest first."""
+    """The actions on the context, oldest first."""
     return [str(snapshot.event["type"]) for snapshot in Store.open(cli.state).scope("context:c").walk()][::-1]
 
 

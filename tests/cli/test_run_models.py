@@ -21,7 +21,7 @@ KEY = "sk-not-a-real-key-0123456789abcdef"
 
 
 def context(system: str = "Be exact.", *developer: str, **settings: Any) -> str:
-    """What a model says that derives or refines a context."""
+    """A model's reply that derives or refines a context."""
     return json.dumps({"prompts": {"system": system, "developer": list(developer)}, "settings": settings})
 
 
@@ -43,7 +43,7 @@ def tools(cli: Cli, script: str, *, repeatable: bool = False) -> str:
 
 
 def contents(server: ModelServer) -> list[list[tuple[str, Any]]]:
-    """What each request said, by role."""
+    """The messages of each request, by role."""
     return [[(said["role"], said["content"]) for said in request["messages"]] for request in server.requests]
 
 

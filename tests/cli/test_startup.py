@@ -1,4 +1,4 @@
-"""What a call loads: each is a process of its own, so whatever it does not need is left where it lies."""
+"""Modules that a call loads. Each call is a process, so it must load no module that it does not need."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NEVER = {
 }
 """Top-level modules that none of these calls needs."""
 READERS = {"filelock", "stateline.machine", "stateline.service", "stateline.process.child"}
-"""What only a turn needs."""
+"""Modules that only a turn needs."""
 MACHINE = """\
 stateline: 1
 name: loop
@@ -107,7 +107,7 @@ def test_a_turn_of_an_unchanged_machine_without_conditions_reads_no_machine_file
 PROVIDERS = {"anthropic", "anyio", "httpcore", "httpx", "httpx2", "openai", "stateline.model.providers.anthropic"} | {
     "stateline.model.providers.openai"
 }
-"""What only a call of a model needs."""
+"""Modules that only a call of a model needs."""
 RECORDING = Path(__file__).parents[2] / "examples" / "conversation" / "recording"
 
 

@@ -1,4 +1,4 @@
-"""What somebody before a terminal sees while a model is asked: real pseudo-terminals, and a real server on loopback."""
+"""Output on a terminal during a call of a model, with real pseudo-terminals and a real server on loopback."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONTEXT = Say(json.dumps({"prompts": {"system": "S", "developer": []}, "settings
 
 
 class Seen(NamedTuple):
-    """How a call on a terminal ended: its exit code, what the terminal showed, and stdout where that was a pipe."""
+    """The end of a call on a terminal: exit code, the text on the screen, and stdout if that was a pipe."""
 
     code: int
     screen: str

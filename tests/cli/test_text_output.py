@@ -1,4 +1,4 @@
-"""What people see: nothing that came from others acts on a terminal, and colour only where somebody looks."""
+"""Text output: no text from others controls a terminal, and colours appear on a terminal only."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_text_that_is_json_is_still_that_json(evil: Any) -> None:
 
 
 def terminal(cli: Cli, *words: str, **environment: str) -> str:
-    """What a command shows when its stdout and stderr are a terminal."""
+    """The output of a command on a terminal."""
     import pty
 
     master, slave = pty.openpty()

@@ -1,4 +1,4 @@
-"""A word that is no command: the hint says where the command is that was meant."""
+"""Unknown commands and options: the hint names a similar one."""
 
 from __future__ import annotations
 

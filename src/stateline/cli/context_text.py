@@ -26,7 +26,7 @@ def context_output(settings: Settings, prepared: Prepared) -> Output:
 
 
 def context_lines(prepared: Prepared) -> list[str]:
-    """What was done, the head, and the content."""
+    """The action, the head, and the content."""
     now = prepared.effective
     lines = [f"{prepared.scope} {_WORDS[prepared.action]} (seq {prepared.head.seq})"]
     lines.append(f"  head:   {prepared.head.sha256}")

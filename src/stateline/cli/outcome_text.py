@@ -46,7 +46,7 @@ def _lines(settings: Settings, outcome: Outcome, kept: bool, flags: str) -> list
 
 
 def outcome_lines(outcome: Outcome, *, kept: bool = True, output: bool = True, flags: str = "") -> list[str]:
-    """Where the run stands; with ``output`` its newest output on a line; if it was ``kept``, how to continue it."""
+    """The status; with ``output`` the newest output on a line; if the run was ``kept``, commands to continue it."""
     path = outcome.stage if outcome.source in (None, outcome.stage) else f"{outcome.source} -> {outcome.stage}"
     status = coloured(outcome.status, _COLOUR[outcome.status])
     lines = [f"run {outcome.run}: {status} (turn {outcome.turn}: {path}, {outcome.reason})"]

@@ -60,7 +60,7 @@ class Parser(argparse.ArgumentParser):
             self._reject(word.partition("=")[0])
 
     def leading_options(self, words: Sequence[str]) -> int:
-        """The number of words before the first that is no option and no option's value."""
+        """The number of words before the first that is neither an option nor an option's value."""
         index = 0
         while index < len(words) and is_option(words[index]):
             index += 2 if takes_value(self.option(words[index])) else 1
