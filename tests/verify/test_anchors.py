@@ -170,7 +170,7 @@ def test_each_forgery_is_detected_with_an_anchor_and_none_without(tmp_path: Path
         assert counts["forged"] == counts["seen with an anchor"] > counts["seen without an anchor"] == 0
 
 
-def test_an_auditor_that_is_lied_to_notices(tmp_path: Path) -> None:
+def test_the_auditor_reports_a_forgery_that_does_nothing(tmp_path: Path) -> None:
     """The campaign itself can fail: where nothing is forged, the anchor is found."""
     sample = generated_stores.build(tmp_path / "place", Random("lie"))
     auditor = forgeries.Auditor(sample, None, Random(0))
@@ -182,9 +182,7 @@ def test_an_auditor_that_is_lied_to_notices(tmp_path: Path) -> None:
 @pytest.mark.skipif(
     any(shutil.which(tool) is None for tool in ("sh", "jq", "sha256sum")), reason="the script needs jq and sha256sum"
 )
-def test_the_auditors_script_takes_anchors_too(
-    store: Store, chain: list[Snapshot], place: Path, tmp_path: Path
-) -> None:
+def test_the_audit_script_takes_anchors_too(store: Store, chain: list[Snapshot], place: Path, tmp_path: Path) -> None:
     script = tmp_path / "audit.sh"
     script.write_text(audit_script.script(), encoding="utf-8")
     scope, head = chain[0].scope, chain[4].sha256

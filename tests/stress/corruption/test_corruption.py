@@ -1,5 +1,7 @@
-"""Corruption of every kind to one store that has everything and to drawn ones, with small budgets; `scripts/torture
---suite damage` (and `audits`, `repairs`, `tampering`) does it all."""
+"""Corruptions of sample stores and of generated ones, with small budgets.
+
+`scripts/torture` runs the whole campaigns (`damage`, `audits`, `repairs`, `tampering`).
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,15 @@ from stress.corruption.sample_store import ROLES, SampleStore, build
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> SampleStore:
-    """One for all tests: each puts back what it harms."""
-    return build(tmp_path_factory.mktemp("harm") / "place")
+    """One store for all tests: each test restores what it corrupts."""
+    return build(tmp_path_factory.mktemp("corruption") / "place")
 
 
 def one_of_each(cases: list[corruptions.Corruption], count: int, seed: str) -> list[corruptions.Corruption]:
-    """One of each kind, and ``count`` more."""
+    """Return one corruption of each kind, and ``count`` more."""
     rng = Random(seed)
     rng.shuffle(cases)
-    first = {harm.kind: harm for harm in cases}
+    first = {corruption.kind: corruption for corruption in cases}
     return [*first.values(), *cases[:count]]
 
 
@@ -39,7 +41,7 @@ def test_the_sample_store_has_every_kind_of_file(sample: SampleStore) -> None:
 def test_no_changed_byte_goes_unnoticed(sample: SampleStore) -> None:
     judge = detection.Judge(sample)
     flips = list(corruptions.every_flip(sample, Random("bytes"), small=0, most=64))
-    chosen = sorted(one_of_each(flips, 600, "bytes"), key=lambda harm: harm.done)
+    chosen = sorted(one_of_each(flips, 600, "bytes"), key=lambda corruption: corruption.done)
     done = detection.flip_all(judge, iter(chosen), time.monotonic() + 600, 100, print)
     judge.require()
     assert done == len(chosen) > 600
@@ -53,13 +55,13 @@ def test_no_removed_added_swapped_truncated_or_replaced_file_goes_unnoticed(samp
     assert len(judge.counts) > 90
 
 
-def test_a_judge_that_is_lied_to_notices(sample: SampleStore) -> None:
+def test_the_judge_reports_a_corruption_that_does_nothing(sample: SampleStore) -> None:
     """The campaign itself can fail."""
     judge = detection.Judge(sample)
     place = sample.of("snapshot")[0]
-    harm = corruptions.flipped(place, sample.read(place.path), 5, 0)
-    judge.check(harm)
-    assert len(judge.wrong) == 1, "nothing was harmed, and damage is expected"
+    corruption = corruptions.flipped(place, sample.read(place.path), 5, 0)
+    judge.check(corruption)
+    assert len(judge.wrong) == 1, "nothing was corrupted, and damage is expected"
     with pytest.raises(AssertionError, match="1 wrong verdicts"):
         judge.require()
 
@@ -67,7 +69,7 @@ def test_a_judge_that_is_lied_to_notices(sample: SampleStore) -> None:
 @pytest.mark.skipif(
     any(shutil.which(tool) is None for tool in ("sh", "jq", "sha256sum")), reason="the script needs jq and sha256sum"
 )
-def test_the_auditors_script_and_verify_agree(sample: SampleStore, tmp_path: Path) -> None:
+def test_the_audit_script_and_verify_agree(sample: SampleStore, tmp_path: Path) -> None:
     path = tmp_path / "audit.sh"
     path.write_text(audit_script.script(), encoding="utf-8")
     rng = Random("audits")
@@ -77,20 +79,20 @@ def test_the_auditors_script_and_verify_agree(sample: SampleStore, tmp_path: Pat
     assert {"damage", "intact"} <= set(audit.pairs)
 
 
-def test_what_is_repaired_is_whole_and_says_what_was_lost(sample: SampleStore) -> None:
+def test_repaired_stores_verify_and_report_their_losses(sample: SampleStore) -> None:
     trial = RepairTrial(sample)
     drawn = audit_script.drawn(sample, Random("repairs"), 30)
-    harmed = [harm for harm in drawn if harm.kind != "opened to others"]
-    while harmed:
-        trial.mend([harmed.pop() for _ in range(2 if len(harmed) % 5 == 0 else 1)])
+    waiting = [corruption for corruption in drawn if corruption.kind != "opened to others"]
+    while waiting:
+        trial.mend([waiting.pop() for _ in range(2 if len(waiting) % 5 == 0 else 1)])
     assert trial.wrong == []
     assert trial.counts["repaired"] > 10
 
 
-# -- stores drawn from a seed ------------------------------------------------------------------------------------------
+# -- generated stores ------------------------------------------------------------------------------------------
 
 
-def test_drawn_stores_are_good_and_have_everything_between_them(tmp_path: Path) -> None:
+def test_generated_stores_verify_and_together_have_files_of_every_role(tmp_path: Path) -> None:
     drawn = [generated_stores.build(tmp_path / str(number), Random(f"drawn {number}")) for number in range(12)]
     for sample in drawn:
         assert detection.Judge(sample).look("").ok
@@ -112,12 +114,12 @@ def test_drawn_stores_are_good_and_have_everything_between_them(tmp_path: Path) 
         assert mark in held
 
 
-def test_the_same_seed_draws_the_same_scopes(tmp_path: Path) -> None:
+def test_the_same_seed_generates_the_same_scopes(tmp_path: Path) -> None:
     lengths = []
     for name in "ab":
         sample = generated_stores.build(tmp_path / name, Random("again"))
         lengths.append({sample.keys[scope]: len(chain) for scope, chain in sample.chains.items()})
-    # But for that of the machine, whose key is of the file's path.
+    # Except the machine's, whose key depends on the path of its file.
     one, other = ({key: found for key, found in both.items() if "machine:" not in key} for both in lengths)
     assert one == other != {}
 
@@ -135,7 +137,7 @@ def test_every_corruption_of_a_random_store_is_detected(tmp_path: Path) -> None:
 @pytest.mark.skipif(
     any(shutil.which(tool) is None for tool in ("sh", "jq", "sha256sum")), reason="the script needs jq and sha256sum"
 )
-def test_the_auditors_script_and_verify_agree_on_a_drawn_store(tmp_path: Path) -> None:
+def test_the_audit_script_and_verify_agree_on_a_generated_store(tmp_path: Path) -> None:
     rng = Random("script 2")
     sample = generated_stores.build(tmp_path / "place", rng)
     pairs = tampering.compare(sample, tmp_path, rng, 4, time.monotonic() + 600, lambda text: None)
