@@ -20,7 +20,7 @@ from stress.oracle import require
 
 from stateline.bundle import canonical, envelope, naming, objects, repair_record
 from stateline.bundle.envelope import JSON_TYPE, LIST_TYPE, NODE_TYPE, Chunk, Envelope, Link, Pointer, Ref
-from stateline.cli import options
+from stateline.cli import inputs
 from stateline.errors import (
     IntegrityError,
     InvalidValueError,
@@ -273,7 +273,7 @@ def setting(data: bytes) -> None:
     """``--set KEY=VALUE`` and ``--label``: values that can be kept, or a usage error."""
     for parsed in (True, False):
         try:
-            found = options.pairs([_word(data)], "--set", parsed=parsed)
+            found = inputs.pairs([_word(data)], "--set", parsed=parsed)
         except UsageError:
             continue
         canonical.encode(found)
@@ -283,7 +283,7 @@ def setting(data: bytes) -> None:
 def input_word(data: bytes) -> None:
     """``--input JSON``: a value that can be kept, or a usage error. No file is named: that would be the user's."""
     try:
-        found = options.read_input(_word(data.lstrip(b"@\0")))
+        found = inputs.read_input(_word(data.lstrip(b"@\0")))
     except UsageError:
         return
     canonical.encode(found)

@@ -135,7 +135,7 @@ def test_7_callers_cannot_set_the_stores_event_members(tmp_path: Path, key: str)
     saved = scope.save({"header": f"Bearer {key}"}, event={"durability": "mine"})
     assert (saved.event["durability"], saved.event["redactions"]) == ("full", 1)
     for mine in ({"redactions": 0}, {"repaired": {"gaps": [], "objects": []}}):
-        with pytest.raises(InvalidValueError, match="is the store's own"):
+        with pytest.raises(InvalidValueError):
             scope.save({"n": 1}, event=mine)
     assert scope.load() == saved
 
