@@ -518,10 +518,10 @@ def test_findings_are_explained_by_the_repository_only(tmp_path: Path) -> None:
         repository.commit(LICENSE=MIT)
         state, _outputs = audited(repository.path)
         assert reasons(state) == {
-            "tests/fixtures/k.txt": "it stands in a directory named tests",
-            "src/Examples/k.txt": "it stands in a directory named Examples",
+            "tests/fixtures/k.txt": "it is in a directory named tests",
+            "src/Examples/k.txt": "it is in a directory named Examples",
             "docs.md": "the value is a placeholder",
-            "examples.txt": "the same stands in src/Examples/k.txt, a directory where it is expected",
+            "examples.txt": "a copy is in src/Examples/k.txt, where it is expected",
         }
         assert state["depth"] == 3  # the copy is found by the deepest look only
 

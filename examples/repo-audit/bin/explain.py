@@ -82,7 +82,7 @@ def read_allow_file(repository: Repository) -> tuple[list[Allowed], list[str]]:
 
 
 def why(finding: task.Json, evidence: task.Json, allowed: list[Allowed]) -> str | None:
-    """What explains ``finding``, in a few words, or None."""
+    """Return a short explanation of ``finding``, or None."""
     line = next((a for a in allowed if a.covers(finding)), None)
     if line:
         return f".audit-allow, line {line.line}: {line.reason}"
@@ -90,7 +90,7 @@ def why(finding: task.Json, evidence: task.Json, allowed: list[Allowed]) -> str 
         return "the value is a placeholder"
     directory = expected_directory(finding["path"])
     if directory:
-        return f"it stands in a directory named {directory}"
+        return f"it is in a directory named {directory}"
     return by_evidence(evidence)
 
 
@@ -103,7 +103,7 @@ def by_evidence(evidence: task.Json) -> str | None:
     if says:
         return f'commit {says["commit"][:12]} says "{says["word"]}"'
     copy = next((path for path in evidence.get("copies", []) if expected_directory(path)), None)
-    return f"the same stands in {copy}, a directory where it is expected" if copy else None
+    return f"a copy is in {copy}, where it is expected" if copy else None
 
 
 def expected_directory(path: str) -> str | None:

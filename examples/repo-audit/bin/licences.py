@@ -58,7 +58,7 @@ def counted(headers: dict[bytes, str]) -> dict[str, int]:
 
 
 def said_by(path: bytes, content: bytes) -> list[str] | None:
-    """What a package's metadata says about its licence; None if the file cannot be read as what it is."""
+    """Return the licence in a package's metadata; None if the file cannot be parsed."""
     name = path.rpartition(b"/")[2]
     try:
         text = content.decode()

@@ -33,7 +33,7 @@ def look_closer(document: task.Json) -> dict[str, task.Json]:
     looks: list[Callable[..., dict[str, dict[str, task.Json]]]] = [around, commits, copies]
     depth = state["depth"]
     if not 0 <= depth < len(looks):
-        raise task.Problem(f"there is no look number {depth + 1}; the deepest is {len(looks)}")
+        raise task.Problem(f"there is no look number {depth + 1}; the last one is {len(looks)}")
     evidence = looks[depth](repository, open_findings, state["findings"])
     return {"looked_at": LOOKS_AT[depth], "evidence": evidence, "deeper": depth + 1 < len(looks), "cut": repository.cut}
 

@@ -62,7 +62,7 @@ def written(document: task.Json, summary: dict[str, Any]) -> str:
 
 
 def purpose(context: task.Json) -> list[str]:
-    """What the context's system prompt says, if there is one."""
+    """Return the line with the context's system prompt, if any."""
     prompts = context.get("prompts") if isinstance(context, dict) else None
     said = prompts.get("system") if isinstance(prompts, dict) else None
     return [f"- Policy: {plain(said)}"] if isinstance(said, str) and said.strip() else []
@@ -158,14 +158,14 @@ def plain(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Text as code, whatever backticks it holds."""
+    """Format text as code, with enough backticks around it."""
     fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
     space = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{fence}{space}{text}{space}{fence}"
 
 
 def save(directory: str, text: str) -> str:
-    """Put the report into ``directory``, so that whoever looks finds the old one or the new one and never half."""
+    """Put the report into ``directory``, atomically: a reader sees the old report or the new one."""
     if not os.path.isabs(directory):
         raise task.Problem(f"report: {directory!r} is not an absolute path; give the full path of a directory")
     path = os.path.join(directory, NAME)

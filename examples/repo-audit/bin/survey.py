@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What is in the repository: its files by language, its history, and what of it this audit cannot see."""
+"""Survey the repository: files by language, history, and the parts that the audit cannot read."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def language(path: bytes, program: str) -> str:
 
 
 def leads_out(path: bytes, target: bytes) -> bool:
-    """Whether a symlink points outside the repository, judged by its text alone."""
+    """Return True if a symlink points outside the repository, by its text alone."""
     joined = os.path.normpath(os.path.join(os.path.dirname(path), target))
     return target.startswith(b"/") or joined == b".." or joined.startswith(b"../")
 

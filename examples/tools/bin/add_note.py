@@ -15,7 +15,7 @@ import sys
 arguments = json.load(sys.stdin)
 key = os.environ.get("STATELINE_IDEMPOTENCY_KEY", "by hand")
 mark = f"<!-- written for {key} -->\n"
-# The schema in the manifest has seen to it that the title is no path.
+# The schema in the manifest ensures that the title is not a path.
 note = pathlib.Path(os.environ.get("NOTES_DIR", "notes")) / f"{arguments['title']}.md"
 try:
     with note.open("x", encoding="utf-8") as file:

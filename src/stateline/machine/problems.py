@@ -37,8 +37,8 @@ class Findings:
     ``state.todos``.
     """
 
-    def __init__(self, positions: dict[Path, Position] | None = None) -> None:
-        self.positions: dict[Path, Position] = {} if positions is None else positions
+    def __init__(self) -> None:
+        self.positions: dict[Path, Position] = {}
         self.name_hints: dict[str, str] = {}
         self._found: list[tuple[Position, Problem]] = []
         self._count = 0

@@ -1,1 +1,1 @@
-"""What the audit's programs share; each program beside this directory is one stage of audit.yaml."""
+"""Shared code of the audit's programs; each program in the parent directory is one stage of audit.yaml."""

@@ -1,7 +1,7 @@
 """The formats of access keys and private keys that this audit knows, each anchored by a literal beginning.
 
 No guessing by entropy: what is found here was made to be recognised. Patterns are written so that this file does not
-match itself, and so that a mere mention of a beginning is no match.
+match itself, and so that a mere mention of a prefix does not match.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Match(NamedTuple):
-    """What was found, without what must not leave this process: ``value`` is for the fingerprint only."""
+    """A match. ``value`` is for the fingerprint only and must not leave this process."""
 
     rule: str
     literal: str
@@ -70,6 +70,6 @@ def found_in(content: bytes) -> Iterator[Match]:
 
 
 def is_placeholder(match: Match) -> bool:
-    """Whether the value cannot be real: it says so, or is made of next to no different characters."""
+    """Return True for an obvious placeholder: by a word in it, or by too few different characters."""
     rest = match.value[len(match.literal) :] if match.rule != "private-key" else match.value
     return len(set(rest)) < 6 or bool(re.search(rb"EXAMPLE|example|PLACEHOLDER|placeholder|xxxxxx|XXXXXX", rest))

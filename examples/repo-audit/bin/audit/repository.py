@@ -258,7 +258,7 @@ def parsed(records: Iterable[bytes], mark: bytes, *, lines: bool) -> Iterator[Co
             current = Commit(oid, int(time) if time.isdigit() else 0, author, subject, {})
             first = True
         elif current:
-            # Before a commit's first change stands a newline; any other one belongs to a file's name.
+            # A newline precedes a commit's first change; any other one belongs to a file's name.
             change = record.removeprefix(b"\n") if first else record
             added, deleted, path = change.split(b"\t", 2) if lines else (b"", b"", change)
             current.changes[path] = (int(added) if added.isdigit() else -1, int(deleted) if deleted.isdigit() else -1)
@@ -274,7 +274,7 @@ def environment() -> dict[str, str]:
 
 
 def is_binary(content: bytes) -> bool:
-    """As git decides it: a NUL among the first 8,000 bytes."""
+    """Apply git's rule: a NUL among the first 8,000 bytes."""
     return b"\0" in content[:8000]
 
 
@@ -382,7 +382,7 @@ def started(command: list[str], stdin: IO[bytes] | int, errors: IO[bytes]) -> An
 
 
 def failure(path: str, command: list[str], errors: str) -> Problem:
-    """What a failed git command means for the one who asked for the audit."""
+    """Explain a failed git command to the user of the audit."""
     if "dubious ownership" in errors:
         return Problem(
             f"{path} belongs to user id {os.stat(path).st_uid}, and you are {os.geteuid()}: git reads no repository of "

@@ -1,4 +1,4 @@
-"""How a task of a machine talks: one JSON document on stdin, one on stdout, or a reason on stderr and exit 1."""
+"""Input and output of a task: one JSON document on stdin, one on stdout, or a reason on stderr and exit 1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 Json = Any
 
 MAX_FINDINGS = 500
-"""Findings that one program hands on. The rest is counted, so that state stays small whatever is audited."""
+"""Most findings of one program. The rest is counted, so that state stays small."""
 
 
 class Problem(Exception):
