@@ -352,11 +352,11 @@ def test_a_dry_run_of_a_copy_needs_no_more_than_to_read_it(cli: Cli, task: Task)
 
 SENTENCES: list[tuple[Setup, list[str], str]] = [
     (absent, TO_END, "would start a run and exit 3"),
-    (begun, [*I, "--id", "r1", "--force"], "would begin the run r1 anew and exit 0"),
-    (begun, I, "would go on with the run r1 and exit 3"),
+    (begun, [*I, "--id", "r1", "--force"], "would start the run r1 again and exit 0"),
+    (begun, I, "would continue the run r1 and exit 3"),
     (waiting, I, "would leave the run r1 waiting and exit 3"),
     (waiting, [*I, "--input", "true"], "would answer the run r1 and exit 0"),
-    (failed, I, "would only report how the run r1 stands and exit 1"),
+    (failed, I, "would only report the status of the run r1 and exit 1"),
     (damaged, I, "would be refused and exit 5"),
     (absent, ["run", "--state-scope", "zz"], "would derive context:zz and exit 0"),
     (contexts, ["run", "--state-scope", "demo"], "would leave context:demo as it is and exit 0"),

@@ -258,7 +258,7 @@ def test_the_first_effect_of_a_retry_is_named(cli: Cli, task: Task) -> None:
     mended(cli, task)
     plan = cli.json("exec", "resume", "r1", "--retry", "--dry-run")["plan"]
     assert [(effect["type"], effect["stage"]) for effect in plan["effects"]] == [("task", "a")]
-    assert cli("exec", "resume", "r1", "--retry", "--dry-run").out.startswith(b"would try the run r1 again and exit 3")
+    assert cli("exec", "resume", "r1", "--retry", "--dry-run").out.startswith(b"would retry the run r1 and exit 3")
 
 
 def test_tool_calls_of_a_retry_are_named(cli: Cli, task: Task) -> None:
