@@ -363,7 +363,7 @@ def tool_output(data: bytes) -> None:
         result = runner.to_result(outcome)
         canonical.encode({"tree": {"conversation": [{"role": "tool", "content": result}]}})
         if isinstance(outcome, bytes):
-            require(outcome.strip() != b"" or result is None, "white space is taken for a result")
+            require(outcome.strip(b" \t\r\n") != b"" or result is None, "white space is taken for a result")
             continue
         words = result["error"]["message"]
         require(not set(map(ord, words)) & (HARMFUL - {9, 10}), "an error that acts on a terminal")
