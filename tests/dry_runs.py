@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any
 
 from command_line import Cli
+from each_case import for_each
 
 from stateline import Store
 from stateline.contexts.plan import ContextOptions
@@ -43,16 +44,11 @@ def new_home(cli: Cli, name: str) -> Iterator[None]:
         cli.home, cli.state = home, state
 
 
-Row = TypeVar("Row")
+def for_each_in_new_home(cli: Cli, check: Callable[..., None], rows: Iterable[Any]) -> None:
+    """Call ``check`` with each row, in a new home; see :func:`each_case.for_each`."""
 
-
-def failures(cli: Cli, rows: Iterable[Row], check: Callable[[Row], None]) -> list[str]:
-    """Check each row in a new home; return a line for each row that fails."""
-    found = []
-    for number, row in enumerate(rows):
+    def check_in_new_home(number: int, row: Any) -> None:
         with new_home(cli, f"case {number}"):
-            try:
-                check(row)
-            except AssertionError as error:
-                found.append(f"{row}: {error}")
-    return found
+            check(row)
+
+    for_each(check_in_new_home, enumerate(rows))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from command_line import Cli
-from failures import Failures
+from each_case import Failures
 
 from stateline import Store
 from stateline.bundle import naming

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from command_line import Cli
-from failures import Failures
+from each_case import Failures
 
 from stateline.cli.app import COMMANDS
 from stateline.cli.audit import SHOW

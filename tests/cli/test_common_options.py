@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from command_line import Cli, Task
-from failures import Failures
+from each_case import Failures
 
 END: dict[str, Any] = {"end": {}}
 

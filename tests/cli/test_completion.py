@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Cli
-from failures import Failures
+from each_case import Failures
 
 from stateline.cli.completion import candidates
 from stateline.store.local.backend import LocalBackend

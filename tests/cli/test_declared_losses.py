@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Cli
-from failures import Failures
+from each_case import Failures
 
 from stateline import Store
 from stateline.bundle import naming

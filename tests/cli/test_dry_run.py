@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli, Task
-from dry_runs import failures
+from dry_runs import for_each_in_new_home
 
 END: dict[str, Any] = {"end": {}}
 MACHINE = "MACHINE"
@@ -293,8 +293,7 @@ def test_the_plan_is_what_the_real_call_then_does(cli: Cli, task: Task) -> None:
             assert plan["run"] in (None, real.document["run"])
             assert (real.document["head"] == plan["head"]) == (files(cli.tree()) == files(before))
 
-    wrong = failures(cli, TABLE, check)
-    assert not wrong, "\n".join(wrong)
+    for_each_in_new_home(cli, check, TABLE)
 
 
 def request(cli: Cli) -> str:
@@ -371,5 +370,4 @@ def test_a_plan_as_text_begins_with_a_sentence(cli: Cli, task: Task) -> None:
         words = [str(cli.home / "m.json") if word == MACHINE else word for word in words]
         assert cli(*words, "--dry-run").out.decode().split("\n")[0] == sentence
 
-    wrong = failures(cli, SENTENCES, check)
-    assert not wrong, "\n".join(wrong)
+    for_each_in_new_home(cli, check, SENTENCES)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli
-from failures import Failures
+from each_case import Failures
 
 from stateline import Store
 from stateline.store.local.filesystem import Directory, Filesystem

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from command_line import Cli, Task
-from failures import Failures
+from each_case import Failures
 
 END: dict[str, Any] = {"end": {}}
 ASK: dict[str, Any] = {"human": {"prompt": "?"}}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli, Task
-from failures import Failures
+from each_case import Failures
 
 END: dict[str, Any] = {"end": {}}
 ASK: dict[str, Any] = {"human": {"prompt": "Ship it?"}}

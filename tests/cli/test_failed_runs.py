@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli, Task
-from failures import Failures
+from each_case import Failures
 from process.waiting import number_in, wait_for
 
 END: dict[str, Any] = {"end": {}}

@@ -8,7 +8,7 @@ import sys
 from typing import BinaryIO
 
 import pytest
-from failures import Failures
+from each_case import Failures
 
 WORDS = [["--help"], ["execute", "--help"], ["--version"]]
 CALLS = [(words, unbuffered) for words in WORDS for unbuffered in ("", "1")]

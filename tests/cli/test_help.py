@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from command_line import Cli
-from failures import Failures
+from each_case import Failures
 
 COMMANDS = ["run", "execute", "exec resume", "exec list", "exec clean", "log", "show", "diff", "verify", "repair"]
 

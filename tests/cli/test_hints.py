@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli
-from failures import Failures
+from each_case import Failures
 
 AGENT: dict[str, Any] = {"think": {"agent": {"prompt": "x"}}}
 

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from command_line import Cli
-from failures import Failures
+from each_case import Failures
 from model_server import ModelServer, Say
 
 from stateline import Store

@@ -13,7 +13,7 @@ from typing import Any
 import jsonpatch
 import pytest
 from command_line import Cli, Task
-from failures import Failures
+from each_case import Failures
 
 from stateline import Store
 from stateline.bundle.envelope import Envelope

@@ -10,7 +10,7 @@ from typing import Any
 
 import jsonschema_rs
 from command_line import Cli
-from failures import Failures
+from each_case import Failures
 
 from stateline.machine.definition.check import load
 from stateline.machine.spec import to_json

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from command_line import Cli, Task
-from failures import Failures
+from each_case import Failures
 
 END: dict[str, Any] = {"end": {}}
 SECRET = "abcdef-123456-secret"

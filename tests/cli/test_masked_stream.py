@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from failures import Failures
+from each_case import Failures
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli
-from failures import Failures
+from each_case import Failures
 from model_server import ModelServer, Say
 
 from stateline.model.protocol import CALL_MEMBERS

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli, Task
-from failures import Failures
+from each_case import Failures
 from model_server import ModelServer, Say
 
 from stateline.store.local.filesystem import Directory, Filesystem, Stat

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from command_line import Cli
-from failures import Failures
+from each_case import Failures
 
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0" + "k1L2m3N4o5P6q7R8"
 SECRET = TOKEN[4:]

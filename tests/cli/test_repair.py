@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli, Task
-from failures import Failures
+from each_case import Failures
 
 from stateline.bundle import naming
 from stateline.cli.main import run as call

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Cli, Task
-from failures import Failures
+from each_case import Failures
 
 from stateline.bundle import naming
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from command_line import Cli, Task
-from dry_runs import failures
+from dry_runs import for_each_in_new_home
 
 END: dict[str, Any] = {"end": {}}
 EXAMPLE = Path(__file__).parents[2] / "examples" / "conversation"
@@ -250,8 +250,7 @@ def test_the_plan_is_what_the_real_call_then_does(cli: Cli, task: Task) -> None:
                 action in ("report", "wait") and setup not in (lost, lost_call)
             )
 
-    wrong = failures(cli, TABLE, check)
-    assert not wrong, "\n".join(wrong)
+    for_each_in_new_home(cli, check, TABLE)
 
 
 def test_the_first_effect_of_a_retry_is_named(cli: Cli, task: Task) -> None:
@@ -274,8 +273,7 @@ def test_a_malformed_id_is_no_plan(cli: Cli) -> None:
 
 def test_a_dry_run_warns_of_flags_without_effect_like_the_real_call(cli: Cli) -> None:
     flags_without_effect = [["--base-url", "http://127.0.0.1:9/v1"], ["--record", "kept"]]
-    wrong = failures(cli, flags_without_effect, lambda flags: _check_warnings(cli, flags))
-    assert not wrong, "\n".join(wrong)
+    for_each_in_new_home(cli, lambda flags: _check_warnings(cli, flags), flags_without_effect)
 
 
 def _check_warnings(cli: Cli, flags: list[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli
-from failures import Failures
+from each_case import Failures
 
 
 def make_tools(cli: Cli) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from command_line import Cli, Task
-from failures import Failures
+from each_case import Failures
 
 from stateline.store.timestamps import next_timestamp
 

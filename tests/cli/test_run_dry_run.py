@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from command_line import Cli
-from dry_runs import failures
+from dry_runs import for_each_in_new_home
 from model_server import ModelServer, Say
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "conversation"
@@ -141,8 +141,7 @@ def test_the_plan_is_what_the_real_call_then_does(cli: Cli) -> None:
             assert [row["event"]["type"] for row in newest[: len(snapshots)][::-1]] == snapshots
             assert context == "restore" or context == newest[0]["event"]["type"]
 
-    wrong = failures(cli, TABLE, check)
-    assert not wrong, "\n".join(wrong)
+    for_each_in_new_home(cli, check, TABLE)
 
 
 def test_the_calls_of_a_model_that_a_plan_names_are_those_that_are_made(cli: Cli) -> None:

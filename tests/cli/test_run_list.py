@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli
-from failures import Failures
+from each_case import Failures
 
 END: dict[str, Any] = {"end": {}}
 

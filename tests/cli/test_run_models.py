@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli
-from failures import Failures
+from each_case import Failures
 from model_server import ModelServer, Say
 
 KEY = "sk-not-a-real-key-0123456789abcdef"

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from failures import Failures
+from each_case import Failures
 
 NEVER = {
     "asyncio",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from command_line import Cli, Task
-from failures import Failures
+from each_case import Failures
 
 from stateline import Store
 from stateline.bundle import canonical

@@ -15,7 +15,7 @@ import time
 from typing import NamedTuple
 
 from command_line import Cli
-from failures import Failures
+from each_case import Failures
 from model_server import ModelServer, Say
 
 DEADLINE = 60.0  # [s]; far above what any call takes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from command_line import Cli
-from failures import Failures
+from each_case import Failures
 
 
 def test_a_command_of_another_place_is_named_with_that_place(cli: Cli) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from command_line import Cli
-from failures import Failures
+from each_case import Failures
 from model_server import ModelServer, Say
 
 FLAGS = [["--set", "max_tokens=500"], ["--system", "S"], ["--developer", "D"]]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import check_each
+from each_case import for_each
 from msgspec.structs import replace
 from process.waiting import child_has_ended, wait_for
 from scripted_model import FixedModels, Scripted, calls, says, shell, write_machine, write_tools
@@ -277,8 +277,8 @@ def test_a_reply_that_is_none_is_a_failure_and_tried_again_as_the_stage_says(tmp
         assert [row["turn"] for row in history(store, RUN)][-1] == 1
         assert all(len(request.messages) == 1 for request in model.requests), "what was no reply was not kept"
 
-    check_each(
-        tmp_path,
+    for_each(
+        check,
         [
             ({}, [ModelCallError("model", "no")], ["model"], 1),
             (
@@ -292,7 +292,7 @@ def test_a_reply_that_is_none_is_a_failure_and_tried_again_as_the_stage_says(tmp
             ({}, [says("x")], ["output"], 1),
             ({}, [says("  ")], ["reply"], 1),
         ],
-        check,
+        root=tmp_path,
     )
 
 
@@ -323,10 +323,10 @@ def test_a_call_that_was_stopped_before_it_was_sent_leaves_no_doubt(tmp_path: Pa
         assert (last["meters"]["llm_calls"], last["turn"]) == (1, 1)
         assert len({request.key for request in model.requests}) == 1
 
-    check_each(
-        tmp_path,
-        [(error,) for error in [PlaybackMissError("no recording"), UnsafePathError("others may write there")]],
+    for_each(
         check,
+        [(error,) for error in [PlaybackMissError("no recording"), UnsafePathError("others may write there")]],
+        root=tmp_path,
     )
 
 
@@ -486,7 +486,7 @@ def test_the_nth_round_writes_as_much_as_the_second(tmp_path: Path) -> None:
         assert sum(last) / len(last) < 1.3 * sum(first) / len(first)
         assert max(per_round) < 20_000
 
-    check_each(tmp_path, [(backend,) for backend in ["memory", "local"]], check)
+    for_each(check, [(backend,) for backend in ["memory", "local"]], root=tmp_path)
 
 
 def test_a_reply_that_came_just_before_the_signal_is_kept(
@@ -532,7 +532,7 @@ def test_a_reply_is_kept_though_deciding_on_it_breaks(tmp_path: Path, monkeypatc
         assert (done.status, done.output) == ("complete", "done")
         assert len(model.requests) == (2 if line.tool_calls else 1)
 
-    check_each(tmp_path, [(line,) for line in [says("done"), calls(("a", {"q": 1})), calls(("nope", {}))]], check)
+    for_each(check, [(line,) for line in [says("done"), calls(("a", {"q": 1})), calls(("nope", {}))]], root=tmp_path)
 
 
 def test_a_result_that_cannot_be_saved_is_told(tmp_path: Path) -> None:
@@ -567,7 +567,7 @@ def test_a_result_that_cannot_be_saved_is_told(tmp_path: Path) -> None:
             assert play(store, path, model).output == "again"
             assert model.requests[0].key == model.requests[1].key
 
-    check_each(tmp_path, [(kind,) for kind in ["replied", "call_ended"]], check)
+    for_each(check, [(kind,) for kind in ["replied", "call_ended"]], root=tmp_path)
 
 
 def slowly(*names: str) -> dict[str, Any]:
@@ -621,7 +621,7 @@ def test_a_result_is_kept_though_it_is_not_known_whether_the_one_before_lasts(tm
             f"result of {name}" for name in names
         ]
 
-    check_each(tmp_path, [(times,) for times in [1, 2]], check)
+    for_each(check, [(times,) for times in [1, 2]], root=tmp_path)
 
 
 def test_a_result_that_a_store_refuses_after_a_failed_sync_is_told(

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cases import check_each
+from each_case import for_each
 
 from stateline.engine.evaluate import evaluate
 from stateline.machine.definition.check import Lookups, check
@@ -36,8 +36,8 @@ def test_what_a_file_does_wrong_is_told_with_its_line(tmp_path: Path) -> None:
     def check(tmp_path: Path, source: str, code: str, where: str) -> None:
         assert told(tmp_path, source) == [(code, where)]
 
-    check_each(
-        tmp_path,
+    for_each(
+        check,
         [
             ("x = 1\n\ny = 1 / 0\n", "exception", "3:1"),
             ("def f():\n  return g()\ndef g():\n  raise KeyError('x')\nf()\n", "exception", "4:1"),
@@ -66,7 +66,7 @@ def test_what_a_file_does_wrong_is_told_with_its_line(tmp_path: Path) -> None:
             ("machine = {\n", "syntax", "1:11"),
             ("machine = '\x00'\n", "syntax", "1:1"),
         ],
-        check,
+        root=tmp_path,
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import check_each
+from each_case import for_each
 from scripted_model import write_machine
 
 from stateline import Store
@@ -52,4 +52,4 @@ def test_a_run_with_less_than_nothing_on_a_meter_is_not_gone_on_with(tmp_path: P
         with pytest.raises(IntegrityError, match="does not hold a run's event"):
             load_run(store, "r")
 
-    check_each(tmp_path, FORGED, check)
+    for_each(check, FORGED, root=tmp_path)

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cases import check_each
+from each_case import for_each
 
 MACHINE = {
     "stateline": 1,
@@ -161,7 +161,7 @@ def test_a_reading_command_changes_nothing(tmp_path: Path, root: Path) -> None:
         require_nothing_written(lines)
         assert picture(root) == before
 
-    check_each(tmp_path, [(words,) for words in READING], check)
+    for_each(check, [(words,) for words in READING], root=tmp_path)
 
 
 def test_a_store_that_is_absent_stays_absent(
@@ -173,7 +173,7 @@ def test_a_store_that_is_absent_stays_absent(
         require_nothing_written(lines)
         assert picture(empty) == before
 
-    check_each(tmp_path, [(words,) for words in ABSENT], check)
+    for_each(check, [(words,) for words in ABSENT], root=tmp_path)
 
 
 def test_reading_commands_leave_the_tree_alone_where_nothing_can_be_traced(root: Path) -> None:

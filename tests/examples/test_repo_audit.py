@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import check_each
+from each_case import for_each
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "repo-audit"
 PROGRAMS = EXAMPLE / "bin"
@@ -188,15 +188,15 @@ def test_the_survey_describes_any_kind_of_repository(tmp_path: Path) -> None:
         found = output_of("survey", tmp_path / "shallow")
         assert (found["shallow"], found["history"]["commits"]) == (True, 1)
 
-    check_each(
-        tmp_path,
+    for_each(
+        run_case,
         [
             the_survey_counts_files_by_language_and_the_history,
             a_repository_without_a_commit_is_surveyed_by_what_is_staged,
             a_bare_clone_is_surveyed_as_its_checkout_is,
             a_shallow_clone_is_reported,
         ],
-        run_case,
+        root=tmp_path,
     )
 
 
@@ -240,10 +240,10 @@ def test_odd_names_symlinks_and_submodules_are_reported_and_never_followed(tmp_p
         assert leaks_of(repository.path) == []
         assert sizes_of(repository.path, 10_000) == []
 
-    check_each(
-        tmp_path,
-        [odd_file_names_stay_distinct, symlinks_are_described_and_never_followed, a_submodule_is_named_and_not_entered],
+    for_each(
         run_case,
+        [odd_file_names_stay_distinct, symlinks_are_described_and_never_followed, a_submodule_is_named_and_not_entered],
+        root=tmp_path,
     )
 
 
@@ -300,14 +300,14 @@ def test_an_audit_neither_runs_nor_changes_nor_fetches_anything(tmp_path: Path) 
         assert "1 files whose contents are not in this clone" in rendered(clone, state, outputs)["text"]
         assert sorted(clone.rglob("*.pack")) == before
 
-    check_each(
-        tmp_path,
+    for_each(
+        run_case,
         [
             programs_that_a_repository_configures_are_never_run,
             an_audit_changes_nothing_in_the_repository,
             a_partial_clone_is_audited_without_fetching_what_it_lacks,
         ],
-        run_case,
+        root=tmp_path,
     )
 
 
@@ -362,15 +362,15 @@ def test_licences_are_recognised_and_contradictions_are_findings(tmp_path: Path)
         repository.commit(LICENSE=MIT)
         assert licence_rules(repository.path) == {}
 
-    check_each(
-        tmp_path,
+    for_each(
+        run_case,
         [
             a_consistent_licence_is_not_a_finding,
             this_projects_own_licence_is_recognised,
             missing_unknown_and_contradicting_licences_are_findings,
             the_nearest_licence_text_governs_a_file,
         ],
-        run_case,
+        root=tmp_path,
     )
 
 
@@ -403,14 +403,14 @@ def test_large_files_are_found_wherever_git_keeps_them(tmp_path: Path) -> None:
         output = output_of("sizes", repository.path, state={"limits": {"max_file_bytes": 20}})
         assert (len(output["findings"]), output["left_out"]) == (500, 10)
 
-    check_each(
-        tmp_path,
+    for_each(
+        run_case,
         [
             large_files_are_found_in_the_tree_and_in_history,
             a_large_file_on_another_branch_only_is_found,
             the_number_of_findings_is_bounded_and_the_rest_counted,
         ],
-        run_case,
+        root=tmp_path,
     )
 
 
@@ -473,15 +473,15 @@ def test_keys_are_found_in_history_and_false_positives_are_not(tmp_path: Path) -
         assert leaks_of(repository.path) == []
         assert output_of("licences", repository.path)["spdx"] == {}
 
-    check_each(
-        tmp_path,
+    for_each(
+        run_case,
         [
             the_same_key_has_the_same_fingerprint_in_every_file,
             a_key_that_was_removed_is_found_in_history,
             lookalikes_are_not_findings,
             the_example_itself_has_no_findings,
         ],
-        run_case,
+        root=tmp_path,
     )
 
 
@@ -548,8 +548,8 @@ def test_findings_are_explained_by_the_repository_only(tmp_path: Path) -> None:
         repository.commit("add the first example", LICENSE=MIT, key=GITHUB, **others)
         assert reasons(audited(repository.path)[0]) == {"key": None}
 
-    check_each(
-        tmp_path,
+    for_each(
+        run_case,
         [
             the_allow_file_explains_and_its_mistakes_are_reported,
             an_allow_file_that_is_not_staged_explains_nothing,
@@ -557,7 +557,7 @@ def test_findings_are_explained_by_the_repository_only(tmp_path: Path) -> None:
             each_closer_look_explains_more,
             a_commit_that_touched_many_files_explains_none_of_them,
         ],
-        run_case,
+        root=tmp_path,
     )
 
 
@@ -623,8 +623,8 @@ def test_an_input_that_cannot_be_audited_is_refused_with_the_reason(tmp_path: Pa
         done = call("report", document)
         assert (done.returncode, "could not be written" in done.stderr) == (1, True)
 
-    check_each(
-        tmp_path,
+    for_each(
+        run_case,
         [
             not_a_repository,
             without_git,
@@ -633,7 +633,7 @@ def test_an_input_that_cannot_be_audited_is_refused_with_the_reason(tmp_path: Pa
             a_fourth_inspection,
             a_report_that_cannot_be_written,
         ],
-        run_case,
+        root=tmp_path,
     )
 
 
@@ -680,14 +680,14 @@ def test_the_report_is_reproducible_and_replaced_atomically(tmp_path: Path) -> N
         ]:
             assert line in output["text"]
 
-    check_each(
-        tmp_path,
+    for_each(
+        run_case,
         [
             the_report_is_the_same_bytes_for_the_same_commit,
             the_report_replaces_an_older_one_and_leaves_nothing_else,
             decision_policy_and_bounds_are_in_the_report,
         ],
-        run_case,
+        root=tmp_path,
     )
 
 
@@ -797,14 +797,14 @@ def test_a_clean_repository_needs_neither_inspection_nor_an_answer(tmp_path: Pat
         repository.commit(LICENSE=MIT)
         assert stateline.audit(repository.path, ask=True)["outputs"]["report"]["summary"]["verdict"] == "clean"
 
-    check_each(
-        tmp_path,
+    for_each(
+        run_case,
         [
             the_machine_has_no_mistakes,
             a_clean_repository_is_audited_without_a_closer_look,
             nobody_is_asked_without_findings,
         ],
-        run_case,
+        root=tmp_path,
     )
 
 
@@ -844,15 +844,15 @@ def test_settings_and_input_are_checked_before_they_are_used(tmp_path: Path) -> 
             assert stateline("execute", machine, "--input", given, expect=1)["error"]["message"]
         assert stateline("exec", "list")["runs"] == []
 
-    check_each(
-        tmp_path,
+    for_each(
+        run_case,
         [
             a_run_obeys_the_limit_of_its_context,
             a_limit_that_is_no_number_fails_the_run_with_the_reason,
             not_a_repository,
             input_that_does_not_fit_starts_no_run,
         ],
-        run_case,
+        root=tmp_path,
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import check_cases
+from each_case import for_each
 
 from stateline.machine.expressions.json_schema import violations
 from stateline.tools.check import check_manifest
@@ -69,7 +69,7 @@ def test_no_title_is_a_path(manifest: Manifest) -> None:
     def one_case(title: str) -> None:
         assert violations(manifest.toolset.tools["add_note"].schema, {"title": title, "text": "x"})
 
-    check_cases(one_case, ["../x", "a/b", "", "a b", "-x", "x" * 61])
+    for_each(one_case, ["../x", "a/b", "", "a b", "-x", "x" * 61])
 
 
 def test_every_command_of_the_document_prints_what_it_shows(manifest: Manifest) -> None:

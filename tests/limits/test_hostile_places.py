@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from every_case import every_case
+from each_case import each
 from stress.corruption.sample_store import call, clear
 from stress.processes.metered import Command, observe
 
@@ -117,7 +117,7 @@ def judged(commands: tuple[Command, ...], what: str, read: int = READ) -> None:
         assert command.read < read, (what, command.read)
 
 
-@every_case("thing", THINGS)
+@each("thing", THINGS)
 def test_special_files_in_the_store_are_reported_and_never_read_or_waited_for(
     built: Hostile, tmp_path: Path, thing: str
 ) -> None:
@@ -148,7 +148,7 @@ def test_special_files_in_the_store_are_reported_and_never_read_or_waited_for(
         call(built.state, "verify", exits=0)
 
 
-@every_case("thing", THINGS)
+@each("thing", THINGS)
 def test_special_files_in_place_of_a_users_file_are_reported(built: Hostile, tmp_path: Path, thing: str) -> None:
     hostile = tmp_path / "hostile.json"
     THINGS[thing](hostile)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from cases import check_cases
+from each_case import for_each
 from machine.building import machine
 from msgspec.structs import replace
 
@@ -185,7 +185,7 @@ def test_every_place_of_the_table_can_be_reached() -> None:
     def one_case(place: str) -> None:
         assert place_of(MACHINE, at(place)) == place
 
-    check_cases(one_case, [(case,) for case in LEGAL])
+    for_each(one_case, [(case,) for case in LEGAL])
 
 
 def test_an_illegal_event_raises_and_changes_nothing() -> None:
@@ -201,7 +201,7 @@ def test_an_illegal_event_raises_and_changes_nothing() -> None:
         assert caught.value.hint
         assert state is None or repr(state.tree.stage) in caught.value.message
 
-    check_cases(one_case, pairs(legal=False))
+    for_each(one_case, pairs(legal=False))
 
 
 def test_a_legal_event_leaves_its_inputs_alone_and_decides_the_same_twice() -> None:
@@ -212,7 +212,7 @@ def test_a_legal_event_leaves_its_inputs_alone_and_decides_the_same_twice() -> N
         assert image(MACHINE, state, event, facts) == before
         assert image(advance(MACHINE, state, event, facts)) == image(first)
 
-    check_cases(one_case, pairs(legal=True))
+    for_each(one_case, pairs(legal=True))
 
 
 def test_a_run_read_back_from_its_json_decides_the_same() -> None:
@@ -225,7 +225,7 @@ def test_a_run_read_back_from_its_json_decides_the_same() -> None:
             event = event_at(place, name)
             assert image(advance(MACHINE, again, event)) == image(advance(MACHINE, state, event))
 
-    check_cases(one_case, [(case,) for case in LEGAL])
+    for_each(one_case, [(case,) for case in LEGAL])
 
 
 # Started
@@ -266,7 +266,7 @@ def test_a_restart_gives_what_a_first_start_gives() -> None:
         event = Started(input=[1], labels={"again": "yes"})
         assert image(advance(MACHINE, at(place), event)) == image(advance(MACHINE, None, event))
 
-    check_cases(one_case, [(case,) for case in LEGAL])
+    for_each(one_case, [(case,) for case in LEGAL])
 
 
 def test_an_input_that_its_schema_forbids_is_refused_with_its_place() -> None:
@@ -312,7 +312,7 @@ def test_a_call_that_was_never_sent_is_to_be_made_as_if_it_had_not_been_intended
         decision = advance(spec, advance(spec, before, Intended()).state, Unsent())
         assert (decision.state, decision.transitions) == (before, ())
 
-    check_cases(one_case, [1, 2])
+    for_each(one_case, [1, 2])
 
 
 # Succeeded
@@ -368,7 +368,7 @@ def test_max_attempts_counts_all_attempts() -> None:
             state = advance(spec, state, EVENTS["Failed"]).state
         assert (state.tree.phase, state.tree.attempt) == ("failed", allowed)
 
-    check_cases(one_case, [1, 2, 3, 5])
+    for_each(one_case, [1, 2, 3, 5])
 
 
 def test_a_timeout_is_tried_again_only_where_repeating_is_harmless() -> None:
@@ -377,7 +377,7 @@ def test_a_timeout_is_tried_again_only_where_repeating_is_harmless() -> None:
         intent = [] if repeatable else [Intended()]
         assert play(spec, *intent, Failed(kind="timeout", message="too slow")).tree.phase == phase
 
-    check_cases(one_case, [(True, "ready"), (False, "failed")])
+    for_each(one_case, [(True, "ready"), (False, "failed")])
 
 
 def test_success_after_a_retry_forgets_the_error_and_the_next_visit_counts_from_one() -> None:
@@ -487,7 +487,7 @@ def test_accepting_a_machine_that_has_the_stage_changes_nothing_else() -> None:
         decision = advance(replace(MACHINE, name="other"), state, Replaced())
         assert (decision.state, decision.transitions) == (state, ())
 
-    check_cases(one_case, [(case,) for case in [place for place in REACHED_BY if place != "done"]])
+    for_each(one_case, [(case,) for case in [place for place in REACHED_BY if place != "done"]])
 
 
 def test_a_machine_without_the_place_of_the_run_is_refused() -> None:
@@ -504,7 +504,7 @@ def test_a_machine_without_the_place_of_the_run_is_refused() -> None:
         assert image(state) == before
         assert caught.value.hint
 
-    check_cases(
+    for_each(
         one_case,
         [(place, kind) for place in [place for place in REACHED_BY if place != "done"] for kind in [None, "end"]],
     )
@@ -518,7 +518,7 @@ def test_a_machine_with_another_kind_of_stage_there_is_refused() -> None:
         with pytest.raises(MachineChangedError, match=kind):
             advance(replace(MACHINE, stages=stages), state, Replaced())
 
-    check_cases(one_case, [("ready, once", "human"), ("started", "human"), ("unknown", "human"), ("waiting", "task")])
+    for_each(one_case, [("ready, once", "human"), ("started", "human"), ("unknown", "human"), ("waiting", "task")])
 
 
 def test_any_event_on_a_machine_without_the_runs_stage_is_refused() -> None:

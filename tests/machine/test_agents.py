@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from cases import check_cases
+from each_case import for_each
 from machine import building
 from msgspec.structs import replace
 
@@ -115,7 +115,7 @@ def test_a_prompt_that_cannot_be_rendered_fails_the_stage_and_a_retry_renders_ag
         assert (state.tree.phase, state.tree.attempt, state.tree.error) == ("ready", 1, None)
         assert state.tree.conversation == [USER]
 
-    check_cases(
+    for_each(
         one_case,
         [
             ("{{ input.missing }}", "cannot be rendered.*missing"),
@@ -152,7 +152,7 @@ def test_prompts_that_fail_in_a_circle_end_the_event_and_the_run_can_be_resumed(
         assert [step.target for step in decision.transitions] == names
         assert decision.state.visits == dict.fromkeys(names, 1)
 
-    check_cases(one_case, [(case,) for case in [("a",), ("b", "a"), ("b", "c", "b")]])
+    for_each(one_case, [(case,) for case in [("a",), ("b", "a"), ("b", "c", "b")]])
 
 
 def test_a_thousand_agents_whose_prompts_fail_are_gone_through_without_recursion() -> None:
@@ -222,7 +222,7 @@ def test_with_an_output_schema_the_output_is_the_json_in_the_text() -> None:
         assert state.outputs == {"think": output}
         assert state.tree.conversation[-1]["content"] == content
 
-    check_cases(
+    for_each(
         one_case,
         [
             ({"type": "object"}, ' {"a": 1.0}\n', {"a": 1.0}),
@@ -244,7 +244,7 @@ def test_an_answer_that_breaks_the_output_schema_fails_and_is_not_kept() -> None
         assert "output_schema" in failure.message + failure.hint
         assert (state.tree.conversation, state.outputs) == ([USER], {})
 
-    check_cases(one_case, [(case,) for case in BAD_OUTPUTS])
+    for_each(one_case, [(case,) for case in BAD_OUTPUTS])
 
 
 CALL = {"id": "1", "name": "find", "arguments": {}}
@@ -276,7 +276,7 @@ def test_a_malformed_reply_fails_the_attempt_and_is_not_kept() -> None:
         assert words in failure.message
         image(state)
 
-    check_cases(one_case, BAD_REPLIES)
+    for_each(one_case, BAD_REPLIES)
 
 
 def test_arguments_may_nest_as_deep_as_a_run_can_keep() -> None:
@@ -311,7 +311,7 @@ def test_a_failed_call_is_tried_again_in_the_same_conversation_while_the_budget_
         assert (state.tree.phase, state.tree.attempt, state.tree.first_attempt) == ("ready", 3, 3)
         assert advance(spec, state, Replied(content="Yes."), MODEL).state.outputs == {"think": "Yes."}
 
-    check_cases(
+    for_each(
         one_case,
         [
             (case,)
@@ -363,7 +363,7 @@ def test_a_started_agent_cannot_become_another_kind_of_stage() -> None:
         with pytest.raises(MachineChangedError, match=kind):
             advance(machine(Stage(name="think", kind=kind, argv=["x"])), state, Replaced())
 
-    check_cases(one_case, [(facts, kind) for facts in [MODEL, NOBODY] for kind in ["task", "human"]])
+    for_each(one_case, [(facts, kind) for facts in [MODEL, NOBODY] for kind in ["task", "human"]])
 
 
 # Not repeatable
@@ -438,7 +438,7 @@ def test_an_answer_that_cannot_be_used_is_refused_and_the_run_still_waits() -> N
         good = advance(spec, state, Answered(value={"content": "{}"})).state
         assert good.outputs == {"think": {}}
 
-    check_cases(one_case, [(value, words, place) for value, words in BAD_ANSWERS for place in ["waiting", "unknown"]])
+    for_each(one_case, [(value, words, place) for value, words in BAD_ANSWERS for place in ["waiting", "unknown"]])
 
 
 # What is shown and sent
@@ -485,7 +485,7 @@ def test_of_many_tools_the_first_twenty_are_named_to_a_model_that_calls_another(
         listed = ", ".join([*names[: min(count, 20) - 1], end])
         assert problem == ("unknown_tool", f"there is no tool 'nope'; the tools here are: {listed}")
 
-    check_cases(one_case, [(19, "t18"), (20, "t19"), (21, "t19, ...")])
+    for_each(one_case, [(19, "t18"), (20, "t19"), (21, "t19, ...")])
 
 
 def test_the_name_of_a_tool_that_is_not_there_is_shown_up_to_64_letters() -> None:
@@ -494,7 +494,7 @@ def test_the_name_of_a_tool_that_is_not_there_is_shown_up_to_64_letters() -> Non
         problem = agents.call_problem(spec, spec.stages["think"], {"id": "a", "name": "n" * length, "arguments": {}})
         assert problem == ("unknown_tool", f"there is no tool {shown!r}; there are no tools here")
 
-    check_cases(one_case, [(64, "n" * 64), (65, "n" * 63 + "…")])
+    for_each(one_case, [(64, "n" * 64), (65, "n" * 63 + "…")])
 
 
 def test_a_result_may_nest_as_deep_as_a_run_can_keep_and_no_deeper() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cases import check_cases
+from each_case import for_each
 from machine.building import machine
 from msgspec.structs import replace
 
@@ -72,7 +72,7 @@ def test_max_visits_allows_that_many_visits_the_first_included() -> None:
         assert refused_by(state) == ("" if allowed else "max_visits")
         assert state.visits == {"a": min(visit, N)}
 
-    check_cases(one_case, AROUND)
+    for_each(one_case, AROUND)
 
 
 def test_an_edge_limit_allows_that_many_transitions_over_its_edge() -> None:
@@ -83,7 +83,7 @@ def test_an_edge_limit_allows_that_many_transitions_over_its_edge() -> None:
         assert refused_by(state) == ("" if allowed else "edge_limits")
         assert state.edges["b"] == {"a": min(taken, N)}
 
-    check_cases(one_case, AROUND)
+    for_each(one_case, AROUND)
 
 
 def test_max_iterations_allows_that_many_backward_edges() -> None:
@@ -93,7 +93,7 @@ def test_max_iterations_allows_that_many_backward_edges() -> None:
         assert refused_by(state) == ("" if allowed else "max_iterations")
         assert state.iteration == min(back, N)
 
-    check_cases(one_case, AROUND)
+    for_each(one_case, AROUND)
 
 
 def test_max_agent_hops_allows_that_many_transitions() -> None:
@@ -103,7 +103,7 @@ def test_max_agent_hops_allows_that_many_transitions() -> None:
         assert refused_by(state) == ("" if allowed else "max_agent_hops")
         assert sum(sum(targets.values()) for targets in state.edges.values()) == min(hops, N)
 
-    check_cases(one_case, AROUND)
+    for_each(one_case, AROUND)
 
 
 METERS = [("timeout", "active", [N - 1, N, N + 1]), ("max_llm_calls", "llm_calls", [N - 1, N, N + 1])]
@@ -121,7 +121,7 @@ def test_a_meter_at_its_bound_lets_the_next_task_start_and_above_it_does_not() -
         assert refused_by(state) == ("" if allowed else bound)
         assert state.outputs == {"a": 1}
 
-    check_cases(one_case, METERED)
+    for_each(one_case, METERED)
 
 
 def test_a_retry_is_a_dispatch_that_a_meter_can_refuse() -> None:
@@ -137,7 +137,7 @@ def test_a_retry_is_a_dispatch_that_a_meter_can_refuse() -> None:
             assert advance(spec, state, Retried(), Facts(**{meter: used})).state.tree.phase == "failed"
             assert advance(spec, state, Retried(), Facts(**{meter: N})).state.tree.phase == "ready"
 
-    check_cases(one_case, METERED)
+    for_each(one_case, METERED)
 
 
 def test_meters_never_refuse_a_stage_that_dispatches_nothing() -> None:
@@ -147,7 +147,7 @@ def test_meters_never_refuse_a_stage_that_dispatches_nothing() -> None:
         assert state.tree.stage == "b"
         assert state.status != "error"
 
-    check_cases(
+    for_each(
         one_case,
         [
             (target, bound, meter)
@@ -199,7 +199,7 @@ def test_a_run_that_finishes_exactly_at_its_limit_is_complete() -> None:
         assert advance(to_end, state, Succeeded(output=1)).state.status == "complete"
         assert refused_by(advance(spec, state, Succeeded(output=1)).state)
 
-    check_cases(
+    for_each(
         one_case,
         [
             (case,)
@@ -244,7 +244,7 @@ def test_an_edge_is_backward_if_its_target_is_at_or_before_its_source() -> None:
         state = advance(spec, begin(spec), Succeeded(output=1)).state
         assert (state.tree.stage, state.iteration) == (target, iteration)
 
-    check_cases(one_case, [("a", 1), ("b", 1), ("c", 0)])
+    for_each(one_case, [("a", 1), ("b", 1), ("c", 0)])
 
 
 def test_edges_are_counted_by_pair_so_names_with_arrows_do_not_collide() -> None:
@@ -293,7 +293,7 @@ def test_bounds_on_calls_and_tokens_refuse_only_transitions_to_agents() -> None:
             state = advance(spec, begin(spec), Succeeded(output=1), facts).state
             assert refused_by(state) == ("" if let_through else bound)
 
-    check_cases(one_case, [(bound, *case) for bound, cases in MODEL_BOUNDS.items() for case in cases])
+    for_each(one_case, [(bound, *case) for bound, cases in MODEL_BOUNDS.items() for case in cases])
 
 
 def test_an_agent_that_ends_exactly_at_a_limit_is_complete() -> None:
@@ -303,7 +303,7 @@ def test_an_agent_that_ends_exactly_at_a_limit_is_complete() -> None:
         event = Answered(value={"content": "Yes."}) if manual else Replied(content="Yes.")
         assert advance(spec, state, event, Facts(llm_calls=1, tokens=100, manual=manual)).state.status == "complete"
 
-    check_cases(one_case, [True, False])
+    for_each(one_case, [True, False])
 
 
 def test_a_limit_refuses_to_ask_a_model_again_after_a_failure() -> None:
@@ -320,7 +320,7 @@ def test_a_limit_refuses_to_ask_a_model_again_after_a_failure() -> None:
         assert state.tree.error is not None
         assert (state.tree.error.bound, state.tree.phase, state.tree.attempt) == (bound, "failed", 1)
 
-    check_cases(one_case, [("max_llm_calls", "llm_calls"), ("max_tokens", "tokens")])
+    for_each(one_case, [("max_llm_calls", "llm_calls"), ("max_tokens", "tokens")])
 
 
 def test_of_several_meters_the_first_in_the_documented_order_is_named() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from cases import check_cases
+from each_case import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -342,7 +342,7 @@ def test_a_mistake_is_reported_with_its_code_and_position_and_nothing_else() -> 
         assert problems[0].message
         assert problems[0].message.isprintable()
 
-    check_cases(one_case, TABLE)
+    for_each(one_case, TABLE)
 
 
 def test_the_table_is_long() -> None:
@@ -389,7 +389,7 @@ def test_a_misspelling_is_answered_with_the_nearest_word() -> None:
         (problem,) = broken(data)
         assert f"did you mean '{guess}'?" in problem.hint + problem.message
 
-    check_cases(
+    for_each(
         one_case,
         [
             (HEAD + "stages: {a: {end: {}}}\nbound: {}", "bounds"),
@@ -444,7 +444,7 @@ def test_a_bound_of_the_run_bounds_every_cycle() -> None:
     def one_case(bound: str) -> None:
         assert graph(CIRCLE, HEAD + f"bounds: {{{bound}}}\n") == []
 
-    check_cases(one_case, ["max_iterations: 5", "max_agent_hops: 5", "timeout: 60"])
+    for_each(one_case, ["max_iterations: 5", "max_agent_hops: 5", "timeout: 60"])
 
 
 def test_model_calls_bound_no_cycle_of_tasks() -> None:
@@ -517,7 +517,7 @@ def test_an_agent_is_repeatable_unless_the_file_says_otherwise() -> None:
         stage = Stage(name="a", kind="agent", agent=Agent(prompt="Think."), repeatable=repeatable)
         assert machine.stages["a"] == stage
 
-    check_cases(one_case, [("", True), ("repeatable: false", False), ("repeatable: true", True)])
+    for_each(one_case, [("", True), ("repeatable: false", False), ("repeatable: true", True)])
 
 
 def test_tools_are_looked_up_in_the_manifest_where_it_can_be_read() -> None:
@@ -578,7 +578,7 @@ def test_a_stored_spec_in_which_an_agent_could_go_wrong_is_not_read() -> None:
         with pytest.raises(msgspec.ValidationError):
             from_json(spec_with(**changes))
 
-    check_cases(
+    for_each(
         one_case,
         [
             {"stages__think__agent": None},
@@ -742,7 +742,7 @@ def test_a_bounded_self_loop_is_legal() -> None:
         _, problems = check(source.encode(), "m.yaml")
         assert "self_loop" not in {problem.code for problem in problems}
 
-    check_cases(
+    for_each(
         one_case,
         [
             "    max_visits: 3\n",
@@ -757,7 +757,7 @@ def test_an_alias_is_reported_once_and_not_also_as_a_wrong_type() -> None:
     def one_case(use: str) -> None:
         assert [problem.code for problem in broken(HEAD + use)] == ["yaml_alias"]
 
-    check_cases(
+    for_each(
         one_case,
         [
             "stages:\n  a: {task: [x], default_next: *k}",

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import yaml
-from cases import check_cases
+from each_case import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -147,7 +147,7 @@ def test_line_breaks_that_only_yaml_knows_never_change_a_text() -> None:
         document = read(f'a: "x {mark} y"\n'.encode(), "m.yaml")
         assert document.findings.failed or document.value == {"a": f"x {mark} y"}
 
-    check_cases(one_case, ["\u0085", "\u2028", "\u2029"])
+    for_each(one_case, ["\u0085", "\u2028", "\u2029"])
 
 
 def test_an_end_without_a_value_is_an_end() -> None:
@@ -182,4 +182,4 @@ def test_a_large_file_full_of_mistakes_is_answered_in_bounded_time_and_length() 
         assert len(problems) <= 501
         assert all(len(problem.message) < 1000 and len(problem.where) < 1000 for problem in problems)
 
-    check_cases(one_case, [(case,) for case in LARGE.values()])
+    for_each(one_case, [(case,) for case in LARGE.values()])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from cases import check_cases
+from each_case import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,14 +91,14 @@ def test_states_that_the_decider_writes_are_accepted() -> None:
     def one_case(number: int) -> None:
         assert conversation_problem(SOUND[number]) == ""
 
-    check_cases(one_case, [(case,) for case in range(len(SOUND))])
+    for_each(one_case, [(case,) for case in range(len(SOUND))])
 
 
 def test_states_that_the_decider_never_writes_are_reported() -> None:
     def one_case(number: int) -> None:
         assert conversation_problem(UNSOUND[number])
 
-    check_cases(one_case, [(case,) for case in range(len(UNSOUND))])
+    for_each(one_case, [(case,) for case in range(len(UNSOUND))])
 
 
 MACHINE = Machine(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from cases import check_cases
+from each_case import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -125,7 +125,7 @@ def test_no_word_of_a_machine_is_syntax() -> None:
     def one_case(text: str) -> None:
         structural([text, "b", "c"], [text])
 
-    check_cases(one_case, [(case,) for case in HOSTILE])
+    for_each(one_case, [(case,) for case in HOSTILE])
 
 
 @given(st.lists(st.text(max_size=9), min_size=1, max_size=4, unique=True), st.lists(st.text(max_size=9), max_size=2))

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import yaml
-from cases import check_cases
+from each_case import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,14 +83,14 @@ def test_what_json_does_not_know_is_text() -> None:
         assert value(f"key: {text}\n") == {"key": text}
         assert value(f"- {text}\n") == [text]
 
-    check_cases(one_case, [(case,) for case in [word for word in NORWAY if word not in ("<<", "-")]])
+    for_each(one_case, [(case,) for case in [word for word in NORWAY if word not in ("<<", "-")]])
 
 
 def test_a_key_is_always_text() -> None:
     def one_case(text: str) -> None:
         assert value(f"{text}: 1\n") == {text: 1}
 
-    check_cases(one_case, ["yes", "on", "1", "true", "null", "1:30", "2026-11-20", "~", "1.0"])
+    for_each(one_case, ["yes", "on", "1", "true", "null", "1:30", "2026-11-20", "~", "1.0"])
 
 
 def test_json_words_and_numbers_have_their_json_type() -> None:
@@ -101,7 +101,7 @@ def test_json_words_and_numbers_have_their_json_type() -> None:
             assert again == [expected]
             assert type(again[0]) is type(expected)
 
-    check_cases(
+    for_each(
         one_case,
         [
             "null",
@@ -126,7 +126,7 @@ def test_what_is_quoted_is_text() -> None:
     def one_case(text: str) -> None:
         assert isinstance(value(f"key: {text}\n")["key"], str)
 
-    check_cases(one_case, ["'1'", '"true"', "'null'", "|-\n    1", ">-\n    true", "''"])
+    for_each(one_case, ["'1'", '"true"', "'null'", "|-\n    1", ">-\n    true", "''"])
 
 
 def test_an_empty_yaml_value_is_null() -> None:
@@ -145,7 +145,7 @@ def test_a_yaml_file_that_is_not_plain_is_refused_with_its_place() -> None:
         assert problems[0].severity == "error"
         assert problems[0].hint
 
-    check_cases(
+    for_each(
         one_case,
         [
             ("a: 1\nb: 2\na: 3\n", "duplicate_key", "3:1 a"),
@@ -193,7 +193,7 @@ def test_a_json_file_that_is_not_strict_is_refused_with_its_place() -> None:
         problems = found(data, "m.json")
         assert [(problem.code, problem.where) for problem in problems] == [(code, where)]
 
-    check_cases(
+    for_each(
         one_case,
         [
             ('{"a": 1,\n "b": 2, "a": 3}', "duplicate_key", "2:10 a"),
@@ -270,14 +270,14 @@ def test_another_ending_is_refused() -> None:
         assert ".json, .py, .toml, .yaml, .yml" in problem.message
         assert problem.message.isprintable()
 
-    check_cases(one_case, ["m.ini", "m", "", "yaml", "m.yaml.bak", "dir.yaml/m", "m.\x1b[0m", "m\x00"])
+    for_each(one_case, ["m.ini", "m", "", "yaml", "m.yaml.bak", "dir.yaml/m", "m.\x1b[0m", "m\x00"])
 
 
 def test_the_ending_says_the_format() -> None:
     def one_case(name: str) -> None:
         assert value("a: yes\n", name) == {"a": "yes"}
 
-    check_cases(one_case, ["m.YAML", "x/y z/m.yml", "C:\\x\\m.Yaml"])
+    for_each(one_case, ["m.YAML", "x/y z/m.yml", "C:\\x\\m.Yaml"])
 
 
 def test_every_path_has_its_place() -> None:
@@ -290,7 +290,7 @@ def test_every_path_has_its_place() -> None:
                 assert lines[line - 1][column - 1 :].lstrip('"').startswith(path[-1])
         assert (places[("a", 1, 1)], name) in (((5, 6), "m.yaml"), ((5, 6), "m.json"))
 
-    check_cases(
+    for_each(
         one_case,
         [
             ("a:\n  - b: 1\n    c: x\n  - [y,\n     z]\n", "m.yaml"),
@@ -376,4 +376,4 @@ def test_no_json_text_takes_quadratic_time() -> None:
         assert found(text, "m.json")
         assert time.monotonic() - began < 5
 
-    check_cases(one_case, ['"' + "\\a" * 100_000, '"a' * 200_001, "9" * 300_000, "[" + " " * 1_000_000, ":" * 100_000])
+    for_each(one_case, ['"' + "\\a" * 100_000, '"a' * 200_001, "9" * 300_000, "[" + " " * 1_000_000, ":" * 100_000])

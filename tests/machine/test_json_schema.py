@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import check_cases
+from each_case import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +21,7 @@ def test_a_usable_schema_has_no_problems() -> None:
     def one_case(schema: Any) -> None:
         assert problems(schema) == []
 
-    check_cases(
+    for_each(
         one_case,
         [
             True,
@@ -43,7 +43,7 @@ def test_a_schema_is_an_object_or_a_bool() -> None:
         assert problems(schema) == ["a JSON Schema is an object, true or false"]
         assert len(violations(schema, 1)) == 1
 
-    check_cases(one_case, [None, 3, "x", '{"type":"object"}', [], 1.5])
+    for_each(one_case, [None, 3, "x", '{"type":"object"}', [], 1.5])
 
 
 def test_every_mistake_of_a_schema_is_reported_with_its_pointer() -> None:
@@ -59,7 +59,7 @@ def test_a_pattern_that_could_take_long_is_refused() -> None:
     def one_case(pattern: str) -> None:
         assert "/properties/x/pattern" in problems({"properties": {"x": {"pattern": pattern}}})[0]
 
-    check_cases(one_case, ["(", "(?=a)b", r"(a)\1", "(a{1000}){1000}", "^(a{0,1000}){0,99}$"])
+    for_each(one_case, ["(", "(?=a)b", r"(a)\1", "(a{1000}){1000}", "^(a{0,1000}){0,99}$"])
 
 
 def test_a_catastrophic_pattern_is_quick() -> None:
@@ -68,7 +68,7 @@ def test_a_catastrophic_pattern_is_quick() -> None:
         violations({"pattern": pattern}, "a" * 100_000 + "!")
         assert time.monotonic() - began < 5
 
-    check_cases(one_case, ["(a+)+$", "^(([a-z])+.)+[A-Z]([a-z])+$", "(x+x+)+y", "(a|a)*b"])
+    for_each(one_case, ["(a+)+$", "^(([a-z])+.)+[A-Z]([a-z])+$", "(x+x+)+y", "(a|a)*b"])
 
 
 class _Counting(http.server.BaseHTTPRequestHandler):
@@ -99,7 +99,7 @@ def test_no_reference_is_ever_fetched_from_the_network() -> None:
         assert all(found)
         assert _Counting.hits == 0
 
-    check_cases(one_case, ["$ref", "$dynamicRef", "$schema"])
+    for_each(one_case, ["$ref", "$dynamicRef", "$schema"])
 
 
 def test_no_reference_is_ever_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def test_a_schema_whose_parts_multiply_is_refused() -> None:
         assert "more than" in problems(schema)[0]
         assert len(violations(schema, "x")) == 1
 
-    check_cases(one_case, ["allOf", "anyOf", "oneOf"])
+    for_each(one_case, ["allOf", "anyOf", "oneOf"])
 
 
 def test_references_with_escaped_names_are_followed() -> None:
@@ -178,14 +178,14 @@ def test_a_value_that_json_cannot_hold_never_passes() -> None:
         assert len(violations(True, value)) == 1
         assert len(problems({"const": value})) == 1
 
-    check_cases(one_case, [(case,) for case in ["\ud800", 2**64, float("nan"), (1,), {1: 2}, b"x"]])
+    for_each(one_case, [(case,) for case in ["\ud800", 2**64, float("nan"), (1,), {1: 2}, b"x"]])
 
 
 def test_an_integer_is_what_json_schema_says() -> None:
     def one_case(value: Any, fits: bool) -> None:
         assert (violations({"type": "integer"}, value) == []) is fits
 
-    check_cases(one_case, [(1, True), (1.0, True), (1.5, False), (True, False), (2**64 - 1, True)])
+    for_each(one_case, [(1, True), (1.0, True), (1.5, False), (True, False), (2**64 - 1, True)])
 
 
 @given(

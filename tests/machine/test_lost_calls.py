@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cases import check_cases
+from each_case import for_each
 from machine.building import machine
 
 from stateline.machine.decider.advance import advance
@@ -55,7 +55,7 @@ def test_a_lost_call_is_not_made_again_beyond_the_bound() -> None:
         assert (error.kind, error.bound, state.tree.resume) == ("limit", "max_llm_calls", "ready")
         assert error.message.endswith(f"(before another attempt after: {why})")
 
-    check_cases(one_case, [("it broke", "it broke"), ("", "a call was made, and its outcome is unknown")])
+    for_each(one_case, [("it broke", "it broke"), ("", "a call was made, and its outcome is unknown")])
 
 
 def test_a_lost_call_that_a_limit_refuses_takes_the_way_of_errors() -> None:
@@ -74,7 +74,7 @@ def test_a_call_that_used_all_active_time_ends_by_that_limit_regardless_of_the_c
         assert (error.kind, error.bound) == (kind, "timeout" if kind == "limit" else "")
         assert "no whole reply" in error.message
 
-    check_cases(
+    for_each(
         one_case,
         [
             (active, bound, kind)

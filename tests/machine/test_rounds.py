@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from cases import check_cases
+from each_case import for_each
 from msgspec.structs import replace
 
 from stateline.bundle import canonical
@@ -164,7 +164,7 @@ def test_a_wrong_call_is_done_at_once_with_an_error_for_the_model() -> None:
         state = go(machine(), state, ended(0))
         assert state.tree.conversation[-1]["content"] == {"error": error}
 
-    check_cases(
+    for_each(
         one_case,
         [
             ("nope", {}, "unknown_tool", "there is no tool 'nope'; the tools here are: look, push"),
@@ -202,7 +202,7 @@ def test_a_result_that_cannot_be_stored_becomes_an_error_and_the_run_continues()
             assert state.tree.conversation[-1]["content"] == result[0]
             image(state)
 
-    check_cases(one_case, [(case,) for case in [float("nan"), 2**64, "\ud800", {1: 2}, "deep"]])
+    for_each(one_case, [(case,) for case in [float("nan"), 2**64, "\ud800", {1: 2}, "deep"]])
 
 
 # Intents and lost calls
@@ -225,7 +225,7 @@ def test_only_calls_that_are_ready_and_not_repeatable_can_be_intended_each_once(
         assert image(state) == before
         assert statuses(state) == ["ready", "ready", "started", "done"]
 
-    check_cases(one_case, [[], ["c0"], ["c1", "c1"], ["c1", "c0"], ["c9"], ["c2"], ["c3"]])
+    for_each(one_case, [[], ["c0"], ["c1", "c1"], ["c1", "c0"], ["c9"], ["c2"], ["c3"]])
 
 
 def test_a_call_that_is_done_or_unknown_cannot_end() -> None:
@@ -234,7 +234,7 @@ def test_a_call_that_is_done_or_unknown_cannot_end() -> None:
         with pytest.raises(IllegalEventError, match=r"callended.*nothing changed"):
             advance(machine(), state, ended(number), MODEL)
 
-    check_cases(one_case, [1, 7])
+    for_each(one_case, [1, 7])
 
 
 def test_a_person_is_asked_about_lost_calls_one_after_the_other() -> None:
@@ -292,7 +292,7 @@ def test_max_tool_rounds_allows_that_many_and_refuses_the_next() -> None:
         answer = advance(spec, state, Replied(content="Yes."), Facts(tool_rounds=rounds)).state
         assert answer.status == "complete"
 
-    check_cases(one_case, [1, 2, 5])
+    for_each(one_case, [1, 2, 5])
 
 
 def refused(spec: Machine) -> RunState:
@@ -349,7 +349,7 @@ def test_a_meter_may_refuse_the_next_round_and_a_retry_asks_with_the_results_at_
         state = go(machine(), state, Replaced(), Retried())
         assert (state.tree.phase, state.tree.conversation[-1]["content"]) == ("ready", "fine")
 
-    check_cases(
+    for_each(
         one_case,
         [
             (Bounds(max_llm_calls=2), Facts(llm_calls=2), "max_llm_calls"),
@@ -374,7 +374,7 @@ def test_a_machine_that_does_not_allow_a_call_under_way_is_refused() -> None:
         only_push = machine(agent=Agent(prompt="Other.", tools=["push"]))
         assert advance(only_push, state, Replaced()).state == state
 
-    check_cases(one_case, [False, True])
+    for_each(one_case, [False, True])
 
 
 def test_a_started_call_may_end_after_its_tool_became_repeatable() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cases import check_cases
+from each_case import for_each
 from machine.building import machine
 from msgspec.structs import replace
 
@@ -46,7 +46,7 @@ def test_routes_are_tried_in_order_then_default_next() -> None:
         assert decision.state.tree.stage == target
         assert [(step.source, step.target, step.reason) for step in decision.transitions] == [("a", target, reason)]
 
-    check_cases(one_case, [(1, "b", "routing"), (2, "c", "routing"), (3, "d", "default")])
+    for_each(one_case, [(1, "b", "routing"), (2, "c", "routing"), (3, "d", "default")])
 
 
 def test_the_first_route_that_matches_wins_and_later_ones_are_not_evaluated() -> None:
@@ -106,7 +106,7 @@ def test_set_is_merged_deeply() -> None:
         assert succeed(spec, patch).state.state == merged
         assert spec.state == base
 
-    check_cases(one_case, [m[1:] for m in MERGES])
+    for_each(one_case, [m[1:] for m in MERGES])
 
 
 def test_set_may_nest_and_its_expressions_see_the_state_before_it() -> None:
@@ -142,7 +142,7 @@ def test_a_mistake_in_set_or_routes_fails_the_stage_and_keeps_its_output_and_the
         assert decision.state.tree.cause.kind == kind
         assert (decision.state.outputs, decision.state.state) == ({"a": {"fine": True}}, {"n": 0})
 
-    check_cases(
+    for_each(
         one_case,
         [
             (task("a", set={"x": "1", "y": {"z": "output.missing"}}), "set"),
@@ -215,7 +215,7 @@ def test_every_name_can_decide_the_way() -> None:
         facts = Facts(context={"settings": {"strict": True}})
         assert succeed(spec, {"ok": True}, facts, input={"q": "x"}).state.tree.stage == "b"
 
-    check_cases(
+    for_each(
         one_case,
         [
             "input.q == 'x'",
@@ -307,4 +307,4 @@ def test_an_operators_retry_leaves_no_trace_once_its_stage_is_left() -> None:
         if after:
             assert (state.tree.attempt, state.tree.first_attempt) == (1, 1)
 
-    check_cases(one_case, [None, "b"])
+    for_each(one_case, [None, "b"])

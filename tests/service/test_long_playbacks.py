@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import check_each
+from each_case import for_each
 
 from stateline import Store
 from stateline.bundle import canonical
@@ -72,7 +72,7 @@ def test_three_hundred_turns_of_playback_take_no_more_room_in_an_event_than_ten(
         sizes = [len(canonical.encode(event)) for event in events[10:-1]]
         assert max(sizes) - min(sizes) < 32, "but for the digits of what is counted"
 
-    check_each(tmp_path, [("Go.", []), ("Go on.", [[1, TURNS]])], check)
+    for_each(check, [("Go.", []), ("Go on.", [[1, TURNS]])], root=tmp_path)
 
 
 def test_calls_of_one_turn_keep_the_same_numbers(tmp_path: Path, machine: str) -> None:
@@ -98,14 +98,14 @@ def test_an_event_whose_numbers_are_none_is_damage_and_is_not_counted_out(tmp_pa
             resume(store, "r", call(store, True))
         assert store.scope("run:r").load().seq == head.seq + 1
 
-    check_each(
-        tmp_path,
+    for_each(
+        check,
         [
             (used, name)
             for used in [[[1, 10**9]], [[1, 10**8]], [[2, 1]], [[1, 2], [2, 3]], [1, 2], [[1]], [[1, 2, 3]], "x"]
             for name in ["used", "stale"]
         ],
-        check,
+        root=tmp_path,
     )
 
 
@@ -125,12 +125,12 @@ def test_an_event_that_names_no_real_path_of_a_recording_is_damage_wherever_the_
             resume(store, "r", call(store, True))
         assert store.scope("run:r").load().seq == head.seq + 1
 
-    check_each(
-        tmp_path,
+    for_each(
+        check,
         [
             (directory, mode)
             for directory in ["", "\0", "/a\0b", "rec", "./rec", "../rec"]
             for mode in ["record", "playback"]
         ],
-        check,
+        root=tmp_path,
     )

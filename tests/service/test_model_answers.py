@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import check_each
 from dry_runs import plan_execute
+from each_case import for_each
 from scripted_model import Scripted, calls, says, shell, write_machine, write_tools
 
 from stateline import Store
@@ -99,8 +99,8 @@ def test_every_form_of_an_answer_is_taken(tmp_path: Path) -> None:
         assert (done.status, done.output) == ("complete", "Here.")
         assert store.scope(f"run:{RUN}").load().event["meters"]["llm_calls"] == 1
 
-    check_each(
-        tmp_path,
+    for_each(
+        check,
         [
             (said,)
             for said in [
@@ -110,7 +110,7 @@ def test_every_form_of_an_answer_is_taken(tmp_path: Path) -> None:
                 {"type": "llm_response", "response": {"content": [{"type": "text", "text": "Here."}]}},
             ]
         ],
-        check,
+        root=tmp_path,
     )
 
 
@@ -141,7 +141,7 @@ def test_the_same_answer_twice_is_one_answer_and_gives_the_same_document(tmp_pat
         with pytest.raises(InvalidAnswerError, match="answered before, and differently"):
             answer(store, {**said, "response": "something else"})
 
-    check_each(tmp_path, [(one_turn,) for one_turn in [True, False]], check)
+    for_each(check, [(one_turn,) for one_turn in [True, False]], root=tmp_path)
 
 
 def forms(text: str, request: str) -> list[Any]:
@@ -171,7 +171,7 @@ def test_an_answer_is_the_same_in_whichever_form_it_is_given_again(tmp_path: Pat
                 answer(store, other)
         assert store.scope(f"run:{RUN}").head() == head
 
-    check_each(tmp_path, [(first,) for first in range(6)], check)
+    for_each(check, [(first,) for first in range(6)], root=tmp_path)
 
 
 def test_calls_of_tools_are_the_same_in_both_forms_and_not_with_other_arguments(
@@ -238,8 +238,8 @@ def test_a_refused_answer_changes_nothing_and_the_run_still_waits(tmp_path: Path
         assert resume(store, RUN, CallOptions()).document() == waits.document()
         assert answer(store, "Here.").status == "complete"
 
-    check_each(
-        tmp_path,
+    for_each(
+        check,
         [
             ("", "empty"),
             ({"response": "", "tools": [{"name": "find", "params": {"q": "x"}}]}, "no tool"),
@@ -251,7 +251,7 @@ def test_a_refused_answer_changes_nothing_and_the_run_still_waits(tmp_path: Path
             ({"answer": "x"}, "not known|unknown reason"),
             ({"action": "continue"}, "nothing to continue"),
         ],
-        check,
+        root=tmp_path,
     )
 
 
@@ -363,13 +363,13 @@ def test_a_plan_says_how_the_call_then_exits(tmp_path: Path) -> None:
             assert done.exit_code in [plan.exit]
             assert plan.exit == done.exit_code
 
-    check_each(
-        tmp_path,
+    for_each(
+        check,
         [
             (one_turn, modelled, said)
             for one_turn in [True, False]
             for modelled in [True, False]
             for said in [None, "Here.", {"response": "", "tools": [{"name": "search", "params": {"q": "x"}}]}]
         ],
-        check,
+        root=tmp_path,
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import check_each
+from each_case import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,8 +55,8 @@ def test_what_is_no_ranges_is_refused_and_never_counted_out(tmp_path: Path) -> N
         with pytest.raises(ValueError, match=r"range|numbers"):
             Numbers.read(ranges)
 
-    check_each(
-        tmp_path,
+    for_each(
+        check,
         [
             (ranges,)
             for ranges in [
@@ -72,7 +72,7 @@ def test_what_is_no_ranges_is_refused_and_never_counted_out(tmp_path: Path) -> N
                 [[1, MOST // 2], [MOST, MOST + MOST // 2]],
             ]
         ],
-        check,
+        root=tmp_path,
     )
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import msgspec
-from cases import check_each
+from each_case import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,7 +57,7 @@ def test_nothing_is_no_answer(tmp_path: Path) -> None:
     def check(_: Path, data: bytes) -> None:
         assert parse_answer(data) is msgspec.UNSET
 
-    check_each(tmp_path, [(data,) for data in [b"", b" ", b"\n\r\t"]], check)
+    for_each(check, [(data,) for data in [b"", b" ", b"\n\r\t"]], root=tmp_path)
 
 
 @given(st.tuples(st.text(), st.text(), st.text()), st.tuples(st.text(), st.text(), st.text()))

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import check_each
 from dry_runs import plan_execute
+from each_case import for_each
 from scripted_model import Scripted, calls, says, shell, write_machine, write_tools
 
 from stateline import Store
@@ -129,10 +129,10 @@ def test_a_manifest_that_cannot_be_used_is_an_error_and_nothing_is_stored(tmp_pa
         assert list(store.backend.scopes()) == []
         assert plan_execute(store, ExecuteOptions(machine=path, run=RUN)).exit == 1
 
-    check_each(
-        tmp_path,
-        [(spoil,) for spoil in ["gone", "not json", "a directory", "a secret", "a secret in escapes", "no such tool"]],
+    for_each(
         check,
+        [(spoil,) for spoil in ["gone", "not json", "a directory", "a secret", "a secret in escapes", "no such tool"]],
+        root=tmp_path,
     )
 
 
@@ -200,8 +200,8 @@ def test_what_the_engine_relies_on_is_demanded_before_any_tool_runs(tmp_path: Pa
             resume(store, RUN, CallOptions(models=model))
         assert caught.value.finding == "malformed"
 
-    check_each(
-        tmp_path,
+    for_each(
+        check,
         [
             (change,)
             for change in [
@@ -217,7 +217,7 @@ def test_what_the_engine_relies_on_is_demanded_before_any_tool_runs(tmp_path: Pa
                 lambda state, event: event["meters"].update(tokens=5),
             ]
         ],
-        check,
+        root=tmp_path,
     )
 
 

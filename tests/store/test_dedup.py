@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from every_case import every_case
+from each_case import each
 
 from stateline import Artifact, Store
 from stateline.bundle import naming
@@ -152,7 +152,7 @@ def test_a_process_writes_an_object_only_once(tmp_path: Path, fs: Counting) -> N
     assert fs.counts["bytes"] < 4096
 
 
-@every_case("state", [{"big": MIB}, {"chat": chat(30)}, {"art": Artifact(b"raw" * 9)}])
+@each("state", [{"big": MIB}, {"chat": chat(30)}, {"art": Artifact(b"raw" * 9)}])
 def test_an_object_removed_meanwhile_is_written_again(tmp_path: Path, state: dict[str, Any]) -> None:
     scope = again(tmp_path, Filesystem())
     scope.save(state)

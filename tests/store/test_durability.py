@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from every_case import every_case
+from each_case import each
 
 from stateline import Artifact, Store
 from stateline.bundle import naming
@@ -82,7 +82,7 @@ def test_a_fast_save_syncs_only_new_directories_and_the_store_file(tmp_path: Pat
     assert fs.synced == []
 
 
-@every_case("durability", ["full", "fast"])
+@each("durability", ["full", "fast"])
 def test_the_event_records_the_durability(tmp_path: Path, durability: Durability) -> None:
     store = Store.open(tmp_path / "s", durability=durability)
     assert store.scope(KEY).save(1).event["durability"] == durability
@@ -152,7 +152,7 @@ def test_objects_of_a_fast_past_are_synced_before_the_full_snapshot_is_visible(t
     assert store_on(root, "full").scope(KEY).load() == head
 
 
-@every_case("what", ["the parent", "an object"])
+@each("what", ["the parent", "an object"])
 def test_a_full_save_refuses_a_damaged_fast_past(tmp_path: Path, what: str) -> None:
     root = tmp_path / "s"
     fast = store_on(root, "fast").scope(KEY)
@@ -211,7 +211,7 @@ def test_a_full_writer_that_appends_to_a_list_of_a_fast_one_syncs_all_of_it(tmp_
         assert not (resting & below) & set(fs.synced), "what this process kept is settled"
 
 
-@every_case("durability", ["full", "fast"])
+@each("durability", ["full", "fast"])
 def test_a_state_that_ends_in_the_middle_of_a_save_is_only_residue(tmp_path: Path, durability: Durability) -> None:
     """The death of the process at each system call that changes something, for real."""
     code = """
@@ -260,7 +260,7 @@ class Naming(Filesystem):
         super().sync_directory(directory)
 
 
-@every_case("durability", ["full", "fast"])
+@each("durability", ["full", "fast"])
 def test_the_state_dirs_name_is_made_durable_even_if_it_existed(tmp_path: Path, durability: Durability) -> None:
     class Dead(Exception):
         pass
@@ -294,7 +294,7 @@ def test_the_state_dirs_name_is_made_durable_even_if_it_existed(tmp_path: Path, 
     assert str(tmp_path / "own") not in fs.durable, "it is synced where the store is made"
 
 
-@every_case("number", [errno.EACCES, errno.EINVAL, errno.EROFS, errno.EIO])
+@each("number", [errno.EACCES, errno.EINVAL, errno.EROFS, errno.EIO])
 def test_a_parent_that_cannot_be_synced_is_accepted_unless_the_disk_fails(tmp_path: Path, number: int) -> None:
     class Refusing(Filesystem):
         def open_parent(self, path: str) -> Directory:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from every_case import every_case
+from each_case import each
 
 from stateline import Store
 from stateline.bundle import canonical, naming
@@ -75,8 +75,8 @@ CHANGES: dict[str, Any] = {
 }
 
 
-@every_case("where", ["a snapshot", "a node", "a chunk", "before"])
-@every_case("change", CHANGES)
+@each("where", ["a snapshot", "a node", "a chunk", "before"])
+@each("change", CHANGES)
 def test_reader_verify_and_script_refuse_an_entry_with_other_members(tmp_path: Path, where: str, change: str) -> None:
     root = tmp_path / "s"
     chunk = {"before": None, "items": [1], "objects": {}}
@@ -92,7 +92,7 @@ def test_reader_verify_and_script_refuse_an_entry_with_other_members(tmp_path: P
     assert called_intact(root) == [change == "none"] * 3
 
 
-@every_case(
+@each(
     "change",
     [
         {"merged": None},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from every_case import every_case
+from each_case import each
 
 from stateline import Store
 from stateline.bundle import naming
@@ -15,7 +15,7 @@ from stateline.verify.checker import verify
 KEY = "notes:x"
 
 
-@every_case("durability", ["full", "fast"])
+@each("durability", ["full", "fast"])
 def test_a_full_disk_refuses_a_save_and_loses_nothing(disk: Any, durability: Durability) -> None:
     root = disk.path / "s"
     head = Store.open(root, durability=durability).scope(KEY).save({"n": 0})

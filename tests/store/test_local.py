@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from every_case import every_case
+from each_case import each
 
 from stateline import Artifact, Store
 from stateline.bundle import naming
@@ -62,7 +62,7 @@ def umask(bits: int) -> Iterator[None]:
 # -- modes -------------------------------------------------------------------------------------------------------------
 
 
-@every_case("bits", [0o000, 0o022, 0o077, 0o777])
+@each("bits", [0o000, 0o022, 0o077, 0o777])
 def test_directories_are_0700_and_files_0600_under_any_umask(tmp_path: Path, bits: int) -> None:
     root = tmp_path / "s"
     with umask(bits):
@@ -269,9 +269,9 @@ def save_with_object(store: Store) -> object:
     return store.scope(KEY).save({"n": 1, "big": BIG})
 
 
-@every_case("durability", ["full", "fast"])
-@every_case("number", NUMBERS)
-@every_case("method", CHANGING + LOOKING + ("open_root", "open_lock", "make_directory"))
+@each("durability", ["full", "fast"])
+@each("number", NUMBERS)
+@each("method", CHANGING + LOOKING + ("open_root", "open_lock", "make_directory"))
 def test_every_refusal_of_the_disk_is_a_typed_error_and_loses_nothing(
     tmp_path: Path, method: str, number: int, durability: Durability
 ) -> None:
@@ -308,7 +308,7 @@ def test_every_refusal_of_the_disk_is_a_typed_error_and_loses_nothing(
         assert len(temporary_files(root)) <= 1
 
 
-@every_case("method", ["create", "write", "sync_file", "link", "rename", "stat", "names"])
+@each("method", ["create", "write", "sync_file", "link", "rename", "stat", "names"])
 def test_the_same_store_works_after_an_error_of_the_disk(tmp_path: Path, method: str) -> None:
     for at in range(count_calls(save_with_object, tmp_path / "count")[method]):
         root = tmp_path / str(at)
@@ -321,7 +321,7 @@ def test_the_same_store_works_after_an_error_of_the_disk(tmp_path: Path, method:
         assert temporary_files(root) == []
 
 
-@every_case("method", [*CHANGING, *MAKING, "open_directory", "names"])
+@each("method", [*CHANGING, *MAKING, "open_directory", "names"])
 def test_a_first_save_that_the_disk_refused_can_be_repeated(tmp_path: Path, method: str) -> None:
     counting = Faulty()
     save_with_object(store_on(tmp_path / "count/s", counting))
@@ -336,7 +336,7 @@ def test_a_first_save_that_the_disk_refused_can_be_repeated(tmp_path: Path, meth
         assert all(mode in (0o700, 0o600) for mode in modes(root).values())
 
 
-@every_case("durability", ["full", "fast"])
+@each("durability", ["full", "fast"])
 def test_errors_of_the_disk_are_explained(tmp_path: Path, durability: Durability) -> None:
     said = {}
     numbers = (errno.EDQUOT, errno.EACCES, errno.EMFILE, errno.ENFILE, errno.EFBIG, errno.ETIMEDOUT)
@@ -540,7 +540,7 @@ def test_a_state_dir_that_is_a_symlink_is_refused(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "real") == []
 
 
-@every_case("kind", ["file", "dangling"])
+@each("kind", ["file", "dangling"])
 def test_a_state_dir_that_is_not_a_directory_is_refused(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "s"
     path.write_text("mine") if kind == "file" else path.symlink_to("nowhere")
@@ -550,7 +550,7 @@ def test_a_state_dir_that_is_not_a_directory_is_refused(tmp_path: Path, kind: st
     assert os.listdir(tmp_path) == ["s"]
 
 
-@every_case("mode", [0o755, 0o770, 0o707, 0o701])
+@each("mode", [0o755, 0o770, 0o707, 0o701])
 def test_a_state_dir_that_others_may_enter_is_refused_with_the_fix(tmp_path: Path, mode: int) -> None:
     store_on(tmp_path / "s").scope(KEY).save(1)
     os.chmod(tmp_path / "s", mode)
@@ -565,7 +565,7 @@ def test_a_state_dir_that_others_may_enter_is_refused_with_the_fix(tmp_path: Pat
 
 
 @as_root
-@every_case("name", ["", HASH])
+@each("name", ["", HASH])
 def test_a_directory_of_another_user_is_refused(tmp_path: Path, name: str) -> None:
     store_on(tmp_path / "s").scope(KEY).save(1)
     os.chown(tmp_path / "s" / name, 12345, -1)
@@ -582,7 +582,7 @@ def test_a_scope_that_others_may_enter_is_refused(tmp_path: Path) -> None:
     assert store_on(tmp_path / "s").scope(KEY).load().state == 1
 
 
-@every_case("name", [HASH, "objects"])
+@each("name", [HASH, "objects"])
 def test_a_directory_inside_that_is_a_symlink_is_never_entered(tmp_path: Path, name: str) -> None:
     store_on(tmp_path / "s").scope(KEY).save({"n": 1, "big": BIG})
     os.rename(tmp_path / "s" / name, tmp_path / "elsewhere")
@@ -610,8 +610,8 @@ def put_special_file(path: Path, kind: str) -> None:
         os.mknod(path, 0o600 | stat.S_IFSOCK)
 
 
-@every_case("kind", ["symlink", "fifo", "directory", "socket"])
-@every_case("which", ["pointer", "snapshot", "object", "store file"])
+@each("kind", ["symlink", "fifo", "directory", "socket"])
+@each("which", ["pointer", "snapshot", "object", "store file"])
 def test_special_files_are_neither_followed_nor_waited_for(tmp_path: Path, which: str, kind: str) -> None:
     root = tmp_path / "s"
     head = store_on(root).scope(KEY).save({"big": BIG})
@@ -633,8 +633,8 @@ def test_special_files_are_neither_followed_nor_waited_for(tmp_path: Path, which
             store.scope(KEY).save(2)
 
 
-@every_case("which", ["pointer", "snapshot", "store file"])
-@every_case("mode", [0o644, 0o660, 0o602])
+@each("which", ["pointer", "snapshot", "store file"])
+@each("mode", [0o644, 0o660, 0o602])
 def test_a_writer_refuses_a_file_that_others_may_use_and_a_reader_does_not(
     tmp_path: Path, which: str, mode: int
 ) -> None:
@@ -707,7 +707,7 @@ def test_a_store_of_a_newer_format_is_refused_every_time_and_left_untouched(tmp_
     assert (tmp_path / "s" / "stateline.json").read_bytes() == newer
 
 
-@every_case("data", [b"", b"{", b"[]", b'{"format": "stateline/1"}', b'{"format":"git"}', b"{}"])
+@each("data", [b"", b"{", b"[]", b'{"format": "stateline/1"}', b'{"format":"git"}', b"{}"])
 def test_a_damaged_store_file_stops_a_writer(tmp_path: Path, data: bytes) -> None:
     store_on(tmp_path / "s").scope(KEY).save(1)
     (tmp_path / "s" / "stateline.json").write_bytes(data)
@@ -786,7 +786,7 @@ def test_removing_a_scope_removes_directories_of_a_newer_version(tmp_path: Path)
     assert tmp_path.exists()
 
 
-@every_case("harm", ["a link", "a loose mode"])
+@each("harm", ["a link", "a loose mode"])
 def test_a_lock_that_others_may_use_stops_a_writer(tmp_path: Path, harm: str) -> None:
     store = Store.open(tmp_path / "state")
     scope = store.scope("notes:x")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from every_case import every_case
+from each_case import each
 
 from stateline import Artifact, Ref, Store
 from stateline.bundle import canonical, naming
@@ -70,7 +70,7 @@ def test_load_returns_what_was_saved(store: Store) -> None:
     assert (loaded.seq, loaded.envelope.kind, loaded.envelope.scope) == (0, "notes", KEY)
 
 
-@every_case("state", [None, 0, "", [], {}, "x" * 10_000, [[]], {"": {"": None}}])
+@each("state", [None, 0, "", [], {}, "x" * 10_000, [[]], {"": {"": None}}])
 def test_any_json_value_may_be_a_state(store: Store, state: Any) -> None:
     store.scope(KEY).save(state)
     assert store.resolve(store.scope(KEY).load().state) == state
@@ -125,7 +125,7 @@ def test_scopes_are_distinguished_by_their_whole_key(store: Store) -> None:
     )
 
 
-@every_case("key", ["", "x", "notes:", "notes:\0", "../x:y"])
+@each("key", ["", "x", "notes:", "notes:\0", "../x:y"])
 def test_a_malformed_key_is_refused_before_anything_happens(root: Path, key: str) -> None:
     with pytest.raises(UsageError):
         local(root).scope(key)
@@ -199,7 +199,7 @@ def test_created_at_is_the_clocks_time_to_the_microsecond(root: Path) -> None:
     assert saved.path.startswith("state-2026-11-20T092659.123456Z-")
 
 
-@every_case(
+@each(
     "times",
     [
         (START, START, START, START),
@@ -232,7 +232,7 @@ def test_times_a_day_and_a_year_apart_still_sort(root: Path) -> None:
     ]
 
 
-@every_case("last", ["9999-12-31T23:59:59.999999Z", "2026-02-31T00:00:00.000000Z"])
+@each("last", ["9999-12-31T23:59:59.999999Z", "2026-02-31T00:00:00.000000Z"])
 def test_a_head_whose_time_has_no_successor_is_damage_not_a_traceback(root: Path, last: str) -> None:
     write_snapshot(root, document(created_at=last))
     with pytest.raises(IntegrityError):
@@ -355,7 +355,7 @@ def test_a_hostile_reference_reads_nothing_outside(root: Path) -> None:
             store.get(Ref(name, 6))
 
 
-@every_case("change", ["missing", "altered", "truncated", "grown"])
+@each("change", ["missing", "altered", "truncated", "grown"])
 def test_kinds_of_damaged_objects_are_distinguished_and_never_returned(root: Path, change: str) -> None:
     store = local(root)
     ref = store.scope(KEY).save({"big": BIG}).envelope.objects["/big"]
@@ -391,7 +391,7 @@ def nested(levels: int) -> Any:
     return value
 
 
-@every_case("bad", [float("nan"), 2**64, "\ud800", (1,), b"x", {1: 2}, nested(130), "x" * (16 * 1024 * 1024)])
+@each("bad", [float("nan"), 2**64, "\ud800", (1,), b"x", {1: 2}, nested(130), "x" * (16 * 1024 * 1024)])
 def test_values_outside_the_format_are_refused_and_change_nothing(root: Path, bad: Any) -> None:
     scope = local(root).scope(KEY)
     scope.save(1)
@@ -448,7 +448,7 @@ def test_names_of_a_state_that_was_masked_by_its_caller_are_left_alone(root: Pat
     assert store.scope(KEY).save({"transitions": 1}).event["redactions"] == 1
 
 
-@every_case(
+@each(
     "event, masked",
     [({"redactions": "mine"}, False), ({"repaired": {"objects": []}}, False), ({"repaired": {"objects": []}}, True)],
 )
@@ -559,7 +559,7 @@ DAMAGE = {
 }
 
 
-@every_case("name", DAMAGE)
+@each("name", DAMAGE)
 def test_kinds_of_damage_are_distinguished_and_stop_a_writer_with_a_hint(root: Path, name: str) -> None:
     snapshots = save_three(root)
     finding, harm = DAMAGE[name]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from every_case import every_case
+from each_case import each
 
 from stateline import Artifact, Store
 from stateline.bundle import naming
@@ -126,7 +126,7 @@ def test_only_the_holder_after_a_dead_one_sweeps(tmp_path: Path) -> None:
     assert fs.listed == [HASH], "once"
 
 
-@every_case("made_again", [False, True])
+@each("made_again", [False, True])
 def test_a_missing_mark_does_not_stop_a_save(tmp_path: Path, *, made_again: bool) -> None:
     root = tmp_path / "s"
     scope = store_on(root).scope(KEY)
@@ -193,7 +193,7 @@ def test_an_interrupt_between_two_steps_leaves_the_mark_for_the_next_holder(
     assert temporary_files(root) == []
 
 
-@every_case("full", [False, True])
+@each("full", [False, True])
 def test_a_mark_that_is_a_directory_is_removed_if_it_is_empty(tmp_path: Path, *, full: bool) -> None:
     root = tmp_path / "s"
     scope = store_on(root).scope(KEY)

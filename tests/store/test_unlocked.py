@@ -11,7 +11,7 @@ from typing import Any
 
 import filelock
 import pytest
-from every_case import every_case
+from each_case import each
 from stress.processes import unlocked
 
 from stateline import Store
@@ -167,7 +167,7 @@ def test_many_processes_without_a_lock_overwrite_nothing(tmp_path: Path) -> None
     assert summary["forks named"] > 0, "the lock did not hold"
 
 
-@every_case("step", ["link", "rename"])
+@each("step", ["link", "rename"])
 def test_a_swept_temporary_file_is_reported_as_a_lock_that_does_not_hold(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

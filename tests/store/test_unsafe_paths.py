@@ -15,7 +15,7 @@ from typing import Any
 
 import filelock
 import pytest
-from every_case import every_case
+from each_case import each
 
 from stateline import Artifact, Store
 from stateline.bundle import naming
@@ -84,8 +84,8 @@ def path_below(path: Path, *modes: int) -> Path:
 # -- above the state dir -----------------------------------------------------------------------------------------------
 
 
-@every_case("modes", [(0o777,), (0o757, 0o755), (0o702, 0o700, 0o700), (0o2777, 0o700)])
-@every_case("there", [True, False])
+@each("modes", [(0o777,), (0o757, 0o755), (0o702, 0o700, 0o700), (0o2777, 0o700)])
+@each("there", [True, False])
 def test_a_parent_that_all_may_write_to_is_refused_by_writers_only(
     tmp_path: Path, modes: tuple[int, ...], there: bool
 ) -> None:
@@ -113,7 +113,7 @@ def test_a_parent_that_all_may_write_to_is_refused_by_writers_only(
     assert verify(trusting).findings == ()
 
 
-@every_case("modes", [(0o1777,), (0o1777, 0o755), (0o755,), (0o700,), (0o711,), (0o1770,)])
+@each("modes", [(0o1777,), (0o1777, 0o755), (0o755,), (0o700,), (0o711,), (0o1770,)])
 def test_a_sticky_or_closed_parent_is_accepted(tmp_path: Path, modes: tuple[int, ...]) -> None:
     root = path_below(tmp_path, *modes)
     store = store_on(root)
@@ -153,7 +153,7 @@ class User:
         self.pw_name, self.pw_uid, self.pw_gid = name, uid, gid
 
 
-@every_case(
+@each(
     "members, others, mine, safe",
     [
         ([], [], True, True),
@@ -239,8 +239,8 @@ SAME = ("snapshot", "pointer", "store file", "scope", "state dir", "lock")
 OBJECTS = ("objects", "shelf", "object")
 
 
-@every_case("how", ["mode", "owner"])
-@every_case("which", SAME + OBJECTS)
+@each("how", ["mode", "owner"])
+@each("which", SAME + OBJECTS)
 def test_a_writer_refuses_any_open_path_and_a_reader_warns(tmp_path: Path, which: str, how: str) -> None:
     root = tmp_path / "s"
     head = store_on(root).scope(KEY).save({"big": BIG})
@@ -270,7 +270,7 @@ def test_a_writer_refuses_any_open_path_and_a_reader_warns(tmp_path: Path, which
     assert (code, where) in [(finding.code, finding.path) for finding in found]
 
 
-@every_case("which", ["scope", "snapshot", "pointer", "state dir"])
+@each("which", ["scope", "snapshot", "pointer", "state dir"])
 def test_a_dry_run_sees_what_the_writer_will_refuse(tmp_path: Path, which: str) -> None:
     root = tmp_path / "s"
     head = store_on(root).scope(KEY).save({"big": BIG})
@@ -310,9 +310,7 @@ def as_loop(path: Path) -> None:
     path.symlink_to(path)
 
 
-@every_case(
-    "make, code", [(as_fifo, "not_regular"), (as_file, "not_regular"), (as_link, "symlink"), (as_loop, "symlink")]
-)
+@each("make, code", [(as_fifo, "not_regular"), (as_file, "not_regular"), (as_link, "symlink"), (as_loop, "symlink")])
 def test_a_state_dir_that_is_not_a_directory_is_a_finding(
     tmp_path: Path, make: Callable[[Path], None], code: str
 ) -> None:
@@ -332,8 +330,8 @@ def test_a_state_dir_that_is_not_a_directory_is_a_finding(
 # -- as an ordinary user -----------------------------------------------------------------------------------------------
 
 
-@every_case("below", ["sub/s", "s"])
-@every_case("linked", [False, True])
+@each("below", ["sub/s", "s"])
+@each("linked", [False, True])
 def test_a_file_above_the_state_dir_is_named_in_the_error(tmp_path: Path, below: str, linked: bool) -> None:
     above = tmp_path / "file"
     if linked:

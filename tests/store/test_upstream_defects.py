@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from every_case import every_case
+from each_case import each
 
 from stateline import Store
 from stateline.bundle import canonical, naming
@@ -60,7 +60,7 @@ def test_d2_scopes_that_take_turns_each_keep_their_head(root: Path) -> None:
     assert local(root).scope("context:b").load().state == {"n": -4}
 
 
-@every_case("blank", ["", "ab", None, "0" * 63, "A" * 64])
+@each("blank", ["", "ab", None, "0" * 63, "A" * 64])
 def test_d3_a_pointer_without_a_full_digest_is_never_trusted(root: Path, blank: str | None) -> None:
     saved = local(root).scope(KEY).save({"n": 1})
     pointer = canonical.encode({"version": "1", "path": saved.path, "sha256": blank})
@@ -163,7 +163,7 @@ def test_d12_loading_creates_nothing_and_changes_no_mode(root: Path) -> None:
     assert stat.S_IMODE(root.stat().st_mode) == 0o775
 
 
-@every_case("kind", ["symlink", "fifo", "0644", "group-writable directory"])
+@each("kind", ["symlink", "fifo", "0644", "group-writable directory"])
 def test_d13_a_writer_takes_no_symlink_fifo_loose_file_or_shared_directory(root: Path, kind: str) -> None:
     local(root).scope(KEY).save(1)
     path = head_file(root)

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from each_case import for_each
 from stress import oracle
 from stress.oracle import Chain, ViolationError, chain_of, heads_of, keys_of, strange_in, tree_of
 from stress.scenarios import SCENARIOS, Place
-from stress.tables import check_all
 
 from stateline import Store
 
@@ -36,7 +36,7 @@ def test_the_oracle_loads_no_code_of_the_store() -> None:
 
 
 def test_the_oracle_and_the_store_read_the_same_chains(tmp_path: Path) -> None:
-    def check(scenario: str, tmp_path: Path) -> None:
+    def check(tmp_path: Path, scenario: str) -> None:
         state_dir = told(scenario, tmp_path)
         tree, store = tree_of(state_dir), Store.open(state_dir)
         assert strange_in(state_dir) == []
@@ -45,7 +45,7 @@ def test_the_oracle_and_the_store_read_the_same_chains(tmp_path: Path) -> None:
             walked = [snapshot.sha256 for snapshot in store.scope(keys_of(tree)[scope]).walk()]
             assert [link.sha256 for link in chain_of(tree, scope)] == walked[::-1]
 
-    check_all([name for name in SCENARIOS if name != "removal"], check, tmp_path)
+    for_each(check, [name for name in SCENARIOS if name != "removal"], root=tmp_path)
 
 
 def _flip(path: Path) -> None:
@@ -71,7 +71,7 @@ CORRUPTIONS: dict[str, Callable[[Path], object]] = {
 
 
 def test_a_corrupted_chain_is_detected(tmp_path: Path) -> None:
-    def check(words: str, tmp_path: Path) -> None:
+    def check(tmp_path: Path, words: str) -> None:
         state_dir = told(SCENARIO, tmp_path)
         scope = next(
             path.parent for path in state_dir.glob("*/latest.json") if len(list(path.parent.glob("state-*"))) > 2
@@ -84,7 +84,7 @@ def test_a_corrupted_chain_is_detected(tmp_path: Path) -> None:
         with pytest.raises(ViolationError):
             Chain.read(state_dir, key)
 
-    check_all(CORRUPTIONS, check, tmp_path)
+    for_each(check, CORRUPTIONS, root=tmp_path)
 
 
 def test_modes_and_links_are_reported_and_links_are_not_followed(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each_case import for_each
 from stress import report
 from stress.oracle import require
 from stress.suites import SUITES, Amounts, Call, Suite
-from stress.tables import check_all
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PROGRAM = CHECKOUT / "tests" / "stress" / "torture.py"
@@ -65,7 +65,7 @@ def test_a_scenario_that_a_suite_does_not_have_is_a_usage_error() -> None:
         assert ran.returncode == 2
         assert f"the suite {suite} has no scenario {scenario!r}; it has " in ran.stderr
 
-    check_all([("power", "effects"), ("errors", "no such scenario"), ("kills", "saves")], check)
+    for_each(check, [("power", "effects"), ("errors", "no such scenario"), ("kills", "saves")])
 
 
 def test_minutes_must_be_positive() -> None:
@@ -74,7 +74,7 @@ def test_minutes_must_be_positive() -> None:
         assert ran.returncode == 2
         assert not ran.stdout
 
-    check_all(["0", "-1"], check)
+    for_each(check, ["0", "-1"])
 
 
 def test_the_page_shows_the_stored_results() -> None:

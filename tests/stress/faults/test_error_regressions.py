@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each_case import for_each
 from stress.faults.cases import copy
 from stress.faults.injection import Failing, Fault, Script
 from stress.invariants import fresh_store
 from stress.oracle import Picture
-from stress.tables import check_all
 
 from stateline import Store
 from stateline.bundle import naming
@@ -101,7 +101,7 @@ def test_a_save_that_cannot_close_its_directories_is_acknowledged(
 
 
 def test_a_new_file_whose_mode_cannot_be_set_is_not_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(step: str, tmp_path: Path) -> None:
+    def check(tmp_path: Path, step: str) -> None:
         def failing(*args: Any) -> None:
             raise refused(errno.EIO)
 
@@ -126,7 +126,7 @@ def test_a_new_file_whose_mode_cannot_be_set_is_not_left_open(tmp_path: Path, mo
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(opened[-1])
 
-    check_all(["create", "open_lock"], check, tmp_path)
+    for_each(check, ["create", "open_lock"], root=tmp_path)
 
 
 def test_a_rename_that_was_done_but_returned_an_error_is_detected(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_rename_that_was_done_but_returned_an_error_is_detected(tmp_path: Path
 
 
 def test_an_unverifiable_rename_reports_that_the_head_may_have_moved(tmp_path: Path) -> None:
-    def check(moved: bool, tmp_path: Path) -> None:
+    def check(tmp_path: Path, moved: bool) -> None:
         class Blind(Filesystem):
             blind = False
 
@@ -176,11 +176,11 @@ def test_an_unverifiable_rename_reports_that_the_head_may_have_moved(tmp_path: P
         assert fresh_store(str(root)).scope(KEY).save(2).envelope.prev_sha == seen.sha256
         assert litter(root) == []
 
-    check_all([True, False], check, tmp_path)
+    for_each(check, [True, False], root=tmp_path)
 
 
 def test_a_file_that_could_not_be_swept_once_is_swept_by_the_next_holder(tmp_path: Path) -> None:
-    def check(method: str, tmp_path: Path) -> None:
+    def check(tmp_path: Path, method: str) -> None:
         root = tmp_path / "s"
         fresh_store(str(root)).scope(KEY).save(0)
         for name in (naming.HELD, LITTER):
@@ -200,7 +200,7 @@ def test_a_file_that_could_not_be_swept_once_is_swept_by_the_next_holder(tmp_pat
         assert fresh_store(str(root)).scope(KEY).save(2).seq == 2
         assert litter(root) == []
 
-    check_all(["names", "unlink"], check, tmp_path)
+    for_each(check, ["names", "unlink"], root=tmp_path)
 
 
 def test_a_repair_writes_nothing_more_after_a_sync_of_a_directory_failed(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from each_case import for_each
 from stress.faults import kill_campaign
 from stress.invariants import Expectation, save_next
 from stress.oracle import Contents, ViolationError
 from stress.scenarios import SCENARIOS, Place
-from stress.tables import check_all
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="children are forked, and strace is Linux's")
 
@@ -84,14 +84,14 @@ CORRUPTIONS = {
 
 
 def test_lost_data_is_detected(tmp_path: Path) -> None:
-    def check(words: str, tmp_path: Path) -> None:
+    def check(tmp_path: Path, words: str) -> None:
         harmed = Corrupted(tmp_path)
         harmed.judge()
         CORRUPTIONS[words](harmed)
         with pytest.raises((ViolationError, ValueError), match=words):
             harmed.judge()
 
-    check_all(CORRUPTIONS, check, tmp_path)
+    for_each(check, CORRUPTIONS, root=tmp_path)
 
 
 def test_a_temporary_file_that_is_never_swept_is_detected(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each_case import for_each
 from stress.input.loaders import strict_json
-from stress.tables import check_all
 
 from stateline import Store
 from stateline.bundle import canonical, envelope, naming, objects
@@ -66,7 +66,7 @@ def files(place: Path) -> dict[str, bytes]:
 def test_1_a_lone_surrogate_is_an_error_and_nothing_falls_back_to_another_encoding(tmp_path: Path) -> None:
     """CVE-2025-64439: what JSON could not hold was written by a fallback that could run code when it was read."""
 
-    def check(bad: Any, tmp_path: Path) -> None:
+    def check(tmp_path: Path, bad: Any) -> None:
         store = Store.open(tmp_path / "state")
         scope = store.scope("notes:a")
         scope.save({"n": 1})
@@ -81,7 +81,7 @@ def test_1_a_lone_surrogate_is_an_error_and_nothing_falls_back_to_another_encodi
             with pytest.raises(IntegrityError):
                 canonical.decode(text)
 
-    check_all(["\ud800", {"a": ["\udfff"]}, {"\ud800": 1}, "ok\udc80"], check, tmp_path)
+    for_each(check, ["\ud800", {"a": ["\udfff"]}, {"\ud800": 1}, "ok\udc80"], root=tmp_path)
 
 
 def test_2_3_7_and_12_what_looks_like_a_marker_of_a_type_is_data_and_comes_back_as_data(
@@ -90,7 +90,7 @@ def test_2_3_7_and_12_what_looks_like_a_marker_of_a_type_is_data_and_comes_back_
     """CVE-2026-28277, CVE-2026-27794, CVE-2025-68664, CVE-2025-32434, and spoofed markers in an agent framework: values
     that look like the format's own words were built into objects, or replaced by secrets of the environment."""
 
-    def check(marked: Any, tmp_path: Path) -> None:
+    def check(tmp_path: Path, marked: Any) -> None:
         monkeypatch.chdir(tmp_path)
         value = {"inline": marked, "taken out": [marked, "x" * 5000], "in a list": [[marked, "y" * 3000]] * 3}
         Store.open(tmp_path / "state").scope("notes:a").save(value)
@@ -102,7 +102,7 @@ def test_2_3_7_and_12_what_looks_like_a_marker_of_a_type_is_data_and_comes_back_
         assert not (tmp_path / "ran").exists()
         assert key.encode() not in b"".join(files(tmp_path / "state").values())
 
-    check_all(SPOOFED, check, tmp_path)
+    for_each(check, SPOOFED, root=tmp_path)
 
 
 def test_7_no_key_of_the_users_state_is_the_formats_own(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_9_a_schema_is_whole_in_itself_and_nothing_else_is_fetched_for_it(tmp_pa
 def test_21_and_22_depth_is_bounded_on_the_way_in_and_on_the_way_out(tmp_path: Path) -> None:
     """CVE-2024-27454 and CVE-2025-67221: a JSON library ran out of stack, when it read and when it wrote."""
 
-    def check(levels: int, tmp_path: Path) -> None:
+    def check(tmp_path: Path, levels: int) -> None:
         value: Any = []
         for _ in range(levels - 1):
             value = [value]
@@ -230,7 +230,7 @@ def test_21_and_22_depth_is_bounded_on_the_way_in_and_on_the_way_out(tmp_path: P
         while value:  # taken apart by hand: freeing it all at once is a recursion as well
             value = value.pop()
 
-    check_all([canonical.DEPTH + 1, 1_000, 100_000], check, tmp_path)
+    for_each(check, [canonical.DEPTH + 1, 1_000, 100_000], root=tmp_path)
 
 
 def test_nan_and_infinity_are_refused_and_never_become_null() -> None:
@@ -245,7 +245,7 @@ def test_nan_and_infinity_are_refused_and_never_become_null() -> None:
         with pytest.raises(InvalidValueError):
             canonical.encode({"a": [float("nan"), float("inf")]})
 
-    check_all(["NaN", "Infinity", "-Infinity", "1e400", "[-1e999]", '{"a":NaN}'], check)
+    for_each(check, ["NaN", "Infinity", "-Infinity", "1e400", "[-1e999]", '{"a":NaN}'])
 
 
 SCRIPT = (ROOT / "docs" / "format.md").read_text("utf-8").split("```sh\n", 1)[-1].split("```", 1)[0]
@@ -283,7 +283,7 @@ def audit(tmp_path: Path, store: Store, scope: str) -> tuple[int, list[str]]:
 def test_23_an_auditor_hashes_first_and_jq_sees_no_file_that_is_altered_large_or_deep(tmp_path: Path) -> None:
     """CVE-2026-43896 and CVE-2026-32316: jq overflowed on files that it was asked to judge."""
 
-    def check(bomb: bytes, tmp_path: Path) -> None:
+    def check(tmp_path: Path, bomb: bytes) -> None:
         store = Store.open(tmp_path / "state")
         scope = store.scope("notes:a")
         first = scope.save({"n": 1})
@@ -309,7 +309,7 @@ def test_23_an_auditor_hashes_first_and_jq_sees_no_file_that_is_altered_large_or
             path.write_bytes(kept)
         assert (place / "latest.json").read_bytes() == good
 
-    check_all([b"[" * 100_000, b'{"a":' * 5_000, b'{"version":"1","x":"' + b"y" * 100_000 + b'"}'], check, tmp_path)
+    for_each(check, [b"[" * 100_000, b'{"a":' * 5_000, b'{"version":"1","x":"' + b"y" * 100_000 + b'"}'], root=tmp_path)
 
 
 def test_24_a_truncated_or_replayed_tail_is_reported(tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ def test_no_error_no_traceback_and_no_file_shows_a_secret(
 ) -> None:
     """LiteLLM, 2026-03-18: a log of rejected requests held their Authorization headers."""
 
-    def check(words: list[str], tmp_path: Path) -> None:
+    def check(tmp_path: Path, words: list[str]) -> None:
         (tmp_path / "m.json").write_text(json.dumps({
             "stateline": 1, "name": "m", "input": {"type": "object", "maxProperties": 1},
             "stages": {"a": {"task": ["sh", "-c", "echo Authorization: Bearer $LESSON_API_KEY >&2; exit 3"],
@@ -370,10 +370,10 @@ def test_no_error_no_traceback_and_no_file_shows_a_secret(
         assert files(tmp_path / "state")
         assert all(key.encode() not in data for data in files(tmp_path / "state").values())
 
-    check_all(
-        map(list, [(), ("--debug",), ("--verbose",), ("--format", "json"), ("--format", "json", "--debug")]),
+    for_each(
         check,
-        tmp_path,
+        map(list, [(), ("--debug",), ("--verbose",), ("--format", "json"), ("--format", "json", "--debug")]),
+        root=tmp_path,
     )
 
 
@@ -382,7 +382,7 @@ def test_4_and_5_what_selects_is_a_typed_word_and_never_part_of_a_query(
 ) -> None:
     """CVE-2025-67644 and CVE-2025-8709: keys and operators of a filter became part of a query."""
 
-    def check(words: list[str], tmp_path: Path) -> None:
+    def check(tmp_path: Path, words: list[str]) -> None:
         monkeypatch.setenv("STATELINE_STATE_DIR", str(tmp_path / "state"))
         Store.open(tmp_path / "state").scope("run:r1").save({"n": 1}, kind="run")
         before = files(tmp_path)
@@ -390,7 +390,8 @@ def test_4_and_5_what_selects_is_a_typed_word_and_never_part_of_a_query(
         assert files(tmp_path) == before
         assert "bug in stateline" not in capfd.readouterr().err
 
-    check_all(
+    for_each(
+        check,
         map(
             list,
             [
@@ -413,8 +414,7 @@ def test_4_and_5_what_selects_is_a_typed_word_and_never_part_of_a_query(
                 ("--format", "json'", "scopes"),
             ],
         ),
-        check,
-        tmp_path,
+        root=tmp_path,
     )
 
 

@@ -15,13 +15,13 @@ import tracemalloc
 from pathlib import Path
 from random import Random
 
+from each_case import for_each
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from stress.input import fuzz_worker, fuzzing
 from stress.input.loaders import LOADERS
 from stress.input.mutations import LONGEST, mutate
 from stress.oracle import ViolationError
-from stress.tables import check_all
 
 NAMES = sorted(LOADERS)
 SEEDS = {name: loader.seeds() for name, loader in LOADERS.items()}
@@ -39,7 +39,7 @@ def test_a_loader_takes_every_good_document() -> None:
         for data in seeds:
             LOADERS[name].feed(data)
 
-    check_all(NAMES, check)
+    for_each(check, NAMES)
 
 
 @settings(max_examples=40)
@@ -83,7 +83,7 @@ def test_bombs_of_depth_and_of_repetition_take_bounded_time_and_memory() -> None
             LOADERS[name].feed(data)
             assert time.process_time() - begun < 5  # a hundred times what is measured: what is above hangs
 
-    check_all(NAMES, check)
+    for_each(check, NAMES)
 
 
 CHILD = f"""
@@ -112,7 +112,7 @@ def test_a_document_takes_memory_in_proportion_to_its_size() -> None:
         assert peaks[1] < 8 * peaks[0]  # four times the document: four times the memory, and some room
         assert peaks[1] < SIZE * 400 + (8 << 20)
 
-    check_all(["canonical files", "JSON text", "answers", "snapshots", "objects", "pointers"], check)
+    for_each(check, ["canonical files", "JSON text", "answers", "snapshots", "objects", "pointers"])
 
 
 def test_parsing_takes_no_quadratic_number_of_steps() -> None:
@@ -124,7 +124,7 @@ def test_parsing_takes_no_quadratic_number_of_steps() -> None:
             few, many = (_steps(name, form * count) for count in (60, 240))
             assert many < 8 * few + 20_000, form
 
-    check_all(["machines in YAML", "machines in TOML", "machines in JSON", "machines in Python", "expressions"], check)
+    for_each(check, ["machines in YAML", "machines in TOML", "machines in JSON", "machines in Python", "expressions"])
 
 
 def _steps(name: str, data: bytes) -> int:
@@ -167,7 +167,7 @@ PLANTED = {
 def test_the_campaign_finds_a_planted_fault_and_keeps_the_input(tmp_path: Path) -> None:
     """With a reader of pointers that is broken: in a copy of the tests' own tree."""
 
-    def check(body: str, tmp_path: Path) -> None:
+    def check(tmp_path: Path, body: str) -> None:
         import shutil
 
         tests = Path(fuzz_worker.__file__).parents[2]
@@ -192,7 +192,7 @@ def test_the_campaign_finds_a_planted_fault_and_keeps_the_input(tmp_path: Path) 
         assert done.returncode == 7, done.stderr
         assert (tmp_path / "out" / "pointers" / "finding").read_bytes().startswith(b"{")
 
-    check_all(PLANTED.values(), check, tmp_path)
+    for_each(check, PLANTED.values(), root=tmp_path)
 
 
 def test_a_broken_promise_is_an_error_even_without_assertions() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each_case import for_each
 from stress.input.loaders import LOADERS, SHA
 from stress.input.run_loaders import LOADERS as RUNS
 from stress.input.run_loaders import TREE
-from stress.tables import check_all
 
 from stateline import Store
 from stateline.bundle import canonical
@@ -30,7 +30,7 @@ def test_a_python_machine_whose_process_prints_a_depth_bomb_is_a_mistake_in_the_
     def check(printed: str) -> None:
         LOADERS["what a Python machine's process prints"].feed(printed.encode())
 
-    check_all(['{"value":' + "[" * 5000 + "]" * 5000 + "}", "[" * 100_000, '{"a":' * 100_000], check)
+    for_each(check, ['{"value":' + "[" * 5000 + "]" * 5000 + "}", "[" * 100_000, '{"a":' * 100_000])
 
 
 def test_a_python_machine_that_writes_past_its_loader_is_a_mistake_in_the_file(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_reference_to_an_index_that_no_list_has_is_a_mistake_in_the_schema() -
         assert isinstance(json_schema.problems(schema), list)
         assert json_schema.violations(schema, {}) != []
 
-    check_all(["9" * 5000, "²", "٣", "-1", "00"], check)
+    for_each(check, ["9" * 5000, "²", "٣", "-1", "00"])
 
 
 def test_a_chain_of_references_is_judged_alike_however_deep_the_caller_stands() -> None:
@@ -109,11 +109,11 @@ def test_a_pending_effect_without_a_key_is_damage_and_is_never_performed() -> No
             load_run(store, "r1")
         assert error.value.finding == "malformed"
 
-    check_all([None, ...], check)
+    for_each(check, [None, ...])
 
 
 def test_a_run_whose_state_names_no_stage_is_repaired_like_any_scope(tmp_path: Path) -> None:
-    def check(tree: Any, tmp_path: Path) -> None:
+    def check(tmp_path: Path, tree: Any) -> None:
         def change(state: Any, event: Any) -> None:
             state["tree"] = tree
 
@@ -126,7 +126,7 @@ def test_a_run_whose_state_names_no_stage_is_repaired_like_any_scope(tmp_path: P
         assert repaired.event["type"] == "repaired"
         assert repaired.event["stage"] == "intake"
 
-    check_all([{}, {"stage": 5}, {"stage": None}], check, tmp_path)
+    for_each(check, [{}, {"stage": 5}, {"stage": None}], root=tmp_path)
 
 
 def test_a_turn_in_the_past_without_outputs_is_damage_that_the_history_names() -> None:
@@ -142,7 +142,7 @@ def test_a_turn_in_the_past_without_outputs_is_damage_that_the_history_names() -
         with pytest.raises(IntegrityError, match="does not hold a run's state"):
             history(store, "r1")
 
-    check_all([..., 5, [1], None], check)
+    for_each(check, [..., 5, [1], None])
 
 
 def test_a_link_to_an_origin_with_more_members_is_read_alike_by_both_readers() -> None:

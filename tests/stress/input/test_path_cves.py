@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stress.tables import check_all
+from each_case import for_each
 
 from stateline import Artifact, Store
 from stateline.bundle import canonical, naming
@@ -79,7 +79,7 @@ def test_10_and_16_each_command_that_takes_an_id_refuses_what_is_none_and_touche
 ) -> None:
     """CVE-2026-48776, CVE-2026-28482, CVE-2026-33497: ids were checked where they are made, or by one command only."""
 
-    def check(taker: str, tmp_path: Path) -> None:
+    def check(tmp_path: Path, taker: str) -> None:
         state = state_dir(tmp_path, monkeypatch)
         monkeypatch.chdir(tmp_path)
         Path("m.json").write_text(json.dumps({"stateline": 1, "name": "m", "stages": {"a": {"end": {}}}}))
@@ -90,11 +90,11 @@ def test_10_and_16_each_command_that_takes_an_id_refuses_what_is_none_and_touche
                 assert run(TAKERS[taker](bad)) in ((64,) if bad else (1, 64)), (taker, bad)
         assert tree(tmp_path) == before
 
-    check_all(TAKERS, check, tmp_path)
+    for_each(check, TAKERS, root=tmp_path)
 
 
 def test_10_a_revision_that_could_be_a_path_names_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(text: str, tmp_path: Path) -> None:
+    def check(tmp_path: Path, text: str) -> None:
         state = state_dir(tmp_path, monkeypatch)
         (tmp_path / "x").write_text("{}")
         Store.open(state).scope("run:r1").save({"n": 1}, kind="run")
@@ -104,7 +104,7 @@ def test_10_a_revision_that_could_be_a_path_names_nothing(tmp_path: Path, monkey
                 assert run([command, "--", word]) in (1, 64), word
         assert tree(tmp_path) == before
 
-    check_all(NOT_IDS, check, tmp_path)
+    for_each(check, NOT_IDS, root=tmp_path)
 
 
 def test_10_a_machine_record_that_names_a_run_by_a_path_leads_nowhere(state: Path, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_13_a_pointer_names_a_snapshot_in_its_scope_and_nothing_else(
 ) -> None:
     """CVE-2026-28482: a file name in a session's record was joined to a directory."""
 
-    def check(path: str, tmp_path: Path) -> None:
+    def check(tmp_path: Path, path: str) -> None:
         state = state_dir(tmp_path, monkeypatch)
         scope = Store.open(state).scope("notes:a")
         saved = scope.save({"n": 1})
@@ -139,13 +139,13 @@ def test_13_a_pointer_names_a_snapshot_in_its_scope_and_nothing_else(
                 Store.open(state).scope("notes:a").head()
             assert not verify(Store.open(state)).ok
 
-    check_all(POINTED, check, tmp_path)
+    for_each(check, POINTED, root=tmp_path)
 
 
 def test_14_the_parent_that_a_snapshot_names_is_a_name_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """entireio/cli 1365: names in a shared checkpoint were trusted when it was restored."""
 
-    def check(path: str, tmp_path: Path) -> None:
+    def check(tmp_path: Path, path: str) -> None:
         state = state_dir(tmp_path, monkeypatch)
         scope = Store.open(state).scope("notes:a")
         scope.save({"n": 1})
@@ -159,7 +159,7 @@ def test_14_the_parent_that_a_snapshot_names_is_a_name_too(tmp_path: Path, monke
         with pytest.raises(IntegrityError):
             list(Store.open(state).scope("notes:a").walk())
 
-    check_all(POINTED, check, tmp_path)
+    for_each(check, POINTED, root=tmp_path)
 
 
 @pytest.mark.skipif(not hasattr(os, "symlink") or os.name == "nt", reason="symbolic links of POSIX")
@@ -169,7 +169,7 @@ def test_14_18_and_19_a_link_in_the_place_of_anything_is_not_followed(
     """CVE-2025-68146 and CVE-2026-22701: a lock's file was opened through a link that somebody had put there
     meanwhile; entireio/cli 1365: a directory led out of the store."""
 
-    def check(what: str, tmp_path: Path) -> None:
+    def check(tmp_path: Path, what: str) -> None:
         state = state_dir(tmp_path, monkeypatch)
         scope = Store.open(state).scope("notes:a")
         saved = scope.save({"big": "x" * 5000})
@@ -202,8 +202,8 @@ def test_14_18_and_19_a_link_in_the_place_of_anything_is_not_followed(
             assert what != ".tmp-held" or not path.is_symlink()
         assert {name: entry for name, entry in tree(tmp_path).items() if "outside" in name} == before
 
-    check_all(
-        ["scope", "objects", "shelf", "pointer", "snapshot", "object", "scope.lock", ".tmp-held"], check, tmp_path
+    for_each(
+        check, ["scope", "objects", "shelf", "pointer", "snapshot", "object", "scope.lock", ".tmp-held"], root=tmp_path
     )
 
 
@@ -233,7 +233,7 @@ def test_6_and_16_every_backend_refuses_the_same_names_at_every_method(
 ) -> None:
     """CVE-2026-27022: the fault of one backend came back in the next; CVE-2026-33497: in the next method."""
 
-    def check(kind: str, bad: str, tmp_path: Path) -> None:
+    def check(tmp_path: Path, kind: str, bad: str) -> None:
         state = state_dir(tmp_path, monkeypatch)
         backend: Any = LocalBackend(str(state)) if kind == "local" else MemoryBackend()
         pointer = Pointer("state-2026-11-20T092659.123456Z-abababab.json", "ab" * 32)
@@ -253,20 +253,20 @@ def test_6_and_16_every_backend_refuses_the_same_names_at_every_method(
             assert "nothing was" in refused.value.message, name
         assert not state.exists() or not any(state.iterdir())
 
-    check_all(
+    for_each(
+        check,
         itertools.product(
             ["local", "memory"],
             ["../x", "/etc", "x", "objects/..", "objects/../..", "AB" * 32, "ab" * 32 + "/..", "", "objects/ab/.."],
         ),
-        check,
-        tmp_path,
+        root=tmp_path,
     )
 
 
 def test_17_no_option_makes_a_reader_take_what_is_altered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """CVE-2026-2614: a tag on a request skipped the check of its path."""
 
-    def check(word: str, tmp_path: Path) -> None:
+    def check(tmp_path: Path, word: str) -> None:
         state = state_dir(tmp_path, monkeypatch)
         scope = Store.open(state).scope("notes:a")
         saved = scope.save({"n": 1})
@@ -276,7 +276,7 @@ def test_17_no_option_makes_a_reader_take_what_is_altered(tmp_path: Path, monkey
             words = [*command, word] if word != "--ephemeral" else [*command, "--state-dir", str(state)]
             assert run(words) == 5, words
 
-    check_all(["--trust-parent", "--ephemeral", "--debug", "--durability=fast", "--wait=0"], check, tmp_path)
+    for_each(check, ["--trust-parent", "--ephemeral", "--debug", "--durability=fast", "--wait=0"], root=tmp_path)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="modes of POSIX")
@@ -285,7 +285,7 @@ def test_11_and_20_all_that_is_made_is_the_owners_alone_whatever_the_umask(
 ) -> None:
     """CVE-2025-69872, CVE-2024-4030, and a framework's checkpoints with the umask's modes: others could write there."""
 
-    def check(umask: int, tmp_path: Path) -> None:
+    def check(tmp_path: Path, umask: int) -> None:
         state = state_dir(tmp_path, monkeypatch)
         old = os.umask(umask)
         try:
@@ -297,14 +297,14 @@ def test_11_and_20_all_that_is_made_is_the_owners_alone_whatever_the_umask(
         assert modes | {stat.S_IMODE(state.stat().st_mode)} == {0o700}
         assert {stat.S_IMODE(path.stat().st_mode) for path in state.rglob("*") if path.is_file()} == {0o600}
 
-    check_all([0o000, 0o022, 0o277], check, tmp_path)
+    for_each(check, [0o000, 0o022, 0o277], root=tmp_path)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="modes of POSIX")
 def test_11_a_writer_does_not_trust_a_place_that_others_may_write_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def check(which: str, tmp_path: Path) -> None:
+    def check(tmp_path: Path, which: str) -> None:
         state = state_dir(tmp_path, monkeypatch)
         scope = Store.open(state).scope("notes:a")
         scope.save({"n": 1})
@@ -315,7 +315,7 @@ def test_11_a_writer_does_not_trust_a_place_that_others_may_write_to(
         assert tree(state) == before
         tmp_path.chmod(0o700)
 
-    check_all(["state dir", "parent", "scope"], check, tmp_path)
+    for_each(check, ["state dir", "parent", "scope"], root=tmp_path)
 
 
 def test_a_temporary_file_that_others_could_foresee_is_not_written_into(state: Path, tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_a_temporary_file_that_others_could_foresee_is_not_written_into(state: P
 def test_16_an_object_is_fetched_by_a_digest_and_by_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def check(sha: str, tmp_path: Path) -> None:
+    def check(tmp_path: Path, sha: str) -> None:
         state = state_dir(tmp_path, monkeypatch)
         from stateline import Ref
 
@@ -351,7 +351,9 @@ def test_16_an_object_is_fetched_by_a_digest_and_by_nothing_else(
         with pytest.raises(StatelineError):
             store.scope("notes:a").save({"a": Ref(sha, 1)})
 
-    check_all(["../" * 20 + "etc/passwd", "AB" * 32, "ab" * 31, "ab" * 32 + "\n", "", "\uff10" * 64], check, tmp_path)
+    for_each(
+        check, ["../" * 20 + "etc/passwd", "AB" * 32, "ab" * 31, "ab" * 32 + "\n", "", "\uff10" * 64], root=tmp_path
+    )
 
 
 def test_10_an_id_is_judged_as_it_is_and_not_as_it_would_be_after_some_other_step() -> None:

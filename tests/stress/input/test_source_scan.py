@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from stress.tables import check_all
+from each_case import for_each
 
 import stateline
 
@@ -139,7 +139,7 @@ def test_the_source_has_no_unsafe_construct() -> None:
     def check(fact: str) -> None:
         assert scanned(SCANS[fact][0]) == KNOWN.get(fact, set())
 
-    check_all(SCANS, check)
+    for_each(check, SCANS)
 
 
 def test_the_scan_finds_a_planted_case() -> None:
@@ -147,7 +147,7 @@ def test_the_scan_finds_a_planted_case() -> None:
         scan, planted = SCANS[fact]
         assert list(scan(ast.parse(planted)))
 
-    check_all(SCANS, check)
+    for_each(check, SCANS)
 
 
 def test_the_scan_reads_all_of_the_source() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from each_case import for_each
 from stress.oracle import ViolationError
 from stress.power import model_campaign
 from stress.power.disk import Acknowledgement
@@ -19,7 +20,6 @@ from stress.power.model_campaign import Budget
 from stress.power.mutants import MUTANTS
 from stress.power.trial import Trial, record
 from stress.scenarios import SCENARIOS
-from stress.tables import check_all
 
 SEED = os.environ.get("STATELINE_TEST_SEED", "20261122")
 PARTS = 4
@@ -68,7 +68,7 @@ def test_acknowledged_data_survives_in_random_scenarios(kind: str) -> None:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_broken_protocol_is_detected(part: int) -> None:
     """``kill`` raises for a mutant that passes."""
-    check_all([mutant.name for mutant in MUTANTS[part::PARTS]], lambda name: model_campaign.kill(name, SEED))
+    for_each(lambda name: model_campaign.kill(name, SEED), [mutant.name for mutant in MUTANTS[part::PARTS]])
 
 
 def test_there_are_enough_broken_protocols() -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each_case import for_each
 from stress.oracle import ViolationError
 from stress.processes import conversations
 from stress.processes.kills import Tally
-from stress.tables import check_all
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 
@@ -22,7 +22,7 @@ KILLS = 4
 
 
 def test_killed_conversations_repeat_no_saved_reply_and_no_tool(tmp_path: Path) -> None:
-    def check(repeatable: bool, tmp_path: Path) -> None:
+    def check(tmp_path: Path, repeatable: bool) -> None:
         seed = os.environ.get("STATELINE_TEST_SEED") or str(random.randrange(2**32))
         try:
             summary = conversations.campaign(
@@ -34,7 +34,7 @@ def test_killed_conversations_repeat_no_saved_reply_and_no_tool(tmp_path: Path) 
         assert summary["kills"] >= KILLS
         assert summary["runs"] >= 1
 
-    check_all([True, False], check, tmp_path)
+    for_each(check, [True, False], root=tmp_path)
 
 
 def test_six_processes_at_one_conversation_perform_each_effect_once(tmp_path: Path) -> None:
@@ -68,8 +68,8 @@ def test_an_effect_repeated_after_its_save_is_detected(over: Callable[[], Any]) 
         with pytest.raises(ViolationError, match=why):
             trial._check_tasks()
 
-    check_all(
-        [("context", "saved, and asked for or run again"), ("model", "saved, and asked"), ("push", "run again")], check
+    for_each(
+        check, [("context", "saved, and asked for or run again"), ("model", "saved, and asked"), ("push", "run again")]
     )
 
 
@@ -82,12 +82,12 @@ def test_an_effect_started_unsaved_or_twice_is_detected(over: Callable[[], Any])
         with pytest.raises(ViolationError, match=why):
             trial._check_tasks()
 
-    check_all(
+    for_each(
+        check,
         [
             ("look talk:99:1:x start 1 {call}", "no snapshot has its key"),
             ("model {asked} start 1 {first}", "started twice in one call"),
         ],
-        check,
     )
 
 
