@@ -16,7 +16,7 @@ from stateline.bundle.envelope import VERSION
 from stateline.contexts.context import LIMIT, ContextRequest
 from stateline.contexts.plan import ContextOptions
 from stateline.contexts.prepare import prepare
-from stateline.engine import event_codec, loop, step
+from stateline.engine import event_codec, loop, next_event, step
 from stateline.engine.record import Run, keep_machine
 from stateline.machine import spec
 from stateline.machine.decider import run as shapes
@@ -269,7 +269,7 @@ def test_after_a_repair_an_event_has_the_members_of_the_page_and_no_other(
 ) -> None:
     given = {"type", "durability", "redactions"}
     for snapshot in [*chain, *talk]:
-        event = event_codec.after_repair(snapshot, newer_lost=True)
+        event = next_event.after_repair(snapshot, newer_lost=True)
         assert EVENT.keys() - OPTIONAL - given <= event.keys() <= EVENT.keys()
         assert event["transitions"] == []
         assert event["birth"] != snapshot.event["birth"]

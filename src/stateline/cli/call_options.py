@@ -16,7 +16,7 @@ from stateline.cli.output import at_end_of_stream, is_terminal, notify, one_line
 from stateline.cli.parser import Parser
 
 if TYPE_CHECKING:
-    from stateline.engine.loop import Watch
+    from stateline.engine.effects import Watch
     from stateline.engine.record import Run
     from stateline.machine.decider.run import Failure
     from stateline.service.exchanges import ModelOptions

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.engine.dependencies import Dependencies
-from stateline.engine.event_codec import Cost, Tokens, counts_call_first
+from stateline.engine.event_codec import Cost, Tokens
+from stateline.engine.next_event import counts_call_first
 from stateline.engine.record import Run, facts_of
 from stateline.engine.step import EventContext, stage_of
 from stateline.errors import InvalidValueError

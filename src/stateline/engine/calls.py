@@ -18,7 +18,7 @@ import msgspec
 
 from stateline.bundle.canonical import Json
 from stateline.engine.dependencies import Dependencies
-from stateline.engine.effects import require_real_run
+from stateline.engine.effects import Watch, require_real_run
 from stateline.engine.event_codec import Cost
 from stateline.engine.record import Run, read_run
 from stateline.engine.step import EventContext, add_to, apply, stage_of, take, unrepeatable_calls
@@ -29,7 +29,6 @@ from stateline.machine.spec import Tool
 from stateline.process.signals import interruptible
 
 if TYPE_CHECKING:
-    from stateline.engine.loop import Watch
     from stateline.tools.runner import ToolRun
 
 TICK = 0.1

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from stateline.bundle.canonical import Json
 from stateline.engine.dependencies import Dependencies
 from stateline.engine.record import Run
 from stateline.engine.step import stage_of
+
+Watch = Callable[[Run, str], None]
+"""Receives each step for progress messages: the run, and what happens next."""
 
 
 class DryRunStop(Exception):

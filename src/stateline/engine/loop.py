@@ -15,8 +15,9 @@ import msgspec
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.engine.dependencies import MANUAL, Dependencies
-from stateline.engine.effects import require_real_run
-from stateline.engine.event_codec import Cost, counts_call_first, describe
+from stateline.engine.effects import Watch, require_real_run
+from stateline.engine.event_codec import Cost
+from stateline.engine.next_event import counts_call_first, describe
 from stateline.engine.record import Context, MachineRecord, Run, facts_of, mask_state, write_run
 from stateline.engine.step import (
     EventContext,
@@ -47,9 +48,6 @@ LOST_TRIES = 2
 """The number of repetitions of a model call whose reply was lost, if the provider's library must not repeat it."""
 LOST_PAUSE = 0.5
 """The pause before that [s], and twice that before the second time."""
-
-Watch = Callable[[Run, str], None]
-"""Receives each step for progress messages: the run, and what happens next."""
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):

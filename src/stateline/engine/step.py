@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.engine.dependencies import MANUAL, Dependencies
-from stateline.engine.event_codec import FREE, Cost, carried, counts_call_first, describe, is_calling_tools
+from stateline.engine.event_codec import FREE, Cost, is_calling_tools
+from stateline.engine.next_event import carried, counts_call_first, describe
 from stateline.engine.record import MachineRecord, Run, facts_of, mask_calls, mask_state, write_run
 from stateline.errors import ConflictError, DurabilityUnknownError, InvalidValueError, StatelineError, StorageError
 from stateline.machine.decider.advance import advance

@@ -8,7 +8,7 @@ import msgspec
 
 from stateline.bundle.canonical import Json
 from stateline.engine.dependencies import MANUAL, Dependencies
-from stateline.engine.loop import Watch
+from stateline.engine.effects import Watch
 from stateline.engine.record import Run
 from stateline.service.answers import Reader
 from stateline.service.preconditions import require_names

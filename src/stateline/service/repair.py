@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
-from stateline.engine.event_codec import after_repair, read_event
+from stateline.engine.event_codec import read_event
+from stateline.engine.next_event import after_repair
 from stateline.errors import IntegrityError
 from stateline.process.signals import Signals, shield
 from stateline.repair.apply import plan, repair

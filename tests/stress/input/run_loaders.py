@@ -18,7 +18,7 @@ from stateline.contexts.context import ContextRequest
 from stateline.contexts.plan import ContextOptions
 from stateline.contexts.prepare import prepare
 from stateline.engine import evaluate as evaluating
-from stateline.engine import event_codec
+from stateline.engine import next_event
 from stateline.engine.event_codec import Cost
 from stateline.engine.record import facts_of, read_run
 from stateline.errors import IntegrityError, InvalidValueError, StatelineError
@@ -255,7 +255,7 @@ def run_snapshot(data: bytes) -> None:
     scope = store.scope("run:r1")
     name = naming.snapshot_name(envelope.created_at, "ab" * 32)
     head = Snapshot(scope.hash, name, "ab" * 32, b"", envelope)
-    event_codec.after_repair(head, True)
+    next_event.after_repair(head, True)
     try:
         run = read_run(store, scope, head)
     except StatelineError as error:
@@ -279,7 +279,7 @@ def run_snapshot(data: bytes) -> None:
     ):  # fmt: skip
         try:
             decision = advance(run.machine, run.state, done, facts)
-            document = event_codec.describe(run, done, decision, event_codec.carried(run, done, Cost(seconds=0.25)))
+            document = next_event.describe(run, done, decision, next_event.carried(run, done, Cost(seconds=0.25)))
             canonical.encode({"event": document, "state": msgspec.to_builtins(decision.state)})
         except StatelineError:
             continue
