@@ -44,7 +44,6 @@ _RUN = [
 _TURN = [
     *("stateline.engine.*", "stateline.service.*"),
     *(
-        "stateline.service.preconditions",
         "stateline.cli.execute",
         "stateline.cli.call_options",
         "stateline.cli.inputs",

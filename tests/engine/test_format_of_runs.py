@@ -38,8 +38,7 @@ from stateline.machine.definition.check import Lookups, load
 from stateline.redaction.redactor import Redactor
 from stateline.service.create_run import NewRunOptions, create_run
 from stateline.service.exchanges import Exchanges
-from stateline.service.machine_files import read_machine_file
-from stateline.service.run_index import machine_scope
+from stateline.service.machine_files import machine_scope, read_machine_file
 from stateline.store.memory import MemoryBackend
 from stateline.store.snapshot import Snapshot
 from stateline.store.store import Store

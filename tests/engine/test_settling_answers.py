@@ -10,10 +10,9 @@ import pytest
 
 from stateline import Store
 from stateline.errors import IntegrityError, StorageError
-from stateline.service.destination import write_outputs
 from stateline.service.execute import execute, resume
 from stateline.service.options import CallOptions, ExecuteOptions
-from stateline.service.outcome import Outcome
+from stateline.service.outcome import Outcome, write_outputs
 from stateline.store.memory import MemoryBackend
 
 ASKING = """

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from stateline.errors import RequestError
 from stateline.model.recordings import recording
-from stateline.service import ranges
-from stateline.service.ranges import HIGHEST, MOST, Numbers
+from stateline.service import exchanges
+from stateline.service.exchanges import HIGHEST, MOST, Numbers
 
 _some = st.lists(st.one_of(st.integers(1, 30), st.integers(1, HIGHEST)))
 
@@ -79,7 +79,7 @@ def test_what_is_no_ranges_is_refused_and_never_counted_out(tmp_path: Path) -> N
 def test_the_bounds_are_those_of_recordings_and_hold_when_numbers_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
     assert HIGHEST == recording.HIGHEST
     assert len(Numbers.read([[1, MOST]])) == MOST
-    monkeypatch.setattr(ranges, "MOST", 3)
+    monkeypatch.setattr(exchanges, "MOST", 3)
     found = Numbers([1, 2, 3])
     found.add(2)
     with pytest.raises(RequestError):

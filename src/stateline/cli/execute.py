@@ -80,7 +80,7 @@ def run_execute(options: ExecuteOptions) -> Outcome | Plan:
         return dry_run(store, lambda store: execute(store, request), run=request.run, one_turn=call.one_turn)
     outcome = execute(store, request)
     if options.destination is not None:
-        from stateline.service.destination import write_outputs
+        from stateline.service.outcome import write_outputs
 
         for path in write_outputs(outcome, options.destination):
             notify(options.settings, f"wrote {path}")

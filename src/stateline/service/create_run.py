@@ -27,9 +27,15 @@ from stateline.history.preconditions import require_head
 from stateline.machine.decider.run import Instance, RunState, Started
 from stateline.machine.spec import Machine
 from stateline.service.answers import answered_run
-from stateline.service.machine_files import MachineFile, parse_machine, tools_record
+from stateline.service.machine_files import (
+    MachineFile,
+    find_unfinished,
+    machine_scope,
+    parse_machine,
+    record_run,
+    tools_record,
+)
 from stateline.service.options import NO_MODELS, ModelSource
-from stateline.service.run_index import find_unfinished, machine_scope, record_run
 from stateline.store.scope import WAIT, Scope
 from stateline.store.snapshot import Snapshot, require_known_version
 from stateline.store.store import Store

@@ -13,8 +13,8 @@ from stateline.engine.effects import DryRunStop
 from stateline.engine.record import Run
 from stateline.errors import StatelineError
 from stateline.service.answers import is_built_in
+from stateline.service.options import require_names
 from stateline.service.outcome import Outcome
-from stateline.service.preconditions import require_names
 from stateline.store.overlay import OverlayBackend
 from stateline.store.snapshot import Snapshot, read_snapshot
 from stateline.store.store import Store

@@ -25,10 +25,9 @@ from stateline.service.machine_change import (
     record_move,
     require_input_expected,
 )
-from stateline.service.machine_files import MachineFile, read_machine_file
+from stateline.service.machine_files import MachineFile, find_unfinished, other_unfinished, read_machine_file
 from stateline.service.options import CallOptions, ExecuteOptions
 from stateline.service.outcome import Outcome, outcome
-from stateline.service.run_index import find_unfinished, other_unfinished
 from stateline.store.store import Store
 
 

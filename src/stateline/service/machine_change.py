@@ -14,9 +14,8 @@ from stateline.machine.spec import Machine
 from stateline.process.signals import shield
 from stateline.service.answers import is_built_in, not_waiting_error, unwrap
 from stateline.service.continue_run import reload, require_parent
-from stateline.service.machine_files import MachineFile, current_tools_digest, parse_machine, tools_record
+from stateline.service.machine_files import MachineFile, current_tools_digest, parse_machine, record_run, tools_record
 from stateline.service.options import CallOptions
-from stateline.service.run_index import record_run
 from stateline.store.store import Store
 
 

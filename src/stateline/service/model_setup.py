@@ -21,12 +21,12 @@ from stateline.service.exchanges import (
     Exchanges,
     ModelOptions,
     NumberRanges,
+    Numbers,
     kept_exchanges,
     require_same_exchanges,
     wanted_exchanges,
 )
 from stateline.service.options import ModelSource
-from stateline.service.ranges import Numbers
 from stateline.store.snapshot import Snapshot
 from stateline.store.store import Store
 

@@ -6,13 +6,21 @@ from typing import Literal
 
 import msgspec
 
+from stateline.bundle import naming
 from stateline.bundle.canonical import Json
 from stateline.engine.dependencies import MANUAL, Dependencies
 from stateline.engine.effects import Watch
 from stateline.engine.record import Run
 from stateline.service.answers import Reader
-from stateline.service.preconditions import require_names
 from stateline.store.scope import WAIT
+
+
+def require_names(run: str | None, context: str | None = None) -> None:
+    """Raise ``UsageError`` for a malformed run id or context name; None is not set."""
+    if run is not None:
+        naming.checked_id(run, "run id")
+    if context is not None:
+        naming.checked_id(context, "context name")
 
 
 class ModelSource:

@@ -31,9 +31,8 @@ from stateline.service.create_run import (
 from stateline.service.exchanges import ModelOptions
 from stateline.service.machine_files import MachineFile
 from stateline.service.model_setup import Models
-from stateline.service.options import CallOptions
+from stateline.service.options import CallOptions, require_names
 from stateline.service.outcome import Outcome
-from stateline.service.preconditions import require_names
 from stateline.store.store import Store
 
 NAME = "run"

@@ -169,7 +169,7 @@ def show(store: Store, run: str | None) -> dict[str, Json]:
 
 def history(store: Store, run: str | None) -> list[dict[str, Json]]:
     """The turns of a run, oldest first. Raises as :func:`find_run`, and ``IntegrityError`` for damage on the way."""
-    from stateline.service.turns import turns
+    from stateline.service.run_history import turns
 
     return turns(store, find_run(store, run))
 
