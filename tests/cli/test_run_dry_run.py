@@ -162,3 +162,9 @@ def test_the_calls_of_a_model_that_a_plan_names_are_those_that_are_made(cli: Cli
             cli.json(*words, *more)
             assert server.count == before + len(models)
         assert server.count == 2 + 1 + 2
+
+
+def test_flags_that_exclude_each_other_are_a_usage_error_and_not_a_plan(cli: Cli) -> None:
+    for prompt in (["-p", "Hi."], []):
+        for flags in (["--record", "r", "--playback", "p"], ["--playback-mode", "strict"]):
+            assert cli.refused("run", "--dry-run", *prompt, *flags, exits=64)["code"] == "usage"

@@ -248,7 +248,7 @@ def test_a_refused_answer_changes_nothing_and_the_run_still_waits(tmp_path: Path
             ({"requestId": "r:7:0:12345678", "answer": "x"}, "not for the one that is open"),
             ({"response": {"content": [{"type": "image"}]}}, "neither text nor tool_use"),
             (5, "neither text nor an object"),
-            ({"answer": "x"}, "not known|unknown reason"),
+            ({"answer": "x"}, "unknown key"),
             ({"action": "continue"}, "nothing to continue"),
         ],
         root=tmp_path,

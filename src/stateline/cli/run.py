@@ -97,7 +97,9 @@ def run_run(options: RunOptions) -> Outcome | Prepared | Plan:
     store = options.settings.store()
     if options.dry_run:
         from stateline.service.dry_run import dry_run
+        from stateline.service.model_setup import Models
 
+        Models(store, options.request.models)  # flags that exclude each other are an error, not a plan
         return dry_run(store, verb, run=options.request.run)
     return verb(store)
 
