@@ -88,27 +88,27 @@ class Audit:
         self.pairs: Counter[str] = Counter()
         self.differ: list[str] = []
 
-    def ask(self, harm: Corruption, *, mended: Corruption | None = None) -> None:
-        """Do the harm and ask. With ``mended``, that one is done and repaired before: then the chain has gaps."""
+    def ask(self, harm: Corruption, *, repaired: Corruption | None = None) -> None:
+        """Do the harm and ask. With ``repaired``, that one is done and repaired first, so that the chain has gaps."""
         scope = harm.scope or self.rng.choice(sorted(self.sample.chains))
         try:
-            if mended is not None:
-                mended.act(self.sample.root)
+            if repaired is not None:
+                repaired.act(self.sample.root)
                 call(self.sample.root, "repair", "--apply", exits=None)
             harm.act(self.sample.root)
-            self._note(harm, scope, mended)
+            self._note(harm, scope, repaired)
         except OSError:
             # What the repair set aside cannot be harmed any more.
             self.pairs["impossible"] += 1
         finally:
             self.sample.restore()
 
-    def _note(self, harm: Corruption, scope: str, mended: Corruption | None) -> None:
+    def _note(self, harm: Corruption, scope: str, repaired: Corruption | None) -> None:
         root = self.sample.root
         both = (script_says(self.path, root, scope), verify_says(root, self.sample.keys[scope]))
         self.pairs[both[0] if both[0] == both[1] else " against ".join(both)] += 1
         if both[0] != both[1]:
-            before = f"after the repair of {mended.kind} ({mended.done}), " if mended else ""
+            before = f"after the repair of {repaired.kind} ({repaired.done}), " if repaired else ""
             said = f"the script says {both[0]}, verify {both[1]}"
             self.differ.append(f"{before}{harm.kind} ({harm.done}), scope {scope}: {said}")
 
@@ -119,7 +119,7 @@ def compare(audit: Audit, cases: list[Corruption], until: float, say: Callable[[
     done = 0
     while cases and time.monotonic() < until:
         harm = cases.pop()
-        audit.ask(harm, mended=audit.rng.choice(cases) if cases and done % 5 == 0 else None)
+        audit.ask(harm, repaired=audit.rng.choice(cases) if cases and done % 5 == 0 else None)
         done += 1
         if done % 200 == 0:
             say(f"{done} audits, {len(audit.differ)} disagreements")

@@ -129,12 +129,12 @@ class RepairTrial:
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
 
-    def mend(self, harms: list[Corruption]) -> None:
+    def repair(self, harms: list[Corruption]) -> None:
         """Do the harms, repair, judge, and put everything back."""
         try:
             for harm in harms:
                 harm.act(self.sample.root)
-            for problem in self._mend():
+            for problem in self._apply_and_check():
                 self.wrong.append(" and ".join(f"{harm.kind} ({harm.done})" for harm in harms) + f": {problem}")
         except OSError:
             # The second of two harms found its file gone.
@@ -142,7 +142,7 @@ class RepairTrial:
         finally:
             self.sample.restore()
 
-    def _mend(self) -> list[str]:
+    def _apply_and_check(self) -> list[str]:
         root = self.sample.root
         survivors = Survivors(self.sample)
         damaged = call(root, "verify", exits=None)["code"] == 5
@@ -229,13 +229,13 @@ def campaign(root: Path, seed: str, *, cases: int, until: float, say: Callable[[
     began = time.monotonic()
     sample = build(root)
     trial = RepairTrial(sample)
-    # Nothing is repaired in a place that others may use; that is for the operator to mend.
+    # Nothing is repaired in a place that others may use; the operator must fix that.
     random_corruptions = drawn(sample, Random(seed), cases + cases // 4 + cases // 10)
     harms = [harm for harm in random_corruptions if harm.kind != "opened to others"]
     done = 0
     while harms and done < cases and time.monotonic() < until:
         count = 2 if done % 4 == 0 and len(harms) > 1 else 1
-        trial.mend([harms.pop() for _ in range(count)])
+        trial.repair([harms.pop() for _ in range(count)])
         done += 1
         if done % 100 == 0:
             say(f"{done} repairs, {len(trial.wrong)} wrong")

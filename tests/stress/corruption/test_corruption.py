@@ -84,7 +84,7 @@ def test_repaired_stores_verify_and_report_their_losses(sample: SampleStore) -> 
     drawn = audit_script.drawn(sample, Random("repairs"), 30)
     waiting = [corruption for corruption in drawn if corruption.kind != "opened to others"]
     while waiting:
-        trial.mend([waiting.pop() for _ in range(2 if len(waiting) % 5 == 0 else 1)])
+        trial.repair([waiting.pop() for _ in range(2 if len(waiting) % 5 == 0 else 1)])
     assert trial.wrong == []
     assert trial.counts["repaired"] > 10
 
