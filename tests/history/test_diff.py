@@ -15,8 +15,7 @@ from stateline.bundle import canonical
 from stateline.bundle.envelope import JSON_TYPE, LIST_TYPE, NODE_TYPE, Chunk, Ref
 from stateline.bundle.objects import Artifact
 from stateline.errors import IntegrityError, NewerVersionError
-from stateline.history.diff import Change, compare, patch, pointer, resolved
-from stateline.history.list_diff import list_edits
+from stateline.history.diff import Change, compare, list_edits, patch, pointer, resolved
 from stateline.redaction.redactor import Redactor
 from stateline.store.memory import MemoryBackend
 from stateline.store.snapshot import Snapshot

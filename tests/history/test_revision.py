@@ -69,13 +69,6 @@ def test_a_scope_whose_key_is_exactly_the_text_wins(store: Store, chain: list[Sn
         assert find(store, f"{key}@0").sha256 == saved.sha256
 
 
-def test_the_error_for_an_unknown_scope_suggests_the_nearest_key(store: Store, chain: list[Snapshot]) -> None:
-    for text, near in (("note:x", "notes:x"), ("notes:xx~2", "notes:x"), ("notes:xy@1", "notes:x"), ("x", "notes:x")):
-        with pytest.raises(NotFoundError) as caught:
-            find(store, text)
-        assert caught.value.hint == f"did you mean {near}?", text
-
-
 def test_text_that_is_not_a_revision_is_not_found(store: Store, chain: list[Snapshot]) -> None:
     odd = ["", ":", "~", "@", "~1", "@1", "notes:", "a\0:b", "run:\ud800", "../../x", "notes:x\n", "g" * 40, "0" * 65]
     for text in odd:
@@ -149,9 +142,8 @@ def test_a_damaged_scope_does_not_hide_the_others(store: Store, chain: list[Snap
     (place / broken.scope / "latest.json").write_bytes(b"junk")
     (place / ("f" * 64)).symlink_to(place)
     assert find(store, chain[3].sha256[:10]).seq == 3
-    with pytest.raises(NotFoundError) as caught:
+    with pytest.raises(NotFoundError):
         find(store, "notes:z")
-    assert "notes:x" in caught.value.hint
 
 
 def test_revisions_work_in_memory_too(open_store: OpenStore) -> None:

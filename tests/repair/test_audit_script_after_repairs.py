@@ -13,7 +13,7 @@ import pytest
 from sample_stores import HASH, KEY, OpenStore, Publish, copies
 
 from stateline.bundle import naming
-from stateline.repair import event
+from stateline.repair import republish
 from stateline.repair.apply import repair
 from stateline.store.snapshot import Snapshot
 from stateline.store.store import Store
@@ -75,7 +75,7 @@ def test_the_script_walks_over_gaps_below_gaps_and_lost_objects(
     audit: Audit,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(event, "DECLARED", 2)
+    monkeypatch.setattr(republish, "DECLARED", 2)
     for number in (4, 1):
         (place / HASH / chain[number].path).write_bytes(b"")
     assert repair(open_store(place)).ok

@@ -10,7 +10,7 @@ from sample_stores import OpenStore
 
 from stateline.bundle import naming
 from stateline.repair.apply import repair
-from stateline.repair.event import Carry, carry_all
+from stateline.repair.republish import Carry, carry_all
 from stateline.store.snapshot import Snapshot
 from stateline.verify.checker import verify
 
@@ -58,7 +58,7 @@ def test_the_newest_work_continues_although_an_older_branch_is_longer(
     assert lost_effect_events == [True]
     head = open_store(place).scope(KEY).load()
     assert (head.state, head.envelope.prev_sha) == ({"new": "work"}, branches.sha256)
-    assert any("set aside; the work that they record may have been repeated" in warning for warning in done.warnings)
+    assert any("set aside; the work recorded there may have been repeated" in warning for warning in done.warnings)
     assert verify(open_store(place)).ok
 
 

@@ -19,7 +19,7 @@ from stateline.bundle.objects import Artifact
 from stateline.errors import IntegrityError, NotFoundError, RequestError, UnsafePathError
 from stateline.history.revision import find
 from stateline.redaction.redactor import Redactor
-from stateline.repair import event
+from stateline.repair import republish
 from stateline.repair.apply import plan, repair
 from stateline.repair.report import RepairReport
 from stateline.store.local.backend import LocalBackend
@@ -281,8 +281,8 @@ def test_more_losses_than_one_snapshot_declares_take_several(
     open_store: OpenStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert event.DECLARED == 1000, "docs/format.md promises this bound"
-    monkeypatch.setattr(event, "DECLARED", 1)
+    assert republish.DECLARED == 1000, "docs/format.md promises this bound"
+    monkeypatch.setattr(republish, "DECLARED", 1)
     for number in (1, 3):
         remove(place / HASH / chain[number].path)
     repaired()

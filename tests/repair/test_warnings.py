@@ -61,10 +61,10 @@ def test_snapshots_that_the_head_does_not_lead_to_give_a_warning(
     (place / scope.hash / naming.POINTER).write_bytes(saved[3].pointer.encode())
     for n in range(2):
         scope.save({"again": n}, event={"why": n})
-    expected = "7 snapshots (4 to 10) of run:r1 that the head does not lead to are set aside"
+    expected = "7 snapshots (4 to 10) of run:r1 that the head does not lead to: set aside"
     for result in (plan(open_store(place)), repair(open_store(place))):
         assert [warning for warning in result.warnings if warning.startswith(expected)]
-        assert "the work that they record may have been repeated" in " ".join(result.warnings)
+        assert "the work recorded there may have been repeated" in " ".join(result.warnings)
         aside = [action for action in result.actions if action.action == "set_aside"]
         assert [(action.why, action.path) for action in aside] == [
             ("orphaned", f"{scope.hash}/{saved[n].path}") for n in range(4, 11)

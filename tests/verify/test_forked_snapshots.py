@@ -44,12 +44,10 @@ def test_a_copy_of_the_rival_under_another_name_does_not_hide_the_fork(
         copy.unlink()
 
 
-def test_a_branch_whose_seq_skips_has_no_rival(store: Store, chain: list[Snapshot], publish: Publish) -> None:
+def test_a_branch_whose_seq_skips_is_orphaned(store: Store, chain: list[Snapshot], publish: Publish) -> None:
     first = publish(store, KEY, head=False, **beside(chain[0], 3))
     publish(store, KEY, head=False, **beside(first, 4, "2031-01-01T00:00:00.000000Z"))
-    codes = findings(store)
-    assert codes.keys() == {"orphaned"}
-    assert "two snapshots follow" not in codes["orphaned"].message
+    assert findings(store).keys() == {"orphaned"}
 
 
 def test_a_fork_is_a_warning_if_newer_and_residue_if_overtaken(

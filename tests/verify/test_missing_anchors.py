@@ -12,8 +12,7 @@ from stateline.store.store import Snapshot, Store
 from stateline.verify import chain as chain_module
 from stateline.verify.chain import ChainCheck
 from stateline.verify.checker import verify
-from stateline.verify.findings import NOTE, Finding, Report
-from stateline.verify.scope_report import ScopeReport
+from stateline.verify.findings import NOTE, Finding, Report, ScopeReport
 
 MISSING = "0" * 64
 
@@ -47,7 +46,7 @@ def test_an_anchor_beside_the_chain_is_reported_with_its_path(store: Store, chai
     finding = anchor_finding(verify(store, None, [chain[3].sha256]))
     assert (finding.scope, finding.path) == (KEY, f"{HASH}/{chain[3].path}")
     assert "beside the chain" in finding.message
-    assert "a repair does not fix this" in finding.message
+    assert "a repair cannot fix this" in finding.message
     (place / HASH / "latest.json").write_bytes(chain[1].pointer.encode())
     assert "fix the other findings first" in reason(store, chain[3].sha256), "a repair would reach it again"
 

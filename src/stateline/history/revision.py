@@ -11,20 +11,17 @@ from stateline.errors import (
     IntegrityError,
     NotFoundError,
     RequestError,
-    StatelineError,
     UnsafePathError,
 )
 from stateline.store.objects import ObjectStore
 from stateline.store.protocol import BlobMissingError
 from stateline.store.scope import Scope
-from stateline.store.snapshot import Snapshot, parse_snapshot, read_head, read_snapshot
+from stateline.store.snapshot import Snapshot, parse_snapshot, read_head
 
 SHORTEST = 4
 """Fewest digits of a sha that name a snapshot; fewer are mostly typing mistakes."""
 _LISTED = 8
 """Most candidates listed for an ambiguous prefix."""
-_SUGGESTIONS = 256
-"""Most scopes whose keys are read for a suggestion."""
 
 _back = re.compile(r"(.+)~([0-9]{1,18})", re.DOTALL)
 _at = re.compile(r"(.+)@([^@]*)", re.DOTALL)
@@ -51,9 +48,18 @@ def find(store: ObjectStore, text: str) -> Snapshot:
         return _steps_back(store, _known(store, match[1]), int(match[2]))
     match = _at.fullmatch(text)
     if match:
-        snapshot = _known(store, match[1])
-        return _by_seq(store, snapshot, int(match[2])) if _digits.fullmatch(match[2]) else _by_name(snapshot, match[2])
-    raise _no_scope(store, text)
+        key, name = match[1], match[2]
+        snapshot = _known(store, key)
+        if not _digits.fullmatch(name):
+            raise NotFoundError(
+                f"{key} has no checkpoint {name[:64]!a}",
+                hint=f"{key}@SEQ names a snapshot by its number; `stateline log {key}` lists them",
+            )
+        if int(name) > snapshot.seq:
+            hint = f"`stateline log {key}` lists them"
+            raise NotFoundError(f"{key} has no snapshot {name}; its head is {snapshot.seq}", hint=hint)
+        return _steps_back(store, snapshot, snapshot.seq - int(name))
+    raise _not_found(text)
 
 
 def _head(store: ObjectStore, key: str) -> Snapshot | None:
@@ -66,7 +72,7 @@ def _head(store: ObjectStore, key: str) -> Snapshot | None:
 def _known(store: ObjectStore, key: str) -> Snapshot:
     snapshot = _head(store, key)
     if snapshot is None:
-        raise _no_scope(store, key)
+        raise _not_found(key)
     return snapshot
 
 
@@ -87,48 +93,17 @@ def _steps_back(store: ObjectStore, snapshot: Snapshot, steps: int) -> Snapshot:
     return below
 
 
-def _by_seq(store: ObjectStore, snapshot: Snapshot, seq: int) -> Snapshot:
-    if seq > snapshot.seq:
-        key = snapshot.envelope.scope
-        raise NotFoundError(
-            f"{key} has no snapshot {seq}; its head is {snapshot.seq}", hint=f"`stateline log {key}` lists them"
-        )
-    return _steps_back(store, snapshot, snapshot.seq - seq)
-
-
-def _by_name(snapshot: Snapshot, name: str) -> Snapshot:
-    key = snapshot.envelope.scope
-    raise NotFoundError(
-        f"{key} has no checkpoint {name[:64]!a}",
-        hint=f"{key}@SEQ names a snapshot by its number; `stateline log {key}` lists them",
-    )
-
-
-def _no_scope(store: ObjectStore, key: str) -> NotFoundError:
-    import difflib
-
-    near = difflib.get_close_matches(key, [*_keys(store)], n=1)
-    shown = ascii(key[:80]) if not key.isprintable() or len(key) > 80 else key
-    return NotFoundError(f"there is no scope {shown}", hint=f"did you mean {near[0]}?" if near else _LIST)
-
-
-def _keys(store: ObjectStore) -> Iterator[str]:
-    """Yield the keys of some scopes, skipping damaged ones."""
-    for number, scope in enumerate(store.backend.scopes()):
-        if number == _SUGGESTIONS:
-            return
-        try:
-            pointer = store.backend.read(scope)
-            if pointer is not None:
-                yield read_snapshot(store.backend, scope, pointer).envelope.scope
-        except StatelineError:
-            continue
+def _not_found(text: str) -> NotFoundError:
+    shown = ascii(text[:80]) if not text.isprintable() or len(text) > 80 else text
+    if ":" in text:
+        return NotFoundError(f"there is no scope {shown}", hint=_LIST)
+    return NotFoundError(f"{shown} is neither a scope's key (KIND:NAME) nor the first digits of a sha", hint=_LIST)
 
 
 def _by_sha(store: ObjectStore, text: str) -> Snapshot:
     prefix = text.lower()
     if not _hex.fullmatch(prefix):
-        raise _not_a_revision(store, text)
+        raise _not_found(text)
     if len(prefix) < SHORTEST:
         raise RequestError(
             f"{prefix} is too short to name a snapshot",
@@ -152,19 +127,6 @@ def _by_sha(store: ObjectStore, text: str) -> Snapshot:
     if not found:
         raise damaged[0] if damaged else NotFoundError(f"no snapshot has a sha that begins with {prefix}", hint=_LIST)
     return found[0]
-
-
-def _not_a_revision(store: ObjectStore, text: str) -> NotFoundError:
-    import difflib
-
-    # People often leave out the kind.
-    names = {key.partition(":")[2]: key for key in _keys(store)}
-    near = difflib.get_close_matches(text, [*names], n=1)
-    shown = ascii(text[:80]) if not text.isprintable() or len(text) > 80 else text
-    return NotFoundError(
-        f"{shown} is neither a scope's key (KIND:NAME) nor the first digits of a sha",
-        hint=f"did you mean {names[near[0]]}?" if near else _LIST,
-    )
 
 
 def _labelled(store: ObjectStore, prefix: str) -> Iterator[tuple[str, str]]:

@@ -13,8 +13,7 @@ from stateline.store.integrity import ObjectChecker, wrong_kind
 from stateline.store.protocol import BlobMissingError
 from stateline.store.snapshot import Snapshot, parse_snapshot
 from stateline.store.store import Store
-from stateline.verify.digest_mismatch import classify_error
-from stateline.verify.origins import origin_problem
+from stateline.verify.classification import classify_error, origin_problem
 
 
 class IntactSnapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import singledispatch
-from typing import Protocol
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import FORMAT, Pointer
@@ -25,40 +24,25 @@ _LONGEST_NAME = 255
 """[bytes] that common file systems allow in a name."""
 
 
-class Quarantine(Protocol):
-    """Operations of a repair that writers do not have. Paths are relative to the state dir."""
-
-    aside: str | None
-    """The directory of this repair; None as long as nothing was set aside."""
-
-    def set_aside(self, path: str) -> str | None:
-        """Rename ``path`` into the directory of this repair; return its new path, or None if nothing is there any more.
-
-        Durable on return. Raises ``UnsafePathError`` or ``StorageError``.
-        """
-
-    def renew_store_file(self) -> None:
-        """Make a new ``stateline.json`` after setting the old one aside. Durable on return."""
-
-    def replace_pointer(self, scope: str, new: Pointer) -> str | None:
-        """Make ``new`` the head without comparing; return where the old pointer is kept, if there was one.
-
-        At no moment is there no pointer, except where the old one is a directory. The scope's lock must be held, and
-        ``new`` must be durable. Durable on return.
-        """
-
-
 class LocalQuarantine:
-    """Quarantine in a state dir. Safe beside writers, as long as the caller holds the lock of the scope concerned."""
+    """Operations of a repair that writers do not have. Paths are relative to the state dir.
+
+    Safe beside writers, as long as the caller holds the lock of the scope concerned. ``aside`` is the directory of this
+    repair; None as long as nothing was set aside.
+    """
 
     def __init__(self, backend: LocalBackend, stamp: str) -> None:
         self.backend = backend
         self.fs = backend.fs
         self.aside: str | None = None
         self._name = f"{naming.EXTENSION}repair-{stamp}-{os.urandom(2).hex()}"
-        self._taken: set[str] = set()
+        self._taken: set[bytes] = set()
 
     def set_aside(self, path: str) -> str | None:
+        """Rename ``path`` into the directory of this repair; return its new path, or None if it does not exist.
+
+        Durable on return. Raises ``UnsafePathError`` or ``StorageError``.
+        """
         with self._root() as root, storage(f"set {self.backend.path}/{path} aside"):
             try:
                 return self._set_aside(root, path)
@@ -78,6 +62,7 @@ class LocalQuarantine:
             return f"{self._name}/{name}"
 
     def renew_store_file(self) -> None:
+        """Make a new ``stateline.json`` after setting the old one aside. Durable on return."""
         with self._root() as root, storage(f"write {self.backend.path}/{naming.STORE_FILE}"):
             with suppress(FileNotFoundError):
                 self._set_aside(root, naming.STORE_FILE)
@@ -85,6 +70,11 @@ class LocalQuarantine:
             self._replace(root, naming.STORE_FILE, data)
 
     def replace_pointer(self, scope: str, new: Pointer) -> str | None:
+        """Make ``new`` the head without comparing; return where the old pointer is kept, if there was one.
+
+        At no moment is there no pointer, except where the old one is a directory. The scope's lock must be held, and
+        ``new`` must be durable. Durable on return.
+        """
         kept: str | None = None
         path = f"{naming.checked_scope(scope)}/{naming.POINTER}"
         doing = f"write {self.backend.path}/{path}"
@@ -159,27 +149,19 @@ class LocalQuarantine:
             yield directory
 
     def _free_name(self, path: str) -> str:
-        """Return an unused name for ``path`` in the directory of this repair: the flattened path, cut if too long."""
-        flat = path.replace("/", "__")
-        number, name = 1, _cut(flat, "")
+        """Return an unused name in the directory of this repair: the flattened path, cut if too long."""
+        flat = os.fsencode(path.replace("/", "__"))
+        name, number = flat[:_LONGEST_NAME], 1
         while name in self._taken:
             number += 1
-            name = _cut(flat, f"-{number}")
+            end = f"-{number}".encode()
+            name = flat[: _LONGEST_NAME - len(end)] + end
         self._taken.add(name)
-        return name
-
-
-def _cut(flat: str, suffix: str) -> str:
-    raw = os.fsencode(flat)
-    end = os.fsencode(suffix)
-    if len(raw) + len(end) > _LONGEST_NAME:
-        end = f"-{canonical.sha256(raw)[:8]}".encode() + end
-        raw = raw[: _LONGEST_NAME - len(end)]
-    return os.fsdecode(raw + end)
+        return os.fsdecode(name)
 
 
 @singledispatch
-def quarantine_for(backend: Backend, stamp: str) -> Quarantine:
+def quarantine_for(backend: Backend, stamp: str) -> LocalQuarantine:
     """Return the quarantine of a repair that began at the time ``stamp`` (RFC 3339 without colons).
 
     Raises ``RequestError`` for a backend that has none registered.
@@ -191,5 +173,5 @@ def quarantine_for(backend: Backend, stamp: str) -> Quarantine:
 
 
 @quarantine_for.register
-def _local(backend: LocalBackend, stamp: str) -> Quarantine:
+def _local(backend: LocalBackend, stamp: str) -> LocalQuarantine:
     return LocalQuarantine(backend, stamp)

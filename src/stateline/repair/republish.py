@@ -1,16 +1,61 @@
-"""The snapshot that a repair appends: an older state, unchanged, on top of the newest intact snapshot."""
+"""The snapshot that a repair appends: an older state, unchanged, and an event that declares the losses."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
 
 from stateline._version import __version__
 from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import Envelope
+from stateline.bundle.repair_record import MEMBER
+from stateline.repair.lineage import Lineage
+from stateline.repair.report import Loss
 from stateline.store.protocol import FAST
 from stateline.store.scope import Scope
 from stateline.store.snapshot import Snapshot, publish, require_known_version
 from stateline.store.timestamps import next_timestamp
+
+DECLARED = 1000
+"""Most losses that one snapshot declares; a repair with more of them appends several snapshots."""
+LISTED = 100
+"""Most entries of a list that is for people only; the rest is counted."""
+
+Carry = Callable[[Snapshot, bool], dict[str, Json]]
+"""Returns the members that a repair's event repeats from the snapshot whose state it takes over. The second argument is
+True if newer snapshots were lost, or may have been."""
+
+
+def carry_all(content: Snapshot, newer_lost: bool) -> dict[str, Json]:
+    """Repeat all members but those that were about that one save. Fits any scope."""
+    own = ("type", "durability", "redactions", MEMBER)
+    return {name: value for name, value in content.event.items() if name not in own}
+
+
+def record(content: Snapshot, lost: list[Loss], moved: list[str]) -> dict[str, Json]:
+    """Return the part of the record that is for people, bounded. ``moved`` are the new paths of files set aside."""
+    newer: list[Json] = [
+        {"seq": loss.seq, "sha256": loss.sha256, "path": loss.path, "why": loss.why} for loss in lost if loss.newer
+    ]
+    return {
+        "from": {"seq": content.seq, "sha256": content.sha256},
+        "lost": newer[:LISTED],
+        "lost_count": len(newer),
+        "set_aside": list(moved[:LISTED]),
+        "set_aside_count": len(moved),
+    }
+
+
+def declarations(line: Lineage) -> Iterator[dict[str, Json]]:
+    """Yield what the chain must declare, split among as many snapshots as it takes; at least one."""
+    gaps, objects = line.gaps, line.objects
+    first = True
+    while gaps or objects or first:
+        first = False
+        room = DECLARED - len(gaps[:DECLARED])
+        yield {"gaps": msgspec.to_builtins(gaps[:DECLARED]), "objects": list(objects[:room])}
+        gaps, objects = gaps[DECLARED:], objects[room:]
 
 
 def republish(scope: Scope, tip: Snapshot, content: Snapshot, event: Mapping[str, Json]) -> Snapshot:
@@ -24,7 +69,7 @@ def republish(scope: Scope, tip: Snapshot, content: Snapshot, event: Mapping[str
     # The damaged past cannot be made durable here, so what rests on a fast snapshot is fast too.
     fast = tip.event.get("durability") == FAST
     return publish(
-        scope.store.backend,
+        store.backend,
         Envelope(
             seq=tip.seq + 1,
             created_at=next_timestamp(store.clock(), tip.envelope.created_at),

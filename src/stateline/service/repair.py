@@ -9,8 +9,8 @@ from stateline.engine.next_event import after_repair
 from stateline.errors import IntegrityError
 from stateline.process.signals import Signals, shield
 from stateline.repair.apply import plan, repair
-from stateline.repair.event import carry_all
 from stateline.repair.report import RepairReport
+from stateline.repair.republish import carry_all
 from stateline.store.scope import WAIT
 from stateline.store.snapshot import Snapshot
 from stateline.store.store import Store

@@ -13,12 +13,12 @@ from stateline.bundle import naming
 from stateline.bundle.canonical import Json
 from stateline.bundle.repair_record import MEMBER, Gap
 from stateline.errors import UsageError
-from stateline.verify.findings import Anchor, Finding, has_damage
-from stateline.verify.scope_report import ScopeReport
+from stateline.verify.findings import Anchor, Finding, ScopeReport, has_damage
 
 _COMPARE = "a repair cannot fix this: compare with a backup"
 _FIRST = "fix the other findings first, then verify again"
 _UPGRADE = "verify it with the newer version"
+_RESTORE = "restore that file from a backup: a repair would only record it as lost"
 
 
 class _LostSnapshot(msgspec.Struct, frozen=True):
@@ -64,28 +64,28 @@ class AnchorIndex:
         self.key = key
         self.absent = absent
         self.uncertain = unreadable or any(not report.certain or report.newer for report in reports)
-        self._found: dict[str, Anchor] = {}
+        # No two chains share a snapshot, since each names its scope.
+        self._found = {
+            sha: Anchor(sha, report.key, seq) for report in reports for sha, seq in report.anchors.on_chain.items()
+        }
         self._missing: dict[str, Finding] = {}
-        for report in reports:
-            for sha, seq in report.anchors.on_chain.items():
-                self._found[sha] = Anchor(sha, report.key, seq)
         # The first explanation counts: a repair's record, then an intact file, then a mere reference.
         for report in reports:
-            for sha in sorted(report.anchors.recorded_lost):
+            for sha in report.anchors.recorded_lost:
                 self._explain(sha, report, "", f"a repair of this scope has recorded it as lost; {_COMPARE}")
         for report in reports:
             for sha, path in report.anchors.off_chain.items():
-                self._explain(sha, report, path, _off_chain_reason(report, path))
+                self._explain(sha, report, path, f"it is at {path}, {_off_chain_reason(report)}")
         for report in reports:
+            step = _UPGRADE if report.newer else _RESTORE
             for sha, path in report.anchors.unreadable.items():
-                self._explain(sha, report, path, _unreadable_reason(report, path))
+                self._explain(sha, report, path, f"{path} should hold it, and could not be read; {step}")
 
     def _explain(self, sha: str, report: ScopeReport, path: str, reason: str) -> None:
-        if sha not in self._found and sha not in self._missing:
-            self._missing[sha] = _missing_anchor(sha, report.key, path, reason)
+        self._missing.setdefault(sha, _missing_anchor(sha, report.key, path, reason))
 
     def anchor(self, sha: str) -> Anchor:
-        """Return the anchor with its place. No two chains share a snapshot, since each names its scope."""
+        """Return the anchor with its place."""
         return self._found.get(sha) or Anchor(sha)
 
     def finding(self, sha: str) -> Finding | None:
@@ -100,28 +100,19 @@ class AnchorIndex:
             return f"{reason}; without a KEY all scopes are searched; {_COMPARE}"
         only = "" if self.key is None else f"only the scope {self.key} was read, and without a KEY all are searched; "
         if self.uncertain:
-            return (
-                f"{only}files that are missing, damaged or of a newer version were not read and may hold it; {_FIRST}"
-            )
-        if only:
-            only += "if no scope has it, "
+            unread = "files that are missing, damaged or of a newer version were not read and may hold it"
+            return f"{only}{unread}; {_FIRST}"
         return f"{only}it was cut off, rewritten or removed, or this is another store; {_COMPARE}"
 
 
-def _off_chain_reason(report: ScopeReport, path: str) -> str:
+def _off_chain_reason(report: ScopeReport) -> str:
     if report.newer:
-        return f"it is at {path}, but a newer version wrote what may lead there; {_UPGRADE}"
-    if not report.complete and has_damage(report.findings):
-        return f"it is at {path}, but what should lead there is missing or damaged; {_FIRST}"
-    reason = f"it is at {path}, beside the chain: a crash left it there, it is a fork, or the pointer was set back"
-    if has_damage(report.findings):
-        return f"{reason}; {_FIRST}"
-    return f"{reason}; a repair does not fix this: look with `stateline show`, and compare with a backup"
-
-
-def _unreadable_reason(report: ScopeReport, path: str) -> str:
-    step = _UPGRADE if report.newer else "restore that file from a backup: a repair would only record it as lost"
-    return f"{path} should hold it, and could not be read; {step}"
+        return f"but a newer version wrote what may lead there; {_UPGRADE}"
+    damaged = has_damage(report.findings)
+    if damaged and not report.complete:
+        return f"but what should lead there is missing or damaged; {_FIRST}"
+    step = _FIRST if damaged else _COMPARE
+    return f"beside the chain: a crash left it there, it is a fork, or the pointer was set back; {step}"
 
 
 def _missing_anchor(sha: str, scope: str | None, path: str, reason: str) -> Finding:

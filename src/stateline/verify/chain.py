@@ -21,12 +21,10 @@ from stateline.store.protocol import BlobMissingError
 from stateline.store.snapshot import Snapshot, parse_snapshot, read_snapshot
 from stateline.store.store import Store
 from stateline.verify.anchors import recorded_lost
-from stateline.verify.digest_mismatch import classify_error, misplaced_message
-from stateline.verify.findings import Finding
+from stateline.verify.classification import classify_error, misplaced_message, origin_problem
+from stateline.verify.findings import Finding, ScopeReport
 from stateline.verify.objects import ObjectCheck, unsafe_findings
 from stateline.verify.off_chain import OffChainCheck, OffChainSnapshot
-from stateline.verify.origins import origin_problem
-from stateline.verify.scope_report import ScopeReport
 
 
 class ChainCheck:

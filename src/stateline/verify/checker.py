@@ -13,9 +13,8 @@ from stateline.store.protocol import Inspectable
 from stateline.store.store import Store
 from stateline.verify.anchors import AnchorIndex, checked_anchors
 from stateline.verify.chain import ChainCheck
-from stateline.verify.findings import NOTE, Finding, Report, anchored_note, has_damage, summarize
+from stateline.verify.findings import NOTE, Finding, Report, ScopeReport, anchored_note, has_damage, summarize
 from stateline.verify.objects import ObjectCheck, unsafe_findings
-from stateline.verify.scope_report import ScopeReport
 
 _TOLERATED = "lost+found"
 """Directory that a file system keeps in its own root."""
@@ -85,7 +84,6 @@ def verify(store: Store, key: str | None = None, anchors: Collection[str] = ()) 
 
 
 def _unsafe_parents(places: Inspectable) -> list[Finding]:
-    """Return one finding for each directory in which others may replace the state dir."""
     try:
         above = places.parent_problems()
     except StatelineError:

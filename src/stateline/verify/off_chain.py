@@ -10,7 +10,7 @@ import msgspec
 from stateline.bundle import naming
 from stateline.errors import StatelineError
 from stateline.store.store import Store
-from stateline.verify.scope_report import ScopeReport
+from stateline.verify.findings import ScopeReport
 
 
 class OffChainSnapshot(msgspec.Struct, frozen=True):
@@ -63,13 +63,12 @@ class OffChainCheck:
             last = snapshots[-1]
             parent = None if last.prev_sha is None else bytes.fromhex(last.prev_sha)
             joined = parent is not None and parent in self.chain
-            # Only a snapshot right after its parent on the chain competes for that place.
-            adjacent = parent is not None and parent not in seen and self.chain.get(parent) == last.seq - 1
-            rival = rivals.get(last.seq) if last.seq == 0 or adjacent else None
             if len(snapshots) == 1 and (joined or (last.seq == 0 and end_known)):
-                self._add_unacknowledged(last, next(reversed(branch)).hex(), rival)
+                # Only a snapshot right after its parent on the chain competes for that place.
+                adjacent = parent is not None and parent not in seen and self.chain.get(parent) == last.seq - 1
+                self._add_unacknowledged(last, sha, rivals.get(last.seq) if last.seq == 0 or adjacent else None)
             else:
-                self._add_orphaned(snapshots, joined, rival)
+                self._add_orphaned(snapshots, joined)
             end_known = end_known or last.seq == 0
             seen.update(branch)
             self.chain.update((digest, item.seq) for digest, item in branch.items())
@@ -104,7 +103,8 @@ class OffChainCheck:
             message = "published and never made head: a crash, a save in progress, or the pointer was set back"
             self.report.add("residue", "unacknowledged", item.path, message)
             return
-        fork = f"{_rivals(item, rival)} is on the chain, this one is not"
+        same = f"two snapshots follow {item.prev}" if item.seq else "there are two first snapshots"
+        fork = f"{same}: {rival} is on the chain, this one is not"
         look = f"look with `stateline show {sha}`, and check whether locks hold on this file system"
         parts = naming.snapshot_parts(rival)
         if parts is not None and parts[0] < item.created_at.replace(":", ""):
@@ -126,18 +126,8 @@ class OffChainCheck:
             and parts[0] < item.created_at.replace(":", "")
         )
 
-    def _add_orphaned(self, branch: list[OffChainSnapshot], joined: bool, rival: str | None) -> None:
+    def _add_orphaned(self, branch: list[OffChainSnapshot], joined: bool) -> None:
         first, last = branch[-1], branch[0]
-        span = f"snapshot {last.seq}"
-        if len(branch) > 1:
-            span = f"the {len(branch)} snapshots from {first.seq} to {last.seq}"
-        why = "what led there is lost"
-        if joined or rival is not None:
-            why = "the pointer was set back, or a second chain was put here"
-        if rival is not None:
-            why = f"{_rivals(first, rival)} is on the chain, {first.path} is not; the lock does not hold here, or {why}"
+        span = f"the {len(branch)} snapshots from {first.seq} to {last.seq}" if branch[1:] else f"snapshot {last.seq}"
+        why = "the pointer was set back, or a second chain was put here" if joined else "what led there is lost"
         self.report.add("damage", "orphaned", last.path, f"{span} cannot be reached from the head: {why}")
-
-
-def _rivals(item: OffChainSnapshot, rival: str) -> str:
-    return f"two snapshots follow {item.prev}: {rival}" if item.seq else f"there are two first snapshots: {rival}"

@@ -1,11 +1,13 @@
-"""Finding codes for snapshots whose bytes do not have the digest in their name. Verify and repair use the same."""
+"""Classification of damaged snapshots and of missing origins of forks. Verify and repair use the same."""
 
 from __future__ import annotations
 
 from stateline.bundle import canonical, naming
-from stateline.bundle.envelope import read_envelope
+from stateline.bundle.envelope import Link, read_envelope
 from stateline.errors import IntegrityError, StatelineError
-from stateline.store.snapshot import is_truncated
+from stateline.store.protocol import BlobMissingError
+from stateline.store.snapshot import is_truncated, parse_snapshot
+from stateline.store.store import Store
 
 _REASONS = {
     "misplaced": "it is an intact snapshot of another name or scope",
@@ -27,12 +29,11 @@ def classify_error(error: IntegrityError, scope: str, name: str, data: bytes) ->
     parts = naming.snapshot_parts(name)
     if parts is None or canonical.sha256(data).startswith(parts[1]):
         return error
-    code: str = "truncated" if is_truncated(data) else "altered"
+    code = "truncated" if is_truncated(data) else "altered"
     try:
         envelope = read_envelope(data, name)
-        if envelope.created_at.replace(":", "") != parts[0] and not _only_time_altered(
-            data, envelope.created_at, parts
-        ):
+        moved = envelope.created_at.replace(":", "") != parts[0]
+        if moved and not _only_time_altered(data, envelope.created_at, parts):
             code = "misplaced"
     except StatelineError:
         # Not an intact snapshot, so it cannot belong to another place.
@@ -50,3 +51,26 @@ def _only_time_altered(data: bytes, created_at: str, parts: tuple[str, str]) -> 
     # In canonical form no member comes before this one.
     restored = data.replace(f'"created_at":"{created_at}"'.encode(), f'"created_at":"{original}"'.encode(), 1)
     return canonical.sha256(restored).startswith(label)
+
+
+def origin_problem(store: Store, origin: Link) -> tuple[str, str] | None:
+    """Return (code, message) of what is wrong with a fork's origin, or None. Never raises for the other scope's files.
+
+    The origin must exist: ``exec rm`` refuses to remove a scope that a fork names.
+    """
+    scope = naming.scope_hash(origin.scope)
+    try:
+        for name in store.backend.list(scope):
+            parts = naming.snapshot_parts(name)
+            if parts is None or not origin.sha256.startswith(parts[1]):
+                continue
+            data = store.backend.get(f"{scope}/{name}", canonical.SNAPSHOT_LIMIT)
+            if canonical.sha256(data) == origin.sha256:
+                found = parse_snapshot(scope, name, data)
+                if found.seq != origin.seq:
+                    return "misordered", f"its origin has seq {found.seq}, not {origin.seq}"
+                return None
+    except (StatelineError, BlobMissingError):
+        # That damage is a finding of the other scope; here the origin was just not found.
+        pass
+    return "missing", f"its origin {origin.sha256} is not in the scope {origin.scope}"
