@@ -9,10 +9,9 @@ import pytest
 from each_case import each
 from model.recorded import Scripted
 
-from stateline.contexts.by_model import call
+from stateline.contexts.by_model import call, derivation, refinement
 from stateline.contexts.context import ContextRequest
-from stateline.contexts.literal import derive as literal
-from stateline.contexts.model_requests import derivation, refinement
+from stateline.contexts.context import derive as literal
 from stateline.errors import RequestError
 from stateline.model.protocol import ModelCallError, ModelRequest, Reply
 from stateline.model.recordings.recorder import Recorder

@@ -8,9 +8,17 @@ import pytest
 from each_case import each
 
 from stateline.bundle import canonical
-from stateline.contexts.context import LIMIT, ContextContent, ContextRequest, drift, merge_settings, require_settings
-from stateline.contexts.literal import derive, refine
-from stateline.contexts.model_requests import with_flags
+from stateline.contexts.by_model import with_flags
+from stateline.contexts.context import (
+    LIMIT,
+    ContextContent,
+    ContextRequest,
+    derive,
+    drift,
+    merge_settings,
+    refine,
+    require_settings,
+)
 from stateline.contexts.prepare import removed
 from stateline.errors import RequestError
 from stateline.model.protocol import CALL_MEMBERS, ToolSpec

@@ -11,11 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateline.bundle import canonical
-from stateline.contexts.by_model import derive, proposal, refine
+from stateline.contexts.by_model import (
+    SETTINGS,
+    TASK_LIMIT,
+    derivation,
+    derive,
+    proposal,
+    refine,
+    refinement,
+    reply_schema,
+)
 from stateline.contexts.context import LIMIT, ContextContent, ContextRequest, default_name
-from stateline.contexts.literal import derive as literal
-from stateline.contexts.literal import refine as literal_refine
-from stateline.contexts.model_requests import SETTINGS, TASK_LIMIT, derivation, refinement, reply_schema
+from stateline.contexts.context import derive as literal
+from stateline.contexts.context import refine as literal_refine
 from stateline.errors import RequestError
 from stateline.machine.expressions.json_schema import problems, violations
 from stateline.model.protocol import ModelRequest, Reply, ToolCall, ToolSpec

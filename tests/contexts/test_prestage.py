@@ -23,8 +23,8 @@ from model_server import ModelServer, Say
 from stateline import Store
 from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import Pointer
-from stateline.contexts.context import LIMIT, ContextRequest
-from stateline.contexts.model_requests import TIMEOUT, derivation
+from stateline.contexts.by_model import derivation
+from stateline.contexts.context import LIMIT, MODEL_TIMEOUT, ContextRequest
 from stateline.contexts.plan import ContextOptions, context_scope
 from stateline.contexts.prepare import Prepared, prepare
 from stateline.errors import (
@@ -388,8 +388,8 @@ def test_a_contexts_lock_is_waited_for_as_long_as_a_model_may_take_unless_the_ca
     prepare(store, options(refine="R", wait=3))
     prepare(store, options(refine="R", wait=0))
     waits = [wait for wait in backend.waits if wait != WAIT]  # each save takes the lock again
-    assert waits == [TIMEOUT + WAIT, TIMEOUT + WAIT, 3, 0]
-    assert derivation(ContextRequest()).timeout == TIMEOUT
+    assert waits == [MODEL_TIMEOUT + WAIT, MODEL_TIMEOUT + WAIT, 3, 0]
+    assert derivation(ContextRequest()).timeout == MODEL_TIMEOUT
 
 
 def test_whoever_may_not_wait_gets_a_conflict_while_a_model_is_asked(tmp_path: Path) -> None:

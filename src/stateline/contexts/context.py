@@ -1,4 +1,4 @@
-"""The state of a context: prompts, settings, and what it was made for. Pure.
+"""The state of a context: prompts, settings, and what it was made for; derived and refined by the flags alone. Pure.
 
 A user's prompt never becomes an instruction: it is not part of a context.
 """
@@ -17,6 +17,10 @@ from stateline.model.protocol import CALL_MEMBERS, ToolSpec
 LIMIT = 256 * 1024
 """Largest context [bytes of canonical JSON]: each model call carries it. The record of the newest refinement does not
 count, and has the same limit."""
+
+
+MODEL_TIMEOUT = 120.0
+"""Limit of a model's call to derive or refine a context, with all its attempts [s]."""
 
 
 class ContextRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +76,22 @@ def require_settings(settings: Mapping[str, Json]) -> None:
             f"a context cannot have the setting {found[0]}: it belongs to each call; nothing was sent or saved",
             hint="leave it out of --set; -m names the model, --system the system prompt, --tools the tools",
         )
+
+
+def derive(request: ContextRequest) -> dict[str, Json]:
+    """Return the state of a new context with the prompts and settings of the flags. Raises ``RequestError`` over
+    ``LIMIT``."""
+    settings = merge_settings({}, request.settings)
+    return new_context(request, ContextContent(request.system, request.developer, settings))
+
+
+def refine(context: dict[str, Json], request: ContextRequest) -> dict[str, Json]:
+    """Return the whole refined state: the refinement appended as a developer instruction, settings replaced key by key
+    and removed by null. Raises ``RequestError`` over ``LIMIT``."""
+    old = content_of(context)
+    developer = [*old.developer, *([] if request.refine is None else [request.refine])]
+    content = ContextContent(old.system, developer, merge_settings(old.settings, request.settings))
+    return refined_context(context, request, content)
 
 
 def new_context(request: ContextRequest, content: ContextContent) -> dict[str, Json]:

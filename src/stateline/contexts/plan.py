@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
-from stateline.contexts import literal
-from stateline.contexts.context import ContextRequest, default_name, drift, require_settings
+from stateline.contexts.context import ContextRequest, default_name, derive, drift, refine, require_settings
 from stateline.contexts.stored import LITERAL, is_refinement, load_state, redact_request
 from stateline.errors import RequestError
 from stateline.history.preconditions import require_head
@@ -22,16 +21,15 @@ from stateline.store.snapshot import Snapshot
 from stateline.store.store import Store
 
 _userinfo = re.compile(r"//[^/?#]*@")
-_UNNAMED_MODEL = "a model without a name"
 
 
 class ContextOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of one call. ``name`` None: the default context of the model, base URL and toolset. ``parent`` is the
     required head, a revision; ``wait`` bounds the wait for the lock [s], None: as long as a model may take. ``model``
     derives and refines; without one the flags are taken as they are. ``ready`` raises what keeps the model from being
-    called; ``on_call`` receives the purpose of each call before it is made. ``exchanges``
-    is "record" or "playback" where calls are recorded or played back. ``run`` is the id of the run that will
-    begin with the context: a call that is repeated after a crash recognizes its own refinement by it."""
+    called; ``on_call`` receives the purpose of each call before it is made. ``exchanges`` is "record" or "playback"
+    where calls are recorded or played back. ``run`` is the id of the run that will begin with the context: a call that
+    is repeated after a crash recognizes its own refinement by it."""
 
     name: str | None = None
     context_request: ContextRequest = ContextRequest()
@@ -62,15 +60,13 @@ class ContextStep(msgspec.Struct, frozen=True):
 
     def literal_state(self, state: dict[str, Json] | None) -> dict[str, Json]:
         """Return the state that the step makes of ``state`` without a model."""
-        return literal.derive(self.request) if state is None else literal.refine(state, self.request)
+        return derive(self.request) if state is None else refine(state, self.request)
 
     def model_request(self, state: dict[str, Json] | None) -> ModelRequest:
         """Return the call of a model that the step makes on ``state``."""
-        from stateline.contexts import model_requests
+        from stateline.contexts.by_model import derivation, refinement
 
-        if state is None:
-            return model_requests.derivation(self.request)
-        return model_requests.refinement(state, self.request)
+        return derivation(self.request) if state is None else refinement(state, self.request)
 
 
 class ContextPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +123,7 @@ def require_ready(options: ContextOptions, plan: ContextPlan) -> None:
 
 
 def _steps(state: dict[str, Json] | None, request: ContextRequest, by_model: bool) -> list[ContextStep]:
-    by = (request.model or _UNNAMED_MODEL) if by_model else LITERAL
+    by = (request.model or "a model without a name") if by_model else LITERAL
     if state is None:
         steps = [ContextStep("derive", by, by_model, request)]
         if request.refine is not None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
-from stateline.contexts.context import ContextContent, ContextRequest, content_of, merge_settings
+from stateline.contexts.context import MODEL_TIMEOUT, ContextContent, ContextRequest, content_of, merge_settings
 from stateline.contexts.plan import ContextOptions, ContextStep, context_scope, plan_steps, require_ready
 from stateline.errors import NotFoundError, RequestError
 from stateline.machine.problems import quoted
@@ -59,7 +59,9 @@ def prepare(store: Store, options: ContextOptions) -> Prepared:
         head, state = plan.head, plan.state
         require_ready(options, plan)
         if plan.steps:
-            with scope.locked(_lock_wait(options)), shield():
+            # The holder of the lock may be waiting for a model.
+            wait = MODEL_TIMEOUT + WAIT if options.wait is None else options.wait
+            with scope.locked(wait), shield():
                 # Another process may have changed the context while this one waited for the lock.
                 plan = plan_steps(store, scope, options)
                 head, state, masked = plan.head, plan.state, plan.masked
@@ -96,15 +98,6 @@ def removed(before: ContextContent, after: ContextContent, changes: dict[str, Js
     missing = [(kind, text) for kind, text in prompts if not any(text in other for other in new)]
     settings = [name for name in before.settings if name not in after.settings and name not in changes]
     return [*missing, *(("setting", name) for name in settings)]
-
-
-def _lock_wait(options: ContextOptions) -> float:
-    """Return how long to wait for the context's lock [s]; its holder may be waiting for a model."""
-    if options.wait is not None:
-        return options.wait
-    from stateline.contexts.model_requests import TIMEOUT
-
-    return TIMEOUT + WAIT
 
 
 def _perform(

@@ -118,16 +118,11 @@ def invalid_reply(problem: str, hint: str = "") -> ModelCallError:
 
 def parsed_pieces(pieces: Iterable[object]) -> Iterator[object]:
     """Yield the pieces of a stream. Raises :class:`ModelCallError` for one that is not JSON, or that holds an integer
-    with too many digits."""
-    iterator = iter(pieces)
-    while True:
-        try:
-            piece = next(iterator)
-        except StopIteration:
-            return
-        except ValueError:
-            raise invalid_reply("holds a piece that cannot be read") from None
-        yield piece
+    with too many digits. Errors of the listener are not caught here."""
+    try:
+        yield from pieces
+    except ValueError:
+        raise invalid_reply("holds a piece that cannot be read") from None
 
 
 def usage_of(inputs: Iterable[object], output: object) -> Usage | None:

@@ -11,7 +11,7 @@ import msgspec
 from stress.oracle import require
 
 from stateline.bundle import canonical
-from stateline.contexts import by_model, model_requests
+from stateline.contexts import by_model
 from stateline.contexts.context import LIMIT, ContextRequest
 from stateline.errors import (
     InvalidAnswerError,
@@ -123,12 +123,12 @@ def proposed(data: bytes) -> None:
 
 def _pre_stage() -> list[tuple[ModelRequest, Callable[[Any], dict[str, Any]]]]:
     """The two calls of the pre-stage, and what is made of their replies."""
-    request = model_requests.derivation(_WISHES)
+    request = by_model.derivation(_WISHES)
     plain = by_model.derive(_WISHES, by_model.proposal(request, Reply(content=_PROPOSALS[0].decode())))
     refining = msgspec.structs.replace(_WISHES, refine="Tighten temperature to 0.2")
     return [
         (request, lambda draft: by_model.derive(_WISHES, draft)),
-        (model_requests.refinement(plain, refining), lambda draft: by_model.refine(plain, refining, draft)),
+        (by_model.refinement(plain, refining), lambda draft: by_model.refine(plain, refining, draft)),
     ]
 
 

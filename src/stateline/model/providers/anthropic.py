@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from stateline.bundle.canonical import Json
 from stateline.machine.problems import quoted
 from stateline.model.protocol import ModelCallError, ModelRequest, Reply, TextListener, Usage
-from stateline.model.providers import request_parts
-from stateline.model.providers.sdk import SdkModel
+from stateline.model.providers.sdk import SdkModel, arguments_schema, closed, instruction, text_of
 from stateline.model.reply_validation import Finish, PartialCall, PartialReply, invalid_reply, parsed_pieces, usage_of
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ class AnthropicModel(SdkModel):
     def options(self, request: ModelRequest, streamed: bool) -> list[str]:
         """Return the options that the call needs, as opposed to those of the settings."""
         schema = request.output_schema
-        return ["output_config"] if isinstance(schema, dict) and bool(schema) and request_parts.closed(schema) else []
+        return ["output_config"] if isinstance(schema, dict) and bool(schema) and closed(schema) else []
 
     def body(self, request: ModelRequest, sent: list[str]) -> dict[str, Json]:
         """Return the body with the options ``sent``, without what makes it a stream."""
@@ -88,7 +87,7 @@ class AnthropicModel(SdkModel):
             format = {"type": "json_schema", "schema": request.output_schema}
             body["output_config"] = {**_object(body.get("output_config")), "format": format}
         elif request.output_schema is not None:
-            prompts.append(request_parts.instruction(request.output_schema))
+            prompts.append(instruction(request.output_schema))
         if prompts:
             body["system"] = "\n\n".join(prompts)
         body["messages"] = _messages(request)
@@ -97,7 +96,7 @@ class AnthropicModel(SdkModel):
                 {
                     "name": tool.name,
                     "description": tool.description,
-                    "input_schema": request_parts.arguments_schema(tool.parameters),
+                    "input_schema": arguments_schema(tool.parameters),
                 }
                 for tool in request.tools
             ]
@@ -193,7 +192,7 @@ def _assistant_content(message: dict[str, Json], ids: dict[str, str]) -> Json:
 def _result(message: dict[str, Json], ids: dict[str, str]) -> Json:
     content = message["content"]
     block: dict[str, Json] = {"type": "tool_result", "tool_use_id": _id(message["tool_call_id"], ids)}
-    if text := request_parts.text_of(content):
+    if text := text_of(content):
         block["content"] = text
     if isinstance(content, dict) and content.keys() == {"error"}:
         block["is_error"] = True

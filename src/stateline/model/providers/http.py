@@ -8,11 +8,10 @@ minutes, and the number of attempts that a provider may charge. Importing this m
 
 from __future__ import annotations
 
-import json
-import math
 import ssl
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -28,8 +27,6 @@ ANSWER_LIMIT = 32 * 1024 * 1024
 """Largest answer of a provider [bytes]: the largest reply, and what a stream wraps around its pieces."""
 RETRY_AFTER_LIMIT = 120.0
 """Longest ``Retry-After`` that is followed [s]."""
-UNREADABLE = (json.JSONDecodeError, UnicodeDecodeError, RecursionError, httpx2.InvalidURL)
-"""Errors that the SDKs let through: a malformed stream, JSON that nests too deep, a URL that they refuse."""
 _RETRIES = 2
 # The provider gave up waiting, or is working on a call with the same key: the call may have been executed.
 _UNDECIDED = (408, 409)
@@ -216,15 +213,10 @@ def _certificates() -> ssl.SSLContext:
 
 
 def _retry_after(headers: httpx2.Headers) -> float:
-    """Return the wait that an answer asks for [s], 0 for none. An invalid one is removed from ``headers``."""
+    """Return the wait that an answer asks for [s], 0 for none."""
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
-        try:
-            wait = float(headers[name]) / unit
-        except (KeyError, ValueError):
-            continue
-        if math.isfinite(wait) and wait >= 0:
-            return wait
-        del headers[name]  # an SDK would sleep for ever
+        with suppress(KeyError, ValueError):
+            return float(headers[name]) / unit
     from email.utils import mktime_tz, parsedate_tz
 
     try:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from stateline.bundle.canonical import Json
 from stateline.model.protocol import ModelRequest, Usage
-from stateline.model.providers import request_parts
-from stateline.model.providers.sdk import SdkModel
+from stateline.model.providers.sdk import SdkModel, arguments_schema, instruction, text_of
 from stateline.model.reply_validation import Finish, PartialCall, PartialReply, invalid_reply, parsed_pieces, usage_of
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ class OpenAIModel(SdkModel):
                     "function": {
                         "name": tool.name,
                         "description": tool.description,
-                        "parameters": request_parts.arguments_schema(tool.parameters),
+                        "parameters": arguments_schema(tool.parameters),
                     },
                 }
                 for tool in request.tools
@@ -121,7 +120,7 @@ class OpenAIModel(SdkModel):
     def _messages(self, request: ModelRequest, needs_instruction: bool) -> list[Json]:
         prompts = [message for message in request.messages if message["role"] in ("system", "developer")]
         if needs_instruction:
-            prompts.append({"role": "developer", "content": request_parts.instruction(request.output_schema)})
+            prompts.append({"role": "developer", "content": instruction(request.output_schema)})
         rest = [_message(message) for message in request.messages if message["role"] not in ("system", "developer")]
         if self._is_default:
             return [*({"role": prompt["role"], "content": prompt["content"]} for prompt in prompts), *rest]
@@ -132,7 +131,7 @@ class OpenAIModel(SdkModel):
 
 def _message(message: dict[str, Json]) -> Json:
     if message["role"] == "tool":
-        content = request_parts.text_of(message["content"])
+        content = text_of(message["content"])
         return {"role": "tool", "tool_call_id": message["tool_call_id"], "content": content}
     if not message.get("tool_calls"):
         return {"role": message["role"], "content": message["content"]}
@@ -140,7 +139,7 @@ def _message(message: dict[str, Json]) -> Json:
         {
             "id": call["id"],
             "type": "function",
-            "function": {"name": call["name"], "arguments": request_parts.text_of(call["arguments"])},
+            "function": {"name": call["name"], "arguments": text_of(call["arguments"])},
         }
         for call in message["tool_calls"]
     ]

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.errors import RequestError
-from stateline.model.protocol import ModelCallError, ModelRequest, Reply, TextListener
-from stateline.model.providers import request_parts
+from stateline.machine.problems import quoted
+from stateline.model.protocol import CALL_MEMBERS, ModelCallError, ModelRequest, Reply, TextListener
 from stateline.model.reply_validation import Finish, PartialReply, complete_reply, invalid_reply
 
 if TYPE_CHECKING:
     from stateline.model.providers.http import Attempts
     from stateline.model.providers.sdk_errors import ErrorTranslator
+
+_INSTRUCTION = (
+    "Answer with exactly one JSON value that is valid under the JSON Schema below. Write nothing before or after it, "
+    "and no code fence around it.\n\n"
+)
+_FENCED = re.compile(r"\s*```(?:json|JSON)?[ \t]*\n(.*?)\n[ \t]*```\s*", re.DOTALL)
 
 
 class SdkModel:
@@ -42,10 +50,10 @@ class SdkModel:
         """Call the model, as ``protocol.Model.reply``. Loads the SDK."""
         import httpx2
 
-        from stateline.model.providers.http import UNREADABLE, Attempts, StopRetrying
+        from stateline.model.providers.http import Attempts, StopRetrying
         from stateline.model.providers.sdk_errors import ErrorTranslator
 
-        request_parts.refuse_settings(request, self.PROVIDER)
+        _refuse_settings(request, self.PROVIDER)
         sdk, sdk_error = self.sdk()
         attempts = Attempts(request)
         errors = ErrorTranslator(self.PROVIDER, attempts, self._mask)
@@ -53,11 +61,20 @@ class SdkModel:
             sent = self._sent(request, on_text is not None)
             partial, before, rejected = PartialReply(on_text), attempts.count, ""
             failure: ModelCallError | RequestError
+            # RecursionError: JSON that nests too deep.
+            unusable = (
+                StopRetrying,
+                sdk_error,
+                httpx2.HTTPError,
+                httpx2.StreamError,
+                httpx2.InvalidURL,
+                RecursionError,
+            )
             try:
                 return self._call(sdk, request, partial, (attempts, errors))
             except ModelCallError as error:
                 failure = error
-            except (StopRetrying, sdk_error, httpx2.HTTPError, httpx2.StreamError, *UNREADABLE) as error:
+            except unusable as error:
                 rejected = self._rejected_option(error, sent)
                 failure = errors.failure(error, sdk)
             except (OSError, ValueError, ImportError) as error:
@@ -119,14 +136,14 @@ class SdkModel:
                 streaming = {"stream": True, "stream_cls": sdk.Stream[object]}
                 stream = client.post(self.PATH, cast_to=object, body=body, options=options, **streaming)
                 with stream:
-                    content = request_parts.unstreamed(stream.response)
+                    content = _unstreamed(stream.response)
                     if content is None:
                         self.read_stream(stream, partial)
                     else:
                         self.read(_answer(content, errors), partial)
         reply = msgspec.structs.replace(complete_reply(partial, self.FINISHES, request), calls=attempts.calls)
         if request.output_schema is not None and self.FORMAT not in sent:
-            reply = msgspec.structs.replace(reply, content=request_parts.unfenced(reply.content))
+            reply = msgspec.structs.replace(reply, content=unfenced(reply.content))
         return reply
 
     def _sent(self, request: ModelRequest, streamed: bool) -> list[str]:
@@ -163,3 +180,55 @@ def _answer(content: bytes, errors: ErrorTranslator) -> dict[str, Any]:
     if answer.get("type") == "error" or answer.get("error"):
         raise errors.error_document(answer)
     return answer
+
+
+def _refuse_settings(request: ModelRequest, provider: str) -> None:
+    for name in CALL_MEMBERS:
+        if name in request.settings:
+            message = f"the setting {quoted(name)} belongs to the call itself and was not sent to {provider}"
+            raise ModelCallError("model", message, "remove it from the context's settings or from --set", sent=False)
+
+
+def arguments_schema(parameters: dict[str, Json]) -> dict[str, Json]:
+    """Return the JSON Schema of a tool's arguments as providers require it: an object that lists its properties."""
+    return {"type": "object", "properties": {}, **parameters}
+
+
+def text_of(content: Json) -> str:
+    """Return a tool's result as text: a string unchanged, anything else as canonical JSON."""
+    return content if isinstance(content, str) else canonical.encode(content, depth=canonical.FILE_DEPTH).decode()
+
+
+def instruction(schema: Json) -> str:
+    """Return the prompt that asks for JSON where a provider does not support schemas."""
+    return _INSTRUCTION + canonical.encode(schema, depth=canonical.FILE_DEPTH).decode()
+
+
+def unfenced(text: str) -> str:
+    """Return ``text`` without the Markdown fence that models put around JSON."""
+    match = _FENCED.fullmatch(text)
+    return match[1] if match else text
+
+
+def closed(schema: Json) -> bool:
+    """Return whether each object in ``schema`` lists its properties and allows no others. Structured outputs require
+    that."""
+    if isinstance(schema, list):
+        return all(closed(item) for item in schema)
+    if not isinstance(schema, dict):
+        return True
+    if schema.get("type") == "object" and not (
+        schema.get("properties") and schema.get("additionalProperties") is False
+    ):
+        return False
+    return all(closed(item) for item in schema.values())
+
+
+def _unstreamed(response: Any) -> bytes | None:
+    """Return the body of a response that is a JSON document instead of a stream, from a server that does not stream;
+    None for a stream. Raises as reading the response does."""
+    if response.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        return None
+    content: bytes = response.read()
+    # Some servers send events with that type too: the body can still be read as a stream.
+    return content if content.lstrip()[:1] in (b"{", b"[", b"") else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from types import ModuleType
@@ -19,8 +18,6 @@ from stateline.model.providers.http import ANSWER_LIMIT, READ_TIMEOUT, RETRY_AFT
 _MESSAGE_LIMIT = 300
 _CLOSE = 0.1
 """The SDK's limit on a read is the time that was left when it began, and may end a call this much early [s]."""
-_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
-_SDK_VARIABLES = {"openai": ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID"), "anthropic": ("ANTHROPIC_CUSTOM_HEADERS",)}
 _NETWORK = "check the base URL and the network"
 _NOT_SUPPORTED = "look at the settings, tools and schema that were sent: the provider does not support all of them"
 _HINTS = {
@@ -70,13 +67,10 @@ class ErrorTranslator:
 
     def setup_error(self, error: Exception) -> RequestError:
         """Translate an error before the first attempt, as a rule one of the environment."""
-        known = (*_VARIABLES, *_SDK_VARIABLES.get(self._provider, ()))
-        found = [name for name in known if os.environ.get(name) or os.environ.get(name.lower())]
         return RequestError(
             f"{self._provider} cannot be called: {type(error).__name__}: {self._shown(str(error))}; nothing was sent",
-            hint=f"correct the environment, and call again: certificates ({', '.join(_VARIABLES[:3])}), proxies "
-            f"({', '.join(_VARIABLES[3:])}), and the variables of the provider's library; "
-            f"set of these: {', '.join(found) or 'none'}",
+            hint="correct the environment, and call again: SSL_CERT_FILE, SSL_CERT_DIR, HTTPS_PROXY, ALL_PROXY, or the "
+            "variables of the provider's library",
         )
 
     def _timeout(self, connecting: bool) -> ModelCallError:
