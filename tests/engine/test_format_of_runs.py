@@ -121,7 +121,7 @@ INNER_MEMBERS = [
     (spec.EdgeLimit, "edge_limits", "member of a spec"),
     (event_codec.MachinePlace, "machine", "member of a run's `event`"),
     (event_codec.Meters, "meters", "member of a run's `event`"),
-    (event_codec.TransitionRecord, "transitions", "member of a run's `event`"),
+    (shapes.Transition, "transitions", "member of a run's `event`"),
     (event_codec.Effect, "effect", "member of a run's `event`"),
     (event_codec.ToolsPlace, "tools", "member of a run's `event`"),
     (event_codec.ContextPlace, "context", "member of a run's `event`"),

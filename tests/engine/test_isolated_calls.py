@@ -149,7 +149,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[byt
 
 
 def to_the_end(call: Caller, answers: list[bytes], *, one_turn: bool) -> int:
-    """CallOptions until the run is over, giving the next answer to each call that follows one that waits; how many calls."""
+    """Call until the run is over, with the next answer after each call that waits; return the number of calls."""
     answers, given, calls = list(answers), b"", 0
     while True:
         code = call(one_turn, given)

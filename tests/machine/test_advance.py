@@ -240,7 +240,7 @@ def test_a_run_begins_at_the_start_stage_with_one_visit() -> None:
     assert (state.input, state.state, state.labels) == ({"q": 1}, {"n": 0}, {"k": "v"})
     assert state.context == {"scope": "s", "sha256": "0"}
     assert state.tree.pending == [{"type": "task", "stage": "a", "position": 0}]
-    assert [step.document() for step in decision.transitions] == [
+    assert msgspec.to_builtins(list(decision.transitions)) == [
         {"from": None, "to": "a", "reason": "start", "iteration": 0, "edge_count": 0}
     ]
 
@@ -323,7 +323,7 @@ def test_an_output_is_kept_and_the_run_continues() -> None:
     decision = advance(spec, play(spec, Intended()), Succeeded(output=[1]))
     assert decision.state.outputs == {"a": [1]}
     assert (decision.state.tree.stage, decision.state.tree.phase) == ("b", "ready")
-    assert [step.document() for step in decision.transitions] == [
+    assert msgspec.to_builtins(list(decision.transitions)) == [
         {"from": "a", "to": "b", "reason": "default", "iteration": 0, "edge_count": 1}
     ]
 

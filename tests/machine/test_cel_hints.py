@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from typing import Any
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.machine.definition.check import check
 from stateline.machine.expressions.cel import compile_error
 
 FOREIGN = [
@@ -28,10 +22,7 @@ FOREIGN = [
     ("'x' not in output", "`not in` is not CEL (column 5)", "write !(x in y) for `not in`"),
     ("if output.a then 1 else 2", "`if` is not CEL (column 1)", "write condition ? a : b for `if`"),
     ("output == 'x", "a string is not closed (column 11)", "end it with the quote that begins it"),
-    ("len(state.todos) > 1", "unknown function 'len' (column 4)", "write size(...)"),
-    ("state.name.startswith('a')", "unknown function 'startswith' (column 22)", "write startsWith(...)"),
-    ("contain(output, 'x')", "unknown function 'contain' (column 8)", "did you mean 'contains'?"),
-    ("state.todos.any(x, x.done)", "unknown function 'any' (column 16)", "write exists(x, ...)"),
+    ("len(state.todos) > 1", "unknown function 'len' (column 4)", "see the functions of CEL"),
     ("input &&\nnot output", "`not` is not CEL (line 2, column 1)", "write ! for `not`"),
 ]
 
@@ -72,52 +63,6 @@ def test_a_foreign_operator_does_not_hide_an_unknown_name() -> None:
     assert "unknown name 'outptu' (column 1)" in found.message
 
 
-def problems(**members: Any) -> list[tuple[str, str, str]]:
-    stages = {"first": {"task": ["true"], "routes": [{"when": members.pop("when"), "to": "last"}]}, "last": {"end": {}}}
-    document = {"stateline": 1, "name": "m", **members, "stages": stages}
-    machine, found = check(json.dumps(document).encode(), "m.json")
-    assert machine is None
-    return [(problem.code, problem.message, problem.hint) for problem in found if problem.severity == "error"]
-
-
-def test_a_bare_name_that_the_file_defines_is_suggested_with_its_root() -> None:
-    for name, full in (
-        ("todos", "state.todos"),
-        ("done", "state.done"),
-        ("size_of", "input.size_of"),
-        ("last", "outputs.last"),
-    ):
-        found = problems(
-            when=f"true && {name} == 1",
-            state={"todos": []},
-            state_schema={"type": "object", "properties": {"done": {}}},
-            input={"type": "object", "properties": {"size_of": {}, "todos": {}}},
-        )
-        assert found == [("bad_expression", f"unknown name {name!r} (column 9)", f"did you mean {full}?")]
-
-
-def test_a_misspelt_field_is_suggested() -> None:
-    ((_, _, hint),) = problems(when="state_todos == []", state={"todos": []})
-    assert hint.startswith("did you mean 'state.todos'?")
-
-
-def test_a_problem_has_the_position_in_the_file_and_the_column_in_the_expression() -> None:
-    text = b"""\
-stateline: 1
-name: m
-state: {todos: []}
-stages:
-  first:
-    agent: {prompt: "Rank {{ todos }}"}
-    set: {n: "len(state.todos)"}
-"""
-    _, found = check(text, "m.yaml")
-    assert [(problem.where.split()[0], problem.message, problem.hint) for problem in found] == [
-        ("6:13", "in {{ todos }}: unknown name 'todos' (column 2); did you mean state.todos?", ""),
-        ("7:11", "unknown function 'len' (column 4)", "write size(...)"),
-    ]
-
-
 PIECES = st.sampled_from(
     [
         "output",
@@ -145,19 +90,7 @@ PIECES = st.sampled_from(
 
 @given(st.lists(PIECES, max_size=12).map("".join))
 def test_any_expression_that_does_not_compile_gets_a_message_on_one_line(expression: str) -> None:
-    found = compile_error(expression, {"x": "state.x"})
+    found = compile_error(expression)
     if found is not None:
         assert found.message
         assert "\n" not in found.message + found.hint
-
-
-def test_evaluation_does_not_import_the_hints() -> None:
-    code = (
-        "import sys; from stateline.machine.expressions.cel import evaluate;"
-        "from stateline.machine.expressions.cel_errors import ExpressionError; evaluate('1 + 1', {});"
-        "before = 'stateline.machine.expressions.cel_hints' in sys.modules\n"
-        "try: evaluate('len(input)', {'input': []})\n"
-        "except ExpressionError as error: print(before, error.hint)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.startswith("False write size(...)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from each_case import for_each
 from machine.building import machine
@@ -58,7 +59,7 @@ def test_a_stage_with_no_way_on_completes_the_run() -> None:
     spec = machine(task("a", routes=ways(("output == 1", "b"))), task("b"))
     decision = succeed(spec, 2)
     assert (decision.state.status, decision.state.tree.stage, decision.state.tree.phase) == ("complete", "a", "done")
-    assert [step.document() for step in decision.transitions] == [
+    assert msgspec.to_builtins(list(decision.transitions)) == [
         {"from": "a", "to": None, "reason": "complete", "iteration": 0, "edge_count": 0}
     ]
     assert (decision.state.edges, decision.state.tree.pending) == ({}, [])

@@ -40,7 +40,7 @@ def test_a_template_is_rendered() -> None:
         ("{{\n  input.name\n}}\n", "Ann\n"),
         ("{{ input.trick }}", "{{ input.name }}"),
     ):
-        if (found := render(template, scope(input=data))) != text or template_problems(template, {}):
+        if (found := render(template, scope(input=data))) != text or template_problems(template):
             failures.append(f"{template!r}: {found!r}")
     assert not failures, "\n".join(failures)
 
@@ -64,13 +64,13 @@ def test_a_broken_template_is_refused_when_rendered_and_when_checked() -> None:
     for template in BROKEN:
         with pytest.raises(ExpressionError):
             render(template, scope())
-        assert len(template_problems(template, {})) == 1, template
+        assert len(template_problems(template)) == 1, template
 
 
 def test_every_expression_of_a_template_is_checked_up_to_an_unclosed_one() -> None:
-    found = template_problems("{{ foo }} {{ input }} {{ bar }} {{ input", {})
+    found = template_problems("{{ foo }} {{ input }} {{ bar }} {{ input")
     assert ["'foo'" in found[0], "'bar'" in found[1], "not closed" in found[2], len(found)] == [True, True, True, 3]
-    assert "line 2, column 4" in template_problems("a\nbc {{ input", {})[0]
+    assert "line 2, column 4" in template_problems("a\nbc {{ input")[0]
 
 
 @given(st.text(st.characters(exclude_characters="{\0", exclude_categories=["Cs"])))
@@ -83,11 +83,11 @@ def test_text_without_braces_is_rendered_unchanged(text: str) -> None:
 def test_any_template_is_text_or_an_expression_error(template: str) -> None:
     try:
         assert isinstance(render(template, scope(input="x")), str)
-        assert template_problems(template, {}) == []
+        assert template_problems(template) == []
     except ExpressionError:
         pass
 
 
 def test_a_long_unclosed_template_is_refused_without_quadratic_time() -> None:
     for text in ("{{ " * 200_000, "{{ " + "'a' + " * 100_000, "{{" + "{" * 500_000, "{{ r" + "'''" * 100_000):
-        assert len(template_problems(text, {})) == 1
+        assert len(template_problems(text)) == 1

@@ -1,4 +1,4 @@
-"""Types of the ``event`` of a run's snapshot, which is read strictly. ``docs/format.md``, section "Runs", describes them."""
+"""Types of the ``event`` of a run's snapshot, read strictly; the section "Runs" of ``docs/format.md`` describes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from stateline.bundle.canonical import Json
 from stateline.errors import IntegrityError
-from stateline.machine.decider.run import Instance
+from stateline.machine.decider.run import Instance, Transition
 from stateline.store.snapshot import Snapshot
 
 
@@ -64,16 +64,6 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 FREE = Cost()
 """The cost of an event that used nothing."""
-
-
-class TransitionRecord(msgspec.Struct, frozen=True, rename={"source": "from", "target": "to"}):
-    """One transition, as ``machine.run.Transition`` writes it."""
-
-    source: str | None
-    target: str | None
-    reason: str
-    iteration: int
-    edge_count: int
 
 
 class Effect(msgspec.Struct, frozen=True):
@@ -143,7 +133,7 @@ class RunEvent(msgspec.Struct, frozen=True, kw_only=True):
     stage: str
     machine: MachinePlace
     meters: Meters
-    transitions: list[TransitionRecord]
+    transitions: list[Transition]
     tools: ToolsPlace | None = None
     context: ContextPlace | None = None
     effect: Effect | msgspec.UnsetType = msgspec.UNSET

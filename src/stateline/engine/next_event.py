@@ -98,7 +98,7 @@ def describe(run: Run, event: Event, decision: Decision, document: dict[str, Jso
     after, entered = decision.state, _enters(before, event, decision)
     document["type"] = str(event.__struct_config__.tag)
     document["stage"] = after.tree.stage if before is None or isinstance(event, Started) else before.tree.stage
-    document["transitions"] = [transition.document() for transition in decision.transitions]
+    document["transitions"] = msgspec.to_builtins(list(decision.transitions))
     if decision.tool_rounds:
         rounds = document["meters"].get("tool_rounds", 0) + decision.tool_rounds
         document["meters"] = {**document["meters"], "tool_rounds": rounds}

@@ -33,13 +33,11 @@ class Findings:
     """Collects problems and returns them in file order.
 
     ``positions`` maps a path to the beginning of its key (in an object) or item (in a list); a path without one has
-    the position of its parent. ``name_hints`` maps a bare name to its full name in expressions: ``todos`` to
-    ``state.todos``.
+    the position of its parent.
     """
 
     def __init__(self) -> None:
         self.positions: dict[Path, Position] = {}
-        self.name_hints: dict[str, str] = {}
         self._found: list[tuple[Position, Problem]] = []
         self._count = 0
         self._unreadable: set[Path] = set()

@@ -394,7 +394,7 @@ def expression(data: bytes) -> None:
         require(said is None, "evaluated although it does not compile")
         canonical.encode(value, depth=canonical.FILE_DEPTH)
     template = f"a {{{{{text}}}}} b"
-    templates.template_problems(template, {})
+    templates.template_problems(template)
     try:
         templates.render(template, NAMES).encode()
     except cel_errors.ExpressionError:

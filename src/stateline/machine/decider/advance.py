@@ -40,26 +40,8 @@ from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 from stateline.errors import IllegalEventError, MachineChangedError
-from stateline.machine.decider import handlers, rounds
-from stateline.machine.decider.run import (
-    Answered,
-    Asked,
-    CallEnded,
-    CallsIntended,
-    Decision,
-    Event,
-    Facts,
-    Failed,
-    Intended,
-    Lost,
-    Replaced,
-    Replied,
-    Retried,
-    RunState,
-    Started,
-    Succeeded,
-    Unsent,
-)
+from stateline.machine.decider import handlers, rounds, run
+from stateline.machine.decider.run import Decision, Event, Facts, RunState
 from stateline.machine.problems import quoted
 from stateline.machine.spec import Machine
 
@@ -92,71 +74,60 @@ conversation), by whether the effect may be repeated (``ready``, and all phases 
 Handler = Callable[[Machine, Any, Any, Facts], Decision]
 
 TABLE: dict[tuple[Place, type], Handler] = {
-    **{(place, Started): handlers.begin for place in get_args(Place)},
-    **{(place, Replaced): handlers.accept for place in get_args(Place) if place not in ("absent", "done")},
-    ("ready, once", Intended): handlers.intend,
-    ("ready, repeatable", Succeeded): handlers.succeed,
-    ("ready, repeatable", Failed): handlers.fail,
-    ("started", Succeeded): handlers.succeed,
-    ("started", Failed): handlers.fail,
-    ("started", Lost): handlers.lose,
-    ("waiting", Answered): handlers.answer,
-    ("unknown", Answered): handlers.answer,
-    ("unknown", Retried): handlers.rerun,
-    ("failed, ready", Retried): handlers.retry,
-    ("failed, settling", Retried): handlers.settle_again,
-    ("failed, routing", Retried): handlers.route_again,
-    ("agent ready, once", Intended): handlers.intend,
-    ("agent ready, once", Asked): rounds.ask,
-    ("agent ready, repeatable", Intended): handlers.intend,
-    ("agent ready, repeatable", Asked): rounds.ask,
-    ("agent ready, repeatable", Replied): rounds.reply,
-    ("agent ready, repeatable", Failed): handlers.fail,
-    ("agent started, once", Replied): rounds.reply,
-    ("agent started, once", Failed): handlers.fail,
-    ("agent started, once", Lost): handlers.lose,
-    ("agent started, once", Unsent): handlers.take_back,
-    ("agent started, repeatable", Replied): rounds.reply,
-    ("agent started, repeatable", Failed): handlers.fail,
-    ("agent started, repeatable", Lost): handlers.lose_again,
-    ("agent started, repeatable", Unsent): handlers.take_back,
-    ("agent waiting, once", Intended): handlers.intend,
-    ("agent waiting, once", Answered): rounds.answer,
-    ("agent waiting, repeatable", Intended): handlers.intend,
-    ("agent waiting, repeatable", Replied): rounds.reply,
-    ("agent waiting, repeatable", Failed): handlers.fail,
-    ("agent waiting, repeatable", Answered): rounds.answer,
-    ("agent unknown", Answered): rounds.answer,
-    ("agent unknown", Retried): handlers.rerun,
-    ("calling", CallsIntended): rounds.intend_calls,
-    ("calling", CallEnded): rounds.end_call,
-    ("calling", Lost): rounds.lose_calls,
-    ("calling", Replaced): rounds.accept_calls,
-    ("call unknown", Answered): rounds.answer_call,
-    ("call unknown", Retried): rounds.rerun_calls,
-    ("call unknown", Replaced): rounds.accept_calls,
-    ("failed, calling", Retried): rounds.call_again,
+    **{(place, run.Started): handlers.begin for place in get_args(Place)},
+    **{(place, run.Replaced): handlers.accept for place in get_args(Place) if place not in ("absent", "done")},
+    ("ready, once", run.Intended): handlers.intend,
+    ("ready, repeatable", run.Succeeded): handlers.succeed,
+    ("ready, repeatable", run.Failed): handlers.fail,
+    ("started", run.Succeeded): handlers.succeed,
+    ("started", run.Failed): handlers.fail,
+    ("started", run.Lost): handlers.lose,
+    ("waiting", run.Answered): handlers.answer,
+    ("unknown", run.Answered): handlers.answer,
+    ("unknown", run.Retried): handlers.rerun,
+    ("failed, ready", run.Retried): handlers.retry,
+    ("failed, settling", run.Retried): handlers.settle_again,
+    ("failed, routing", run.Retried): handlers.route_again,
+    ("agent ready, once", run.Intended): handlers.intend,
+    ("agent ready, once", run.Asked): rounds.ask,
+    ("agent ready, repeatable", run.Intended): handlers.intend,
+    ("agent ready, repeatable", run.Asked): rounds.ask,
+    ("agent ready, repeatable", run.Replied): rounds.reply,
+    ("agent ready, repeatable", run.Failed): handlers.fail,
+    ("agent started, once", run.Replied): rounds.reply,
+    ("agent started, once", run.Failed): handlers.fail,
+    ("agent started, once", run.Lost): handlers.lose,
+    ("agent started, once", run.Unsent): handlers.take_back,
+    ("agent started, repeatable", run.Replied): rounds.reply,
+    ("agent started, repeatable", run.Failed): handlers.fail,
+    ("agent started, repeatable", run.Lost): handlers.lose_again,
+    ("agent started, repeatable", run.Unsent): handlers.take_back,
+    ("agent waiting, once", run.Intended): handlers.intend,
+    ("agent waiting, once", run.Answered): rounds.answer,
+    ("agent waiting, repeatable", run.Intended): handlers.intend,
+    ("agent waiting, repeatable", run.Replied): rounds.reply,
+    ("agent waiting, repeatable", run.Failed): handlers.fail,
+    ("agent waiting, repeatable", run.Answered): rounds.answer,
+    ("agent unknown", run.Answered): rounds.answer,
+    ("agent unknown", run.Retried): handlers.rerun,
+    ("calling", run.CallsIntended): rounds.intend_calls,
+    ("calling", run.CallEnded): rounds.end_call,
+    ("calling", run.Lost): rounds.lose_calls,
+    ("calling", run.Replaced): rounds.accept_calls,
+    ("call unknown", run.Answered): rounds.answer_call,
+    ("call unknown", run.Retried): rounds.rerun_calls,
+    ("call unknown", run.Replaced): rounds.accept_calls,
+    ("failed, calling", run.Retried): rounds.call_again,
 }
 """The legal events. A test compares the tables in the module's docstring with this one."""
 
+_OF_TASKS: tuple[Place, ...] = ("ready, once", "ready, repeatable", "started", "unknown")
 _KINDS: dict[Place, tuple[str, ...]] = {
-    "ready, once": ("task",),
-    "ready, repeatable": ("task",),
-    "started": ("task",),
+    **dict.fromkeys(get_args(Place), ("agent",)),
+    **dict.fromkeys(_OF_TASKS, ("task",)),
     "waiting": ("human",),
-    "unknown": ("task",),
-    "agent ready, once": ("agent",),
-    "agent ready, repeatable": ("agent",),
-    "agent started, once": ("agent",),
-    "agent started, repeatable": ("agent",),
-    "agent waiting, once": ("agent",),
-    "agent waiting, repeatable": ("agent",),
-    "agent unknown": ("agent",),
-    "calling": ("agent",),
-    "call unknown": ("agent",),
     # The effect is performed again, for both kinds.
     "failed, ready": ("task", "agent"),
-    "failed, calling": ("agent",),
     # Only `set` and `routes` are left, which are the same for all kinds.
     "failed, settling": ("task", "agent", "human"),
     "failed, routing": ("task", "agent", "human"),
@@ -209,7 +180,7 @@ def advance(machine: Machine, state: RunState | None, event: Event, facts: Facts
     ``RequestError`` for repeating a lost effect that a limit forbids.
     """
     place = place_of(machine, state)
-    if state is not None and not isinstance(event, Started):
+    if state is not None and not isinstance(event, run.Started):
         _require_stage(machine, state, place)
     handler = TABLE.get((place, type(event)))
     if handler is None:
@@ -248,7 +219,7 @@ def _is_repeatable(machine: Machine, name: str) -> bool:
 
 
 def _illegal(place: Place, state: RunState | None, event: Event) -> IllegalEventError:
-    if state is not None and isinstance(event, Retried):
+    if state is not None and isinstance(event, run.Retried):
         return IllegalEventError(f"{_nothing_to_retry(place, state)}; nothing changed", hint=_HINTS[place])
     name = type(event).__name__.lower()
     where = "the run does not exist" if state is None else f"stage {state.tree.stage!r} is {place}"

@@ -9,28 +9,13 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from stateline.errors import InvalidAnswerError, InvalidValueError, RequestError
-from stateline.machine.decider import bounds, routing
+from stateline.machine.decider import bounds, routing, run
 from stateline.machine.decider.evaluate_outputs import violations_of, violations_text
-from stateline.machine.decider.run import (
-    Answered,
-    Decision,
-    Facts,
-    Failed,
-    Failure,
-    Instance,
-    Intended,
-    Lost,
-    Replaced,
-    Retried,
-    RunState,
-    Started,
-    Succeeded,
-    Unsent,
-)
+from stateline.machine.decider.run import Decision, Facts, Failure, Instance, RunState
 from stateline.machine.spec import Json, Machine
 
 
-def begin(machine: Machine, state: RunState | None, event: Started, facts: Facts) -> Decision:
+def begin(machine: Machine, state: RunState | None, event: run.Started, facts: Facts) -> Decision:
     """Begin a run; a restart keeps nothing of the old ``state``."""
     found = violations_of(machine.input, event.input)
     if found:
@@ -50,18 +35,18 @@ def begin(machine: Machine, state: RunState | None, event: Started, facts: Facts
     return routing.begin(machine, fresh, facts)
 
 
-def intend(machine: Machine, state: RunState, event: Intended, facts: Facts) -> Decision:
+def intend(machine: Machine, state: RunState, event: run.Intended, facts: Facts) -> Decision:
     """Start an effect. A model call may also start while a caller's answer is awaited: a model is available now."""
     effect = routing.effect(machine.stages[state.tree.stage])
     tree = replace(state.tree, phase="started", pending=[effect])
     return Decision(state=replace(state, status="running", tree=tree, interrupts=[]))
 
 
-def succeed(machine: Machine, state: RunState, event: Succeeded, facts: Facts) -> Decision:
+def succeed(machine: Machine, state: RunState, event: run.Succeeded, facts: Facts) -> Decision:
     return settle(machine, state, event.output, facts)
 
 
-def fail(machine: Machine, state: RunState, event: Failed, facts: Facts) -> Decision:
+def fail(machine: Machine, state: RunState, event: run.Failed, facts: Facts) -> Decision:
     """Retry within the budget, or fail the stage. The side effects before a timeout are unknown, so it is retried only
     if the stage is repeatable."""
     stage, tree = machine.stages[state.tree.stage], state.tree
@@ -81,13 +66,13 @@ def fail(machine: Machine, state: RunState, event: Failed, facts: Facts) -> Deci
     return routing.again(machine, state, failure, facts, new_budget=False)
 
 
-def lose(machine: Machine, state: RunState, event: Lost, facts: Facts) -> Decision:
+def lose(machine: Machine, state: RunState, event: run.Lost, facts: Facts) -> Decision:
     interrupts: list[Json] = [{"kind": "unknown_outcome", "stage": state.tree.stage}]
     tree = replace(state.tree, phase="unknown")
     return Decision(state=replace(state, status="waiting", tree=tree, interrupts=interrupts))
 
 
-def lose_again(machine: Machine, state: RunState, event: Lost, facts: Facts) -> Decision:
+def lose_again(machine: Machine, state: RunState, event: run.Lost, facts: Facts) -> Decision:
     """Repeat a lost model call that is repeatable, in the same attempt, unless a limit forbids it: the lost call
     counts."""
     stage = machine.stages[state.tree.stage]
@@ -99,12 +84,12 @@ def lose_again(machine: Machine, state: RunState, event: Lost, facts: Facts) -> 
     return routing.fail(machine, state, refused, "ready", facts)
 
 
-def take_back(machine: Machine, state: RunState, event: Unsent, facts: Facts) -> Decision:
+def take_back(machine: Machine, state: RunState, event: run.Unsent, facts: Facts) -> Decision:
     """Take back an intent: a call that was never sent uses neither an attempt nor a retry."""
     return Decision(state=replace(state, tree=replace(state.tree, phase="ready")))
 
 
-def answer(machine: Machine, state: RunState, event: Answered, facts: Facts) -> Decision:
+def answer(machine: Machine, state: RunState, event: run.Answered, facts: Facts) -> Decision:
     """Take a person's answer, or the result of a lost effect. A task has no schema, so any result is accepted."""
     stage = machine.stages[state.tree.stage]
     found = violations_of(stage.schema, event.value)
@@ -117,7 +102,7 @@ def answer(machine: Machine, state: RunState, event: Answered, facts: Facts) -> 
     return settle(machine, state, event.value, facts)
 
 
-def rerun(machine: Machine, state: RunState, event: Retried, facts: Facts) -> Decision:
+def rerun(machine: Machine, state: RunState, event: run.Retried, facts: Facts) -> Decision:
     """Run a lost effect again. A limit that forbids it must not turn "unknown" into "failed": giving the effect's
     result must stay possible."""
     refused = bounds.dispatch_refusal(machine, state, state.tree.stage, facts)
@@ -129,22 +114,22 @@ def rerun(machine: Machine, state: RunState, event: Retried, facts: Facts) -> De
     return routing.again(machine, state, None, facts, new_budget=True)
 
 
-def retry(machine: Machine, state: RunState, event: Retried, facts: Facts) -> Decision:
+def retry(machine: Machine, state: RunState, event: run.Retried, facts: Facts) -> Decision:
     refused = bounds.dispatch_refusal(machine, state, state.tree.stage, facts)
     if refused is not None:
         return routing.fail(machine, state, refused, "ready", facts)
     return routing.again(machine, state, None, facts, new_budget=True)
 
 
-def settle_again(machine: Machine, state: RunState, event: Retried, facts: Facts) -> Decision:
+def settle_again(machine: Machine, state: RunState, event: run.Retried, facts: Facts) -> Decision:
     return routing.settle(machine, state, facts)
 
 
-def route_again(machine: Machine, state: RunState, event: Retried, facts: Facts) -> Decision:
+def route_again(machine: Machine, state: RunState, event: run.Retried, facts: Facts) -> Decision:
     return routing.route(machine, state, facts)
 
 
-def accept(machine: Machine, state: RunState, event: Replaced, facts: Facts) -> Decision:
+def accept(machine: Machine, state: RunState, event: run.Replaced, facts: Facts) -> Decision:
     """Accept a changed machine, which ``_require_stage`` has checked. Counters, outputs and the user's state stay."""
     return Decision(state=state)
 

@@ -11,43 +11,30 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from stateline.errors import IllegalEventError, InvalidAnswerError, MachineChangedError, RequestError
-from stateline.machine.decider import agents, bounds, handlers, routing
+from stateline.machine.decider import agents, bounds, handlers, routing, run
 from stateline.machine.decider.agents import ReplyError
-from stateline.machine.decider.run import (
-    Answered,
-    Asked,
-    CallEnded,
-    CallsIntended,
-    Decision,
-    Facts,
-    Failed,
-    Lost,
-    Replaced,
-    Replied,
-    Retried,
-    RunState,
-)
+from stateline.machine.decider.run import Decision, Facts, RunState
 from stateline.machine.spec import Agent, Json, Machine, Stage
 
 
-def ask(machine: Machine, state: RunState, event: Asked, facts: Facts) -> Decision:
+def ask(machine: Machine, state: RunState, event: run.Asked, facts: Facts) -> Decision:
     """Wait for a caller's answer, regardless of ``facts.manual``: this call has no model."""
     waiting = routing.to_perform(_stage(machine, state), state, replace(facts, manual=True), state.tree.error)
     return Decision(state=waiting)
 
 
-def reply(machine: Machine, state: RunState, event: Replied, facts: Facts) -> Decision:
+def reply(machine: Machine, state: RunState, event: run.Replied, facts: Facts) -> Decision:
     """Keep the reply, then perform its calls or continue with its answer. A reply that the stage cannot use is not kept
     and is an ordinary failure: a retry may fix it. A wrong call is reported to the model instead."""
     try:
         agents.require_reply(event.content, event.tool_calls)
         output = None if event.tool_calls else agents.output_of(_agent(machine, state), event.content)
     except ReplyError as unfit:
-        return handlers.fail(machine, state, Failed(kind=unfit.kind, message=unfit.message, hint=unfit.hint), facts)
+        return handlers.fail(machine, state, run.Failed(kind=unfit.kind, message=unfit.message, hint=unfit.hint), facts)
     return _take(machine, state, event, output, facts)
 
 
-def answer(machine: Machine, state: RunState, event: Answered, facts: Facts) -> Decision:
+def answer(machine: Machine, state: RunState, event: run.Answered, facts: Facts) -> Decision:
     """Take a caller's reply instead of the model's. One that the stage cannot use is refused: the caller can send
     another."""
     stage, value = _stage(machine, state), event.value
@@ -65,10 +52,10 @@ def answer(machine: Machine, state: RunState, event: Answered, facts: Facts) -> 
             f"the answer does not fit what stage {stage.name!r} asks for: {unfit.message}; the run still waits",
             hint=unfit.hint or "answer with text, or with calls of the offered tools",
         ) from None
-    return _take(machine, state, Replied(content=content, tool_calls=calls), output, facts)
+    return _take(machine, state, run.Replied(content=content, tool_calls=calls), output, facts)
 
 
-def intend_calls(machine: Machine, state: RunState, event: CallsIntended, facts: Facts) -> Decision:
+def intend_calls(machine: Machine, state: RunState, event: run.CallsIntended, facts: Facts) -> Decision:
     """Mark calls as about to start. Each must be ready and not repeatable."""
     wanted, repeatable = set(event.ids), _repeatable(machine, state)
     for call in _calls(state):
@@ -80,7 +67,7 @@ def intend_calls(machine: Machine, state: RunState, event: CallsIntended, facts:
     return Decision(state=_calling(state, pending))
 
 
-def end_call(machine: Machine, state: RunState, event: CallEnded, facts: Facts) -> Decision:
+def end_call(machine: Machine, state: RunState, event: run.CallEnded, facts: Facts) -> Decision:
     """Keep the result of a call; the last one ends the round."""
     call = next((call for call in _calls(state) if call["id"] == event.id), None)
     if call is None or call["status"] == "done":
@@ -90,20 +77,20 @@ def end_call(machine: Machine, state: RunState, event: CallEnded, facts: Facts) 
     return _with_result(machine, state, event.id, event.result, facts)
 
 
-def lose_calls(machine: Machine, state: RunState, event: Lost, facts: Facts) -> Decision:
+def lose_calls(machine: Machine, state: RunState, event: run.Lost, facts: Facts) -> Decision:
     """Mark the outcome of the started calls as unknown; a person is asked about them one by one."""
     if not any(call["status"] == "started" for call in _calls(state)):
         raise _illegal(state, "lost", "perform the calls that are ready: none has started")
     return Decision(state=_waiting_for_outcome(state, _calls(state)))
 
 
-def answer_call(machine: Machine, state: RunState, event: Answered, facts: Facts) -> Decision:
+def answer_call(machine: Machine, state: RunState, event: run.Answered, facts: Facts) -> Decision:
     """Take the result of the lost call in question; any value is accepted."""
     lost = next(call["id"] for call in _calls(state) if call["status"] == "started")
     return _with_result(machine, state, lost, event.value, facts)
 
 
-def rerun_calls(machine: Machine, state: RunState, event: Retried, facts: Facts) -> Decision:
+def rerun_calls(machine: Machine, state: RunState, event: run.Retried, facts: Facts) -> Decision:
     """Run all lost calls again. As with a lost task, giving their results must stay possible despite a limit."""
     refused = bounds.time_refusal(machine, state, facts)
     if refused is not None:
@@ -115,7 +102,7 @@ def rerun_calls(machine: Machine, state: RunState, event: Retried, facts: Facts)
     return Decision(state=_calling(state, pending))
 
 
-def call_again(machine: Machine, state: RunState, event: Retried, facts: Facts) -> Decision:
+def call_again(machine: Machine, state: RunState, event: run.Retried, facts: Facts) -> Decision:
     """Perform calls that a limit refused, checked against the machine as it is now."""
     stage = _stage(machine, state)
     calls = [{name: call[name] for name in ("id", "name", "arguments")} for call in _calls(state)]
@@ -123,7 +110,7 @@ def call_again(machine: Machine, state: RunState, event: Retried, facts: Facts) 
     return _begin_round(machine, replace(state, tree=tree), facts)
 
 
-def accept_calls(machine: Machine, state: RunState, event: Replaced, facts: Facts) -> Decision:
+def accept_calls(machine: Machine, state: RunState, event: run.Replaced, facts: Facts) -> Decision:
     """Accept a changed machine if it allows the calls that are not done, which the old one had checked."""
     for call in _calls(state):
         problem = None if call["status"] == "done" else agents.call_problem(machine, _stage(machine, state), call)
@@ -136,7 +123,7 @@ def accept_calls(machine: Machine, state: RunState, event: Replaced, facts: Fact
     return Decision(state=state)
 
 
-def keep_undecided(machine: Machine, state: RunState, event: Replied, message: str, facts: Facts) -> Decision:
+def keep_undecided(machine: Machine, state: RunState, event: run.Replied, message: str, facts: Facts) -> Decision:
     """Keep a reply after a crash of the decider, and fail so that a retry continues with it. Raises :class:`ReplyError`
     for a reply that the stage cannot use."""
     agents.require_reply(event.content, event.tool_calls)
@@ -149,7 +136,7 @@ def keep_undecided(machine: Machine, state: RunState, event: Replied, message: s
     return routing.fail(machine, kept, handlers.internal(state, message), "calling", facts)
 
 
-def _take(machine: Machine, state: RunState, reply: Replied, output: Json, facts: Facts) -> Decision:
+def _take(machine: Machine, state: RunState, reply: run.Replied, output: Json, facts: Facts) -> Decision:
     """Append a checked reply to the conversation and continue with its calls, or with the answer's ``output``."""
     state = _with_reply(state, reply)
     if not reply.tool_calls:
@@ -157,7 +144,7 @@ def _take(machine: Machine, state: RunState, reply: Replied, output: Json, facts
     return _begin_round(machine, _calling(state, _checked(machine, _stage(machine, state), reply.tool_calls)), facts)
 
 
-def _with_reply(state: RunState, reply: Replied) -> RunState:
+def _with_reply(state: RunState, reply: run.Replied) -> RunState:
     conversation = [*state.tree.conversation, agents.assistant(reply.content, reply.tool_calls)]
     return replace(state, interrupts=[], tree=replace(state.tree, conversation=conversation, error=None, pending=[]))
 

@@ -208,8 +208,11 @@ Event = (
 )
 
 
-class Transition(msgspec.Struct, frozen=True, kw_only=True):
-    """A transition. ``source`` is None when a run begins, ``target`` None when it completes.
+class Transition(
+    msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from", "target": "to", "count": "edge_count"}
+):
+    """A transition, as in ``event.transitions``. ``source`` is None when a run begins,
+    ``target`` when it completes.
 
     ``reason``: start, default, routing, error, limit, complete (later also reintent, command). ``count`` is the
     number of times this edge has been taken; 0 if one of its ends is None.
@@ -220,16 +223,6 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     iteration: int
     count: int
-
-    def document(self) -> dict[str, Json]:
-        """Return its entry in ``event.transitions``."""
-        return {
-            "from": self.source,
-            "to": self.target,
-            "reason": self.reason,
-            "iteration": self.iteration,
-            "edge_count": self.count,
-        }
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -24,29 +23,15 @@ __all__ = ["Lookups", "Problem", "ProgramCheck", "check", "load"]
 FORMAT = 1
 """The newest format of machine files that this version reads."""
 
-KEYS = (
-    "stateline",
-    "name",
-    "start",
-    "input",
-    "state",
-    "state_schema",
-    "model",
-    "tools",
-    "context",
-    "bounds",
-    "edge_limits",
-    "stages",
-)
+KEYS = tuple(name for name in Machine.__struct_fields__ if name not in ("order", "toolset"))
 """Keys of a machine file."""
-BOUNDS = ("max_iterations", "max_llm_calls", "max_agent_hops", "timeout", "max_tool_rounds", "max_tokens")
+BOUNDS = Bounds.__struct_fields__
 EDGE_LIMIT = ("from", "to", "max_count")
 _SHOWN = 3
-_WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 class Lookups(msgspec.Struct, frozen=True, kw_only=True):
-    """Functions that look things up lookups the machine file; without one, its check is skipped.
+    """Functions that look things up outside the machine file; without one, its check is skipped.
 
     ``exists`` takes the argv of a task and returns why its program is missing, or None. ``evaluate`` runs a Python
     machine. ``toolset`` takes the path in ``tools``, reads that manifest and returns its checked tools; without it,
@@ -98,7 +83,6 @@ def _read_machine(findings: Findings, value: Json, lookups: Lookups) -> Machine 
     if not fields.is_object or not _is_known_version(fields):
         return None
     fields.reject_unknown_keys(KEYS)
-    findings.name_hints = dict(_name_hints(fields.members))
     name = _name(fields)
     stages = _stages(fields, lookups.exists)
     state, state_schema = fields.object("state"), fields.schema("state_schema")
@@ -127,23 +111,6 @@ def _read_machine(findings: Findings, value: Json, lookups: Lookups) -> Machine 
         if machine.start in stages:
             check_graph(findings, stages, machine.start, machine.bounds, machine.edge_limits)
     return machine
-
-
-def _name_hints(members: dict[str, Json]) -> Iterator[tuple[str, str]]:
-    """Yield bare names that an author may write in an expression, with their full names. The last one wins: fields of
-    the state before those of the input, and these before stages."""
-    for name in _names_in(members, "stages"):
-        yield name, f"outputs.{name}"
-    for schema, root in (("input", "input"), ("state_schema", "state")):
-        for name in _names_in(members.get(schema), "properties"):
-            yield name, f"{root}.{name}"
-    for name in _names_in(members, "state"):
-        yield name, f"state.{name}"
-
-
-def _names_in(value: Json, key: str) -> list[str]:
-    below = value.get(key) if isinstance(value, dict) else None
-    return [name for name in below if _WORD.fullmatch(name)] if isinstance(below, dict) else []
 
 
 def _is_known_version(fields: ObjectReader) -> bool:

@@ -77,10 +77,10 @@ class ObjectReader:
         message = f"{label} must be {wanted}, not {kind_of(value)}"
         self.findings.error((*self.path, *below), "wrong_type", message, hint)
 
-    def text(self, key: str, default: str | None = None) -> str | None:
+    def text(self, key: str) -> str | None:
         """Return a text that is not empty."""
         if key not in self.members:
-            return default
+            return None
         value = self.members[key]
         if not isinstance(value, str):
             self.wrong_type((key,), "text", value, "put it in quotes" if isinstance(value, int | float) else "")
@@ -90,7 +90,7 @@ class ObjectReader:
             self.error(key, "bad_value", f"{key} must not hold a NUL character")
         else:
             return value
-        return default
+        return None
 
     def boolean(self, key: str, *, default: bool = False) -> bool:
         """Return true or false."""
@@ -131,10 +131,7 @@ class ObjectReader:
         """Return a list of texts without NUL characters."""
         value = self.members.get(key, [])
         if not isinstance(value, list):
-            hint = (
-                f"write {key}: [{value}]" if isinstance(value, str) and value.isidentifier() else "write a list: [a, b]"
-            )
-            self.wrong_type((key,), "a list of texts", value, hint)
+            self.wrong_type((key,), "a list of texts", value, "write a list: [a, b]")
             return []
         found = []
         for index, item in enumerate(value):

@@ -35,7 +35,7 @@ def masked_properties(schema: Json) -> Iterator[tuple[Path, str]]:
         for name, below in _members(part, "properties").items():
             if is_secret_name(name) and not _is_unmasked(below):
                 yield (*path, "properties", name), name
-        for index, name in enumerate(_listed(part.get("required"))):
+        for index, name in enumerate(part["required"] if isinstance(part.get("required"), list) else []):
             if isinstance(name, str) and is_secret_name(name) and name not in declared:
                 yield (*path, "required", index), name
 
@@ -58,10 +58,6 @@ def _parts(schema: Json, path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 def _members(part: dict[str, Any], key: str) -> dict[str, Any]:
     value = part.get(key)
     return value if isinstance(value, dict) else {}
-
-
-def _listed(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else []
 
 
 def _is_unmasked(schema: Json) -> bool:

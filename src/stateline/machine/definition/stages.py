@@ -86,13 +86,8 @@ def _reject_keys_of_other_kinds(fields: ObjectReader, kind: Kind | None) -> None
     for key in fields.members:
         if key in _ALL_KEYS and key not in KEYS[kind] and key not in (*KINDS, *LATER_KINDS):
             owners = " or ".join(owner for owner, keys in KEYS.items() if key in keys)
-            article = "an" if kind in ("agent", "end") else "a"
-            fields.error(
-                key,
-                "key_not_for_kind",
-                f"{article} {kind} stage cannot have {key!r}",
-                f"remove it; {owners} stages have it",
-            )
+            message = f"a stage of kind {kind} cannot have {key!r}"
+            fields.error(key, "key_not_for_kind", message, f"remove it; {owners} stages have it")
 
 
 def _human(fields: ObjectReader) -> tuple[str, Json]:
@@ -122,7 +117,7 @@ def _prompt(fields: ObjectReader) -> str:
     if prompt:
         from stateline.machine.expressions.templates import template_problems
 
-        for problem in template_problems(prompt, fields.findings.name_hints):
+        for problem in template_problems(prompt):
             fields.error("prompt", "bad_template", problem)
     return prompt
 
@@ -187,5 +182,5 @@ def _routes(fields: ObjectReader) -> list[Route]:
 def _check_expression(fields: ObjectReader, below: Path, expression: str) -> None:
     from stateline.machine.expressions.cel import compile_error
 
-    if (found := compile_error(expression, fields.findings.name_hints)) is not None:
+    if (found := compile_error(expression)) is not None:
         fields.findings.error((*fields.path, *below), "bad_expression", found.message, found.hint)

@@ -19,7 +19,6 @@ from stateline.machine.spec import Json
 if TYPE_CHECKING:
     from cel_expr_python import cel  # type: ignore[import-untyped]  # ships stubs without the marker
 
-_NO_HINTS: Mapping[str, str] = {}
 _WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*+\\u0000")
 
@@ -37,9 +36,9 @@ def evaluate(expression: str, names: Mapping[str, Json]) -> Json:
         kind = str(result.type())
         value = result.plain_value()
     except (RuntimeError, TypeError, ValueError, OverflowError) as error:
-        raise evaluation_error_of(expression, str(error)) from None
+        raise evaluation_error_of(str(error)) from None
     if kind in ("ERROR", "UNKNOWN"):
-        raise evaluation_error_of(expression, str(value))
+        raise evaluation_error_of(str(value))
     try:
         canonical.encode(value, depth=canonical.FILE_DEPTH)
     except InvalidValueError as refused:
@@ -60,13 +59,10 @@ def evaluate_condition(expression: str, names: Mapping[str, Json]) -> bool:
     )
 
 
-def compile_error(expression: str, name_hints: Mapping[str, str] = _NO_HINTS) -> ExpressionError | None:
-    """Return why ``expression`` does not compile; None when it does.
-
-    ``name_hints`` maps a bare name to the full name that the author may have meant: ``todos`` to ``state.todos``.
-    """
+def compile_error(expression: str) -> ExpressionError | None:
+    """Return why ``expression`` does not compile; None when it does."""
     try:
-        _compile(expression, name_hints)
+        _compile(expression)
     except ExpressionError as error:
         return error
     return None
@@ -79,7 +75,7 @@ def _environment() -> cel.Env:
     return cel.NewEnv(variables=dict.fromkeys(NAMES, cel.Type.DYN))
 
 
-def _compile(expression: str, name_hints: Mapping[str, str] = _NO_HINTS) -> cel.Expression:
+def _compile(expression: str) -> cel.Expression:
     if not expression.strip():
         raise ExpressionError("the expression is empty", "write a CEL expression, for example: output.ok")
     try:
@@ -89,7 +85,7 @@ def _compile(expression: str, name_hints: Mapping[str, str] = _NO_HINTS) -> cel.
     try:
         return _environment().compile(expression)
     except RuntimeError as error:
-        raise compile_error_of(expression, str(error), name_hints) from None
+        raise compile_error_of(expression, str(error)) from None
 
 
 def _referenced_values(expression: str, names: Mapping[str, Json]) -> dict[str, Json]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from stateline.machine.problems import did_you_mean, printable, quoted
 
@@ -19,6 +18,7 @@ CEL_STRING = re.compile(
 _MAX_MESSAGE = 500
 """Longest message [characters]: the library repeats the expression."""
 _QUOTE_HINT = "text in an expression needs its own quotes: 'text'"
+_HAS_HINT = "check first with has(x.y), or with 'y' in x for keys in brackets"
 _COMPARE_HINT = "compare it, for example: output.verdict == 'yes'"
 _COMPILE_ERROR = re.compile(r"^ERROR: <input>:(-?\d+):(-?\d+): (.*)$", re.MULTILINE)
 _UNDECLARED = re.compile(r"undeclared reference to '([^']*)'")
@@ -26,8 +26,27 @@ _COMPILE_OVERLOAD = re.compile(r"no matching overload for '([^']+)' applied to '
 _EVALUATION_OVERLOAD = re.compile(r"No matching overloads found : ([^\s(]+)(?:\((.*)\))?")
 _STATUS = re.compile(r"^(?:[A-Z_]+: )|(?: \[[A-Z_]+\])$")
 _MISSING = re.compile(r'Key not found in map : "(.*)"', re.DOTALL)
+_TOKEN = re.compile(r"(?<![\w.])(?:not\s+in|is\s+not|[A-Za-z_]\w*)\b|[=!]==|<>|[-+*/=!<>~]=|=~|&&|\|\||[=&|]", re.ASCII)
+_REPLACEMENTS = {
+    "and": "&&",
+    "or": "||",
+    "not": "!",
+    "not in": "!(x in y)",
+    "is": "==",
+    "is not": "!=",
+    "if": "condition ? a : b",
+    "None": "null",
+    "True": "true",
+    "False": "false",
+    "===": "==",
+    "!==": "!=",
+    "<>": "!=",
+    "=": "==",
+    "&": "&&",
+    "|": "||",
+}
+"""Replacements of words and operators of other languages, for hints."""
 _TYPES = {"int64": "int", "uint64": "uint", "null_type": "null", "dyn": "any"}
-_NUMBERS = {"int", "uint", "double"}
 
 
 class ExpressionError(Exception):
@@ -39,24 +58,31 @@ class ExpressionError(Exception):
         self.hint = hint
 
 
-def compile_error_of(expression: str, report: str, name_hints: Mapping[str, str]) -> ExpressionError:
-    """Return the error for an expression that does not compile. Operators of other languages are reported first."""
+def compile_error_of(expression: str, report: str) -> ExpressionError:
+    """Return the error for an expression that does not compile. The library reports where its grammar fails, mostly
+    after the mistake, so open strings and operators of other languages are reported first."""
     if "codepoint limit" in report:
         return ExpressionError("the expression is longer than 100000 characters", "compute it in a task instead")
     if "recursion" in report:
         return ExpressionError("the expression nests deeper than 32 levels", "split it into several `set` entries")
-    from stateline.machine.expressions.cel_hints import foreign_syntax
-
-    foreign = foreign_syntax(expression, CEL_STRING.sub(lambda string: " " * len(string[0]), expression))
-    messages, hints = ([], []) if foreign is None else ([foreign.message], [foreign.hint])
+    bare = CEL_STRING.sub(lambda string: " " * len(string[0]), expression)
+    if quote := re.search("['\"]", bare):
+        where = _where(expression, quote.start())
+        return ExpressionError(f"a string is not closed ({where})", "end it with the quote that begins it")
+    foreign: dict[str, int] = {}
+    for match in _TOKEN.finditer(bare):
+        token = " ".join(match[0].split())
+        if token in _REPLACEMENTS:
+            foreign.setdefault(token, match.start())
+    messages = [f"`{token}` is not CEL ({_where(expression, at)})" for token, at in foreign.items()]
+    hints = ["write " + ", ".join(f"{_REPLACEMENTS[token]} for `{token}`" for token in foreign)] if foreign else []
     report = _STATUS.sub("", report)
     for line, column, words in _COMPILE_ERROR.findall(report)[:3]:
         unknown = _UNDECLARED.search(words)
         # A syntax error is reported after the foreign operator that caused it, so it adds nothing.
-        if foreign is None or (unknown and unknown[1].split(".")[0] not in foreign.tokens):
-            message, hint, at = _compile_message(expression, words, (int(line), int(column)), name_hints)
-            # The variable of an unknown macro is an unknown name as well, so the function's hint goes first.
-            hints.insert(0 if message.startswith("unknown function") else len(hints), hint)
+        if not foreign or (unknown and unknown[1].split(".")[0] not in foreign):
+            message, hint, at = _compile_message(expression, words, (int(line), int(column)))
+            hints.append(hint)
             where = f"column {at}" if "\n" not in expression else f"line {line}, column {at}"
             messages.append(f"{message} ({where})")
     if not messages:
@@ -64,21 +90,27 @@ def compile_error_of(expression: str, report: str, name_hints: Mapping[str, str]
     return ExpressionError(printable("; ".join(messages)[:_MAX_MESSAGE]), next(filter(None, hints), ""))
 
 
-def _compile_message(
-    expression: str, words: str, position: tuple[int, int], name_hints: Mapping[str, str]
-) -> tuple[str, str, int]:
+def _where(expression: str, index: int) -> str:
+    column = index - expression.rfind("\n", 0, index)
+    return (
+        f"column {column}"
+        if "\n" not in expression
+        else f"line {expression.count(chr(10), 0, index) + 1}, column {column}"
+    )
+
+
+def _compile_message(expression: str, words: str, position: tuple[int, int]) -> tuple[str, str, int]:
     """Return message, hint and the column where the mistake begins."""
     line, column = position
     if unknown := _UNDECLARED.search(words):
         source = "".join(expression.split("\n")[line - 1 : line])
         # The library reports a call at its opening parenthesis, a.b.c at a dot, a bare name at its first letter.
         if source[column - 1 : column] == "(":
-            from stateline.machine.expressions.cel_hints import function_hint
-
-            return f"unknown function {quoted(unknown[1])}", function_hint(unknown[1]), column
+            return f"unknown function {quoted(unknown[1])}", "see the functions of CEL's standard library", column
         name = unknown[1].split(".")[0]
         begin = source.rfind(name, 0, column - 1) + 1 if source[column - 1 : column] == "." else column
-        return f"unknown name {quoted(name)}", _name_hint(name, name_hints), begin or column
+        hint = f"{did_you_mean(name, list(NAMES)) or _QUOTE_HINT} (known names: {', '.join(NAMES)})"
+        return f"unknown name {quoted(name)}", hint, begin or column
     if overload := _COMPILE_OVERLOAD.search(words):
         return *_overload(overload[1], overload[2]), column
     message = re.sub(r" expecting \{.*", "", words).removeprefix("Syntax error: ").strip()
@@ -86,19 +118,12 @@ def _compile_message(
     return message or "it cannot be read", "", column
 
 
-def _name_hint(name: str, name_hints: Mapping[str, str]) -> str:
-    if name in name_hints:
-        return f"did you mean {name_hints[name]}?"
-    guess = did_you_mean(name, [*NAMES, *name_hints.values()]) or _QUOTE_HINT
-    return f"{guess} (known names: {', '.join(NAMES)})"
-
-
-def evaluation_error_of(expression: str, report: str) -> ExpressionError:
+def evaluation_error_of(report: str) -> ExpressionError:
     """Return the error for an evaluation that failed, with a hint for the usual causes."""
     report = _STATUS.sub("", report)
     message, hint = report.splitlines()[0] if report else "the evaluation failed", ""
     if missing := _MISSING.search(report):
-        message, hint = f"the key {quoted(missing[1])} is missing", _has_hint(expression, missing[1])
+        message, hint = f"the key {quoted(missing[1])} is missing", _HAS_HINT
     elif overload := _EVALUATION_OVERLOAD.search(report):
         message, hint = _overload(overload[1], overload[2] or "")
     elif "SELECT to non-message" in report or "Invalid container type" in report:
@@ -111,14 +136,6 @@ def evaluation_error_of(expression: str, report: str) -> ExpressionError:
     return ExpressionError(printable(message[:_MAX_MESSAGE]), hint)
 
 
-def _has_hint(expression: str, key: str) -> str:
-    """Suggest ``has()``, which needs the whole path, so it is taken from the expression where possible."""
-    path = re.search(r"[A-Za-z_][\w.]*\." + re.escape(key) + r"\b", expression)
-    if path:
-        return f"check first: has({path[0]}) && ..., or has({path[0]}) ? {path[0]} : null"
-    return "check first with has(x.y), or with 'y' in x for keys in brackets"
-
-
 def _overload(operator: str, operands: str) -> tuple[str, str]:
     """Explain operands of the wrong types. CEL does not convert: 1 + 1.5 is an error."""
     words = re.findall(r"\w+", operands)
@@ -127,6 +144,4 @@ def _overload(operator: str, operands: str) -> tuple[str, str]:
     if operator in ("!_", "_&&_", "_||_", "<jump_condition>", "_?_:_"):
         return "a part of the condition is not true or false", _COMPARE_HINT
     message = f"{sign} does not take {' and '.join(kinds) or 'these values'}"
-    if len(set(kinds)) == len(kinds) == 2 and set(kinds) <= _NUMBERS:
-        return message, "make both numbers double: double(x) + 1.5"
     return message, "convert with double(), int() or string()"

@@ -27,17 +27,18 @@ def render(template: str, names: Mapping[str, Json]) -> str:
         parts.append(text)
         if expression is not None:
             value = evaluate(expression, names)
-            encoded = value if isinstance(value, str) else canonical.encode(value, depth=canonical.FILE_DEPTH).decode()
-            parts.append(encoded)
+            parts.append(
+                value if isinstance(value, str) else canonical.encode(value, depth=canonical.FILE_DEPTH).decode()
+            )
     return "".join(parts)
 
 
-def template_problems(template: str, name_hints: Mapping[str, str]) -> list[str]:
-    """Return every mistake in a template, each on one line. ``name_hints`` as in :func:`compile_error`."""
+def template_problems(template: str) -> list[str]:
+    """Return every mistake in a template, each on one line."""
     found = []
     try:
         for _, expression in _split(template):
-            if expression is not None and (error := compile_error(expression, name_hints)) is not None:
+            if expression is not None and (error := compile_error(expression)) is not None:
                 found.append(f"in {{{{{printable(expression)[:80]}}}}}: {_one_line(error)}")
     except ExpressionError as error:
         found.append(_one_line(error))

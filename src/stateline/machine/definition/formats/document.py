@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 import re
 
+from stateline.bundle.canonical import DEPTH, INT_MAX, INT_MIN
 from stateline.machine.problems import Findings, Path, Position, quoted
 from stateline.machine.spec import Json
 
-DEPTH = 128
-"""Deepest nesting of lists and objects, as in every value of format 1."""
-INT_MIN, INT_MAX = -(2**63), 2**64 - 1
-"""Range of integers in format 1."""
 _MAX_POSITIONS = 100_000
 """Positions take more memory than values do; no machine written by hand has as many."""
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<float>\.[0-9]+)?(?P<power>[eE][+-]?[0-9]+)?")
@@ -37,7 +34,7 @@ class Document:
         return UnreadableError()
 
     def too_deep(self, position: Position) -> UnreadableError:
-        """Report nesting beyond :data:`DEPTH`. Return the exception for the caller to raise."""
+        """Report nesting beyond the depth of values in format 1. Return the exception for the caller to raise."""
         return self.fatal("too_deep", f"nested deeper than {DEPTH} levels", position, "flatten the file")
 
     def check_depth(self, path: Path, position: Position) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from stateline.machine.definition.formats.document import INT_MAX, INT_MIN, Document, UnreadableError
+from stateline.bundle.canonical import INT_MAX, INT_MIN
+from stateline.machine.definition.formats.document import Document, UnreadableError
 from stateline.machine.problems import Path, quoted
 from stateline.machine.spec import Json
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from stateline.machine.definition.formats.document import DEPTH, Document
+from stateline.bundle.canonical import DEPTH
+from stateline.machine.definition.formats.document import Document
 from stateline.machine.definition.formats.plain_tree import read_tree
 from stateline.machine.problems import Path, Position
 from stateline.machine.spec import Json

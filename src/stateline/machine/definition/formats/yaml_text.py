@@ -35,8 +35,9 @@ def read_yaml(document: Document) -> None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         message = f"{error.context}: {error.problem}" if error.context and error.problem else str(error.problem)
+        hint = "indent with spaces; put text with special characters, such as ': ', in quotes"
         position = (1, 1) if mark is None else (mark.line + 1, mark.column + 1)
-        document.findings.error((), "syntax", f"not YAML: {message}", _hint(message), at=position)
+        document.findings.error((), "syntax", f"not YAML: {message}", hint, at=position)
     except yaml.reader.ReaderError as error:
         document.findings.error((), "syntax", f"not YAML: {error.reason}", "remove it", at=_unprintable(document.text))
     except RecursionError:
@@ -116,14 +117,6 @@ def _refuse_properties(document: Document, event: Event, path: Path, position: P
 
 def _position(event: Event) -> Position:
     return event.start_mark.line + 1, event.start_mark.column + 1
-
-
-def _hint(message: str) -> str:
-    if "tab" in message or "\\t" in message:
-        return "indent with spaces"
-    if "mapping values are not allowed" in message:
-        return "put text that holds ': ' in quotes"
-    return "put text with special characters in quotes"
 
 
 def _unprintable(text: str) -> Position:
