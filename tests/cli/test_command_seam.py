@@ -1,4 +1,4 @@
-"""Commands in separate steps: flags become frozen options, options are run, and results become output."""
+"""Commands in separate steps: flags become frozen options, and options are run."""
 
 from __future__ import annotations
 
@@ -115,12 +115,10 @@ def test_a_command_runs_from_options_alone(cli: Cli) -> None:
     options = ExecuteOptions(
         settings=settings, request=Request(machine=machine, run="r1", context=None), models=ModelOptions()
     )
-    outcome = EXECUTE.run(options)
-    output = EXECUTE.output(options, outcome)
+    output = EXECUTE.run(options)
     assert (output.exit_code, output.document["status"]) == (3, "waiting")
     assert any("Ship?" in line for line in output.lines)
-    _, rows, _ = LIST.run(settings)
-    assert [row["run"] for row in rows] == ["r1"]
+    assert [row["run"] for row in LIST.run(settings).document["runs"]] == ["r1"]
 
 
 def test_output_is_printed_in_one_place(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,51 +8,47 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from stateline.cli.inputs import read_input, stdin_reader
 from stateline.cli.options import Settings
 from stateline.cli.output import at_end_of_stream, is_terminal, notify, one_line, plain, stream_text
-from stateline.cli.parser import Parser
+from stateline.cli.parser import Argument, argument, switch
 
 if TYPE_CHECKING:
     from stateline.engine.effects import Watch
     from stateline.engine.record import Run
-    from stateline.machine.decider.run import Failure
     from stateline.service.exchanges import ModelOptions
-    from stateline.service.model_setup import Models
     from stateline.service.options import CallOptions
 
 
-def add_call_arguments(parser: Parser, *, parent: str) -> None:
-    """Declare the shared flags; ``parent`` is the help of ``--parent``."""
-    parser.add_argument(
-        "--input", metavar="JSON|@FILE", help="The run's input when it starts, the answer when it waits."
-    )
-    parser.add_argument(
-        "--input-format",
-        metavar="json|text",
-        choices=("json", "text"),
-        default="json",
-        help="Format of an answer on standard input [default: json].",
-    )
-    parser.switch("--no-input", help="Never read standard input.")
-    parser.add_argument(
-        "-m",
-        "--model",
-        metavar="PROVIDER/NAME",
-        help="The model to ask; manual: the caller answers [env: STATELINE_MODEL].",
-    )
-    parser.add_argument("--base-url", metavar="URL", help="The model's endpoint [env: STATELINE_BASE_URL].")
-    parser.add_argument("--record", metavar="DIR", help="Record each exchange with a model there, redacted.")
-    parser.add_argument("--playback", metavar="DIR", help="Answer from that recording; no model is called.")
-    parser.add_argument(
-        "--playback-mode",
-        metavar="strict|sequential|hybrid",
-        help="How requests find their replies [default: hybrid].",
-    )
-    parser.add_argument("--parent", metavar="REV", help=parent)
-    parser.switch("--dry-run", help="Print what would happen; change nothing.")
+def call_arguments(*, parent: str) -> list[Argument]:
+    """The shared flags; ``parent`` is the help of ``--parent``."""
+    return [
+        argument("--input", metavar="JSON|@FILE", help="The run's input when it starts, the answer when it waits."),
+        argument(
+            "--input-format",
+            metavar="json|text",
+            choices=("json", "text"),
+            default="json",
+            help="Format of an answer on standard input [default: json].",
+        ),
+        switch("--no-input", help="Never read standard input."),
+        argument(
+            "-m",
+            "--model",
+            metavar="PROVIDER/NAME",
+            help="The model to ask; manual: the caller answers [env: STATELINE_MODEL].",
+        ),
+        argument("--base-url", metavar="URL", help="The model's endpoint [env: STATELINE_BASE_URL]."),
+        argument("--record", metavar="DIR", help="Record each exchange with a model there, redacted."),
+        argument("--playback", metavar="DIR", help="Answer from that recording; no model is called."),
+        argument(
+            "--playback-mode",
+            metavar="strict|sequential|hybrid",
+            help="How requests find their replies [default: hybrid].",
+        ),
+        argument("--parent", metavar="REV", help=parent),
+        switch("--dry-run", help="Print what would happen; change nothing."),
+    ]
 
 
 def call_of(flags: Namespace, settings: Settings, *, read_stdin: bool = True) -> CallOptions:
@@ -84,11 +80,6 @@ def models_of(flags: Namespace, settings: Settings) -> ModelOptions:
     )
 
 
-def with_models(call: CallOptions, models: Models) -> CallOptions:
-    """``call`` with the model that ``models`` chooses."""
-    return replace(call, models=models)
-
-
 def repeated_flags(models: ModelOptions) -> str:
     """The flags that hold for one call only, as shell words with a blank in front; "" without any."""
     words = [] if models.model is None else ["-m", models.model]
@@ -116,20 +107,13 @@ def _watcher(settings: Settings) -> Watch:
             calls = [call["name"] for call in tree.pending if call["status"] != "done"]
             detail = f", tools {one_line(', '.join(calls), 80)}"
         elif what == "pause":
-            detail = f" failed{_failure(tree.error)}; next attempt in {_pause(run):.3g} s"
+            from stateline.engine.loop import pause_before
+
+            why = f" ({tree.error.kind}: {one_line(tree.error.message, 80)})" if tree.error else ""
+            detail = f" failed{why}; next attempt in {pause_before(run):.3g} s"
         notify(settings, f"{run.id}: turn {turn}: {tree.stage}{detail} ...")
 
     return watch
-
-
-def _failure(error: Failure | None) -> str:
-    return "" if error is None else f" ({error.kind}: {one_line(error.message, 80)})"
-
-
-def _pause(run: Run) -> float:
-    from stateline.engine.loop import pause_before
-
-    return pause_before(run)
 
 
 def _text_stream(settings: Settings) -> Callable[[str], None] | None:

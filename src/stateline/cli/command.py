@@ -10,7 +10,7 @@ import msgspec
 
 from stateline.cli.options import Settings
 from stateline.cli.output import Output
-from stateline.cli.parser import Parser, add_common_options, is_option
+from stateline.cli.parser import Argument, Parser, common_options, is_option, switch
 from stateline.errors import UsageError
 
 EXITS = {
@@ -26,18 +26,16 @@ EXITS = {
 }
 
 Options = TypeVar("Options")
-Result = TypeVar("Result")
 
 
-class Command(msgspec.Struct, Generic[Options, Result], frozen=True, kw_only=True):
-    """A command as four functions, each of which can be tested alone: declare the arguments, turn flags into frozen
-    options, run the options, and turn the result into output. The first line of ``help`` is its summary."""
+class Command(msgspec.Struct, Generic[Options], frozen=True, kw_only=True):
+    """A command as two functions, each of which can be tested alone: turn flags into frozen options, and run these.
+    The first line of ``help`` is its summary."""
 
     help: str
-    arguments: Callable[[Parser], None]
+    arguments: Sequence[Argument] = ()
     options: Callable[[Namespace, Settings], Options]
-    run: Callable[[Options], Result]
-    output: Callable[[Options, Result], Output]
+    run: Callable[[Options], Output]
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -48,21 +46,19 @@ class Entry(msgspec.Struct, frozen=True):
     exits: tuple[int, ...]
     hidden: bool = False
 
-    def load(self) -> Command[Any, Any]:
+    def load(self) -> Command[Any]:
         """The command."""
         import importlib
 
         module, _, name = self.place.partition(".")
-        command: Command[Any, Any] = getattr(importlib.import_module(f"stateline.cli.{module}"), name)
+        command: Command[Any] = getattr(importlib.import_module(f"stateline.cli.{module}"), name)
         return command
 
     def parser(self, path: Sequence[str]) -> Parser:
         """The parser of the command at ``path``."""
         command = self.load()
-        parser = Parser(" ".join(path), lambda: command.help, self._end)
-        command.arguments(parser)
-        add_common_options(parser, shown=False)
-        return parser
+        arguments = [*command.arguments, *common_options(shown=False)]
+        return Parser(" ".join(path), lambda: command.help, self._end, arguments)
 
     def _end(self) -> str:
         exits = " · ".join(f"{code} {EXITS[code]}" for code in self.exits)
@@ -77,10 +73,9 @@ class Group(msgspec.Struct, frozen=True):
 
     def parser(self, path: Sequence[str]) -> Parser:
         """The parser of what stands between the group's name and the command's."""
-        parser = Parser(" ".join(path), self._top, str)
+        arguments = [switch("--version", help="Show the version."), *common_options(shown=len(path) == 1)]
+        parser = Parser(" ".join(path), self._top, str, arguments)
         parser.usage_end = ["COMMAND", "..."]
-        parser.add_argument("--version", action="store_true", help="Show the version.")
-        add_common_options(parser, shown=len(path) == 1)
         return parser
 
     def _top(self) -> str:
@@ -117,15 +112,11 @@ def fields_of(options: Callable[..., Options]) -> Callable[[Namespace, Settings]
 
 
 def only_settings(flags: Namespace, settings: Settings) -> Settings:
-    """The options of a command that has none of its own."""
+    """The options of a command that has only the common ones."""
     return settings
 
 
-def no_arguments(parser: Parser) -> None:
-    """Declare no arguments."""
-
-
-def parse(root: Group, argv: Sequence[str]) -> tuple[Command[Any, Any], Namespace]:
+def parse(root: Group, argv: Sequence[str]) -> tuple[Command[Any], Namespace]:
     """The command that ``argv`` names, and its flags. Raises ``UsageError``; ``SystemExit`` after ``--help``."""
     node: Group | Entry = root
     path, words, flags = ["stateline"], list(argv), Namespace()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 from argparse import Action
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 import msgspec
@@ -17,7 +17,7 @@ import msgspec
 from stateline.cli.command import Command, Entry, Group, fields_of
 from stateline.cli.options import Settings
 from stateline.cli.output import Output, one_line
-from stateline.cli.parser import Parser, is_option, takes_value
+from stateline.cli.parser import argument, is_option, takes_value
 from stateline.errors import StatelineError
 
 Candidate = tuple[str, str]
@@ -35,10 +35,6 @@ BASH = r"""_stateline() {
     esac
     COMPREPLY=()
     while IFS=$'\t' read -r word help; do
-        case $help in
-            # The shell quotes names of files, and no other words; one without compopt completes names of files itself.
-            'machine file' | directory) compopt -o filenames 2> /dev/null || { COMPREPLY=() && return; } ;;
-        esac
         COMPREPLY+=("${word#"$cut"}")
     done < <("$1" complete -- "$line" 2> /dev/null)
 }
@@ -46,17 +42,12 @@ complete -o default -F _stateline stateline
 """
 ZSH = r"""#compdef stateline
 _stateline() {
-    local -a found files
+    local -a found
     local word help
     while IFS=$'\t' read -r word help; do
-        case $help in
-            'machine file' | directory) files+=("$word") ;;
-            *) found+=("${word//:/\\:}:$help") ;;
-        esac
+        found+=("${word//:/\\:}:$help")
     done < <("${words[1]}" complete -- "${(j: :)words[1,CURRENT]}" 2> /dev/null)
-    if (( ${#files} )); then
-        compadd -f -S '' -a files
-    elif (( ${#found} )); then
+    if (( ${#found} )); then
         _describe stateline found
     else
         _files
@@ -84,12 +75,8 @@ class CompletionOptions(msgspec.Struct, frozen=True):
     shell: str
 
 
-def _completion_arguments(parser: Parser) -> None:
-    parser.add_argument("shell", metavar="bash|zsh|fish", choices=tuple(_SCRIPTS), help="The shell.")
-
-
-def _script(options: CompletionOptions) -> bytes:
-    return _SCRIPTS[options.shell].encode()
+def _script(options: CompletionOptions) -> Output:
+    return Output(raw=_SCRIPTS[options.shell].encode())
 
 
 class CompleteOptions(msgspec.Struct, frozen=True):
@@ -99,17 +86,9 @@ class CompleteOptions(msgspec.Struct, frozen=True):
     line: str
 
 
-def _complete_arguments(parser: Parser) -> None:
-    parser.add_argument("line", metavar="LINE", help="The command line up to the cursor.")
-
-
-def _complete(options: CompleteOptions) -> bytes:
+def _complete(options: CompleteOptions) -> Output:
     lines = [f"{word}\t{one_line(help, 100)}\n" for word, help in candidates(options.line)]
-    return "".join(lines).encode("utf-8", "surrogateescape")
-
-
-def _raw_output(options: CompletionOptions | CompleteOptions, data: bytes) -> Output:
-    return Output(raw=data)
+    return Output(raw="".join(lines).encode("utf-8", "surrogateescape"))
 
 
 def candidates(line: str) -> list[Candidate]:
@@ -118,74 +97,52 @@ def candidates(line: str) -> list[Candidate]:
     found: set[Candidate] = set()
     try:
         found.update(_candidates(line))  # those before an error stay
-    except (StatelineError, OSError, ValueError):
+    except (StatelineError, OSError, ValueError, KeyError):
         pass
     return sorted(found)
 
 
-class _Cursor:
-    """The place in a command line after some words: the command, the option that waits for its value, the number of
-    arguments, and the state dir."""
-
-    def __init__(self) -> None:
-        from stateline.cli.app import COMMANDS
-
-        self.node: Group | Entry = COMMANDS
-        self.path = ["stateline"]
-        self.parser = self.node.parser(self.path)
-        self.option: Action | None = None
-        self.arguments = 0
-        self.state_dir: str | None = None
-
-    def read(self, word: str) -> None:
-        """Move over ``word``. Raises ``ValueError`` for an unknown command."""
-        if self.option is not None:
-            self._set(self.option, word)
-            self.option = None
-        elif is_option(word):
-            name, equals, value = word.partition("=")
-            option = self.parser.option(name)
-            if option is not None and takes_value(option):
-                if equals:
-                    self._set(option, value)
-                else:
-                    self.option = option
-        elif isinstance(self.node, Entry):
-            self.arguments += 1
-        elif word in self.node.commands:
-            self.node = self.node.commands[word]
-            self.path.append(word)
-            self.parser = self.node.parser(self.path)
-        else:
-            raise ValueError(word)
-
-    def _set(self, option: Action, value: str) -> None:
-        if option.dest == "state_dir":
-            self.state_dir = value
-
-    def argument(self) -> Action | None:
-        """The next argument; the last one may take several words."""
-        places = self.parser.positionals()
-        if self.arguments < len(places):
-            return places[self.arguments]
-        return places[-1] if places and places[-1].nargs == "+" else None
-
-    def settings(self) -> Settings:
-        """The settings that the line names so far."""
-        return Settings(state_dir=self.state_dir or os.environ.get("STATELINE_STATE_DIR"))
-
-
 def _candidates(line: str) -> Iterator[Candidate]:
+    from stateline.cli.app import COMMANDS
+
     words = _split(line)[1:]
     last = words.pop() if words and not line[-1:].isspace() else ""
-    cursor = _Cursor()
+    prefix = ""
+    if last.startswith("--") and "=" in last:
+        prefix, _, last = last.partition("=")
+        words.append(prefix)
+        prefix += "="
+    node: Group | Entry = COMMANDS
+    path = ["stateline"]
+    parser = node.parser(path)
+    option: Action | None = None
+    arguments = 0
+    state_dir = os.environ.get("STATELINE_STATE_DIR")
     for word in words:
-        cursor.read(word)
-    prefix, option = "", cursor.option
-    if option is None and last.startswith("--") and "=" in last:
-        name, _, value = last.partition("=")
-        prefix, last, option = f"{name}=", value, cursor.parser.option(name)
-    for word, help in _following(cursor, option, last):
+        name, equals, value = word.partition("=")
+        if option is not None:
+            state_dir = word if option.dest == "state_dir" else state_dir
+            option = None
+        elif is_option(word):
+            option = parser.option(word) if takes_value(parser.option(word)) else None
+            state_dir = value if equals and name == "--state-dir" else state_dir
+        elif isinstance(node, Group):
+            node = node.commands[word]
+            path.append(word)
+            parser = node.parser(path)
+        else:
+            arguments += 1
+    if option is None and last.startswith("-"):
+        found = iter([(name, str(action.help)) for action in parser.declared for name in action.option_strings])
+    elif option is None and isinstance(node, Group):
+        found = iter(node.summaries())
+    else:
+        positionals = parser.positionals()
+        # The last argument may take several words.
+        more = positionals[-1:] if positionals and positionals[-1].nargs == "+" else []
+        places = [option] if option is not None else positionals[arguments : arguments + 1] or more
+        found = _values(str(places[0].metavar), Settings(state_dir=state_dir)) if places else iter(())
+    for word, help in found:
         if word.startswith(last) and word.isprintable():
             yield prefix + word, help
 
@@ -203,93 +160,38 @@ def _split(line: str) -> list[str]:
     return words
 
 
-def _following(cursor: _Cursor, option: Action | None, last: str) -> Iterator[Candidate]:
-    """Words that may follow: values of ``option``, options, commands, or values of the next argument."""
-    if option is not None:
-        return _values(cursor, option, last)
-    if last.startswith("-"):
-        declared = cursor.parser.declared
-        return iter([(name, str(action.help)) for action in declared for name in action.option_strings])
-    if isinstance(cursor.node, Group):
-        return iter(cursor.node.summaries())
-    argument = cursor.argument()
-    return iter(()) if argument is None else _values(cursor, argument, last)
-
-
-def _values(cursor: _Cursor, action: Action, last: str) -> Iterator[Candidate]:
-    """Values of an option or argument, by the word for them in its help."""
-    kind = str(action.metavar)
-    if "|" in kind and kind.replace("|", "").islower():
-        return iter([(word, "") for word in kind.split("|")])
-    if kind == "MACHINE":
-        return _machines(last)
-    return _VALUES[kind](cursor) if kind in _VALUES else iter(())
-
-
-def _machines(last: str) -> Iterator[Candidate]:
-    """Machine files, and directories."""
-    from stateline.machine.definition.formats.reader import EXTENSIONS
-
-    directory, name = os.path.split(last)
-    with os.scandir(os.path.expanduser(directory) or ".") as entries:
-        for entry in entries:
-            path = os.path.join(directory, entry.name)
-            if entry.name.startswith(".") and not name.startswith("."):
-                continue
-            if entry.is_dir():
-                yield path + "/", "directory"
-            elif entry.name.lower().endswith(EXTENSIONS):
-                yield path, "machine file"
-
-
-def _runs(cursor: _Cursor) -> Iterator[Candidate]:
-    return _names(cursor, "run:")
-
-
-def _contexts(cursor: _Cursor) -> Iterator[Candidate]:
-    return _names(cursor, "context:")
-
-
-def _names(cursor: _Cursor, kind: str) -> Iterator[Candidate]:
-    """Names of scopes of one kind that are ids: other users may have written the store."""
+def _values(kind: str, settings: Settings) -> Iterator[Candidate]:
+    """Values of an option or argument, by the word for them in its help. A scope whose key needs quotes is left out: a
+    key may hold any printable character, other users may have written the store, and bash inserts words unquoted."""
     from stateline.bundle.naming import is_id
 
-    for key, _ in _scopes(cursor):
-        if key.startswith(kind) and is_id(key[len(kind) :]):
-            yield key[len(kind) :], ""
-
-
-def _scopes(cursor: _Cursor) -> Iterator[Candidate]:
-    """Keys of scopes that need no quotes: a key may hold any printable character, and bash inserts words unquoted."""
-    for head in islice(cursor.settings().store().heads(), _MOST_SCOPES):
+    if "|" in kind and kind.replace("|", "").islower():
+        yield from ((word, "") for word in kind.split("|"))
+    if kind not in _PREFIXES:
+        return
+    prefix = _PREFIXES[kind]
+    for head in islice(settings.store().heads(), _MOST_SCOPES):
         key = head.envelope.scope
-        if shlex.quote(key) == key:
-            yield key, ""
+        name = key.removeprefix(prefix)
+        if key.startswith(prefix) and shlex.quote(key) == key and (not prefix or is_id(name)):
+            yield name, ""
 
 
-_VALUES: dict[str, Callable[[_Cursor], Iterator[Candidate]]] = {
-    "NAME": _contexts,
-    "RUN": _runs,
-    "REV": _scopes,
-    "OLD": _scopes,
-    "NEW": _scopes,
-    "KEY": _scopes,
-}
+_PREFIXES = {"NAME": "context:", "RUN": "run:", "REV": "", "OLD": "", "NEW": "", "KEY": ""}
+"""The beginning of the scopes that an option or argument names, which is not part of its value."""
 
 COMPLETION = Command(
     help="""Print the script that completes commands and names in a shell.
 
 bash: eval "$(stateline completion bash)" in ~/.bashrc. zsh: eval "$(stateline completion zsh)" in ~/.zshrc, after
 compinit. fish: stateline completion fish | source, in ~/.config/fish/config.fish.""",
-    arguments=_completion_arguments,
+    arguments=[argument("shell", metavar="bash|zsh|fish", choices=tuple(_SCRIPTS), help="The shell.")],
     options=fields_of(CompletionOptions),
     run=_script,
-    output=_raw_output,
 )
 COMPLETE = Command(
     help="Print the candidates for the last word of a command line, for the scripts of `completion`.",
-    arguments=_complete_arguments,
+    arguments=[argument("line", metavar="LINE", help="The command line up to the cursor.")],
     options=fields_of(CompleteOptions),
     run=_complete,
-    output=_raw_output,
 )

@@ -11,7 +11,7 @@ from stateline.cli.audit import REVISION
 from stateline.cli.command import Command, fields_of
 from stateline.cli.options import Settings
 from stateline.cli.output import Output, coloured, plain
-from stateline.cli.parser import Parser
+from stateline.cli.parser import argument
 from stateline.errors import IntegrityError
 
 if TYPE_CHECKING:
@@ -28,30 +28,19 @@ class DiffOptions(msgspec.Struct, frozen=True):
     new: str
 
 
-class _Difference(msgspec.Struct, frozen=True):
-    """Two snapshots and the changes from one to the other."""
-
-    store: Store
-    before: Snapshot
-    after: Snapshot
-    changes: list[Change]
-
-
-def _arguments(parser: Parser) -> None:
-    parser.add_argument("old", metavar="OLD", help=REVISION)
-    parser.add_argument("new", metavar="NEW", help="The same.")
-
-
-def _run(options: DiffOptions) -> _Difference:
-    from stateline.history.diff import compare
+def _run(options: DiffOptions) -> Output:
+    from stateline.history.diff import compare, patch
     from stateline.history.revision import find
 
     store = options.settings.store()
     before, after = find(store, options.old), find(store, options.new)
     try:
-        return _Difference(store, before, after, compare(store, before.state, after.state))
+        changes = compare(store, before.state, after.state)
+        if options.settings.json:
+            return Output(document=patch(store, changes), warnings=store.warnings)
     except IntegrityError as error:
         raise _explained(store, error, before, after) from None
+    return Output(lines=_lines(store, before, after, changes), warnings=store.warnings)
 
 
 def _explained(store: Store, error: IntegrityError, *snapshots: Snapshot) -> IntegrityError:
@@ -65,29 +54,18 @@ def _explained(store: Store, error: IntegrityError, *snapshots: Snapshot) -> Int
     return error
 
 
-def _output(options: DiffOptions, found: _Difference) -> Output:
-    if not options.settings.json:
-        return Output(lines=_lines(found), warnings=found.store.warnings)
-    from stateline.history.diff import patch
-
-    try:
-        return Output(document=patch(found.store, found.changes), warnings=found.store.warnings)
-    except IntegrityError as error:
-        raise _explained(found.store, error, found.before, found.after) from None
-
-
-def _lines(found: _Difference) -> Iterator[str]:
+def _lines(store: Store, before: Snapshot, after: Snapshot, changes: list[Change]) -> Iterator[str]:
     from stateline.cli.state_changes import lines
 
-    yield _headline("---", "red", found.before)
-    yield _headline("+++", "green", found.after)
-    if found.before.sha256 == found.after.sha256:
+    yield _headline("---", "red", before)
+    yield _headline("+++", "green", after)
+    if before.sha256 == after.sha256:
         yield "no difference: both are the same snapshot"
         return
     try:
-        yield from lines(found.store, found.changes, found.after)
+        yield from lines(store, changes, after)
     except IntegrityError as error:
-        raise _explained(found.store, error, found.before, found.after) from None
+        raise _explained(store, error, before, after) from None
 
 
 def _headline(sign: str, colour: str, snapshot: Snapshot) -> str:
@@ -102,8 +80,10 @@ DIFF = Command(
 
 Exits 0 in any case. With --format json it prints a JSON Patch (RFC 6902) that turns the resolved state of the first
 snapshot into that of the second.""",
-    arguments=_arguments,
+    arguments=[
+        argument("old", metavar="OLD", help=REVISION),
+        argument("new", metavar="NEW", help="The same."),
+    ],
     options=fields_of(DiffOptions),
     run=_run,
-    output=_output,
 )

@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from stateline.cli.call_options import add_call_arguments, call_of, models_of, repeated_flags, with_models
+from stateline.cli.call_options import call_arguments, call_of, models_of, repeated_flags
 from stateline.cli.command import Command
 from stateline.cli.inputs import pairs
 from stateline.cli.options import Settings
 from stateline.cli.outcome_text import outcome_output
 from stateline.cli.output import Output, notify
-from stateline.cli.parser import Parser
+from stateline.cli.parser import argument, repeatable, switch
 from stateline.cli.plans import plan_output
 from stateline.service.exchanges import ModelOptions
 from stateline.service.options import CallOptions
 from stateline.service.options import ExecuteOptions as Request
-from stateline.service.outcome import Outcome
 
 if TYPE_CHECKING:
-    from stateline.service.dry_run import Plan
+    from stateline.service.outcome import Outcome
     from stateline.store.store import Store
 
 
@@ -34,19 +33,6 @@ class ExecuteOptions(msgspec.Struct, frozen=True, kw_only=True):
     models: ModelOptions
     destination: str | None = None
     dry_run: bool = False
-
-
-def _execute_arguments(parser: Parser) -> None:
-    parser.add_argument("machine", metavar="MACHINE", help="A machine file (.yaml, .json, .toml, .py).")
-    parser.switch("-i", "--interactive", help="Do exactly one turn, then stop.")
-    parser.add_argument("--id", metavar="RUN", help="The run's id, new or existing.")
-    parser.switch("--force", help="Start again: with --id on the same chain, else as another run.")
-    parser.switch("--accept-change", help="Continue although the machine file changed; this is recorded.")
-    parser.repeatable("--label", "K=V", "A label for a new run")
-    parser.add_argument(
-        "-d", "--destination", metavar="DIR", help="Write a complete run's outputs to that directory, as files."
-    )
-    add_call_arguments(parser, parent="Continue only if this is the run's head (else exit 4).")
 
 
 def execute_options(flags: Namespace, settings: Settings) -> ExecuteOptions:
@@ -66,25 +52,26 @@ def execute_options(flags: Namespace, settings: Settings) -> ExecuteOptions:
     )
 
 
-def run_execute(options: ExecuteOptions) -> Outcome | Plan:
-    """Execute the machine; with ``dry_run`` plan it. Raises ``StatelineError``."""
+def _execute(options: ExecuteOptions) -> Output:
     from stateline.service.execute import execute
     from stateline.service.model_setup import Models
 
     store = options.settings.store()
-    call = with_models(options.request.call, Models(store, options.models))
+    call = replace(options.request.call, models=Models(store, options.models))
     request = replace(options.request, call=call)
     if options.dry_run:
         from stateline.service.dry_run import dry_run
 
-        return dry_run(store, lambda store: execute(store, request), run=request.run, one_turn=call.one_turn)
+        return plan_output(
+            dry_run(store, lambda store: execute(store, request), run=request.run, one_turn=call.one_turn)
+        )
     outcome = execute(store, request)
     if options.destination is not None:
         from stateline.service.outcome import write_outputs
 
         for path in write_outputs(outcome, options.destination):
             notify(options.settings, f"wrote {path}")
-    return outcome
+    return outcome_output(options.settings, outcome, flags=repeated_flags(options.models))
 
 
 class ResumeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,13 +83,6 @@ class ResumeOptions(msgspec.Struct, frozen=True, kw_only=True):
     models: ModelOptions
     retry: bool = False
     dry_run: bool = False
-
-
-def _resume_arguments(parser: Parser) -> None:
-    parser.add_argument("run", metavar="RUN", help="The run's id.")
-    parser.switch("-i", "--interactive", help="Do exactly one turn, then stop.")
-    parser.switch("--retry", help="First clear an error, or run an effect of unknown outcome again.")
-    add_call_arguments(parser, parent="Continue only if this is the run's head (else exit 4).")
 
 
 def resume_options(flags: Namespace, settings: Settings) -> ResumeOptions:
@@ -117,13 +97,12 @@ def resume_options(flags: Namespace, settings: Settings) -> ResumeOptions:
     )
 
 
-def run_resume(options: ResumeOptions) -> Outcome | Plan:
-    """Continue the run; with ``dry_run`` plan it. Raises ``StatelineError``."""
+def _resume(options: ResumeOptions) -> Output:
     from stateline.service.execute import resume
     from stateline.service.model_setup import Models
 
     store = options.settings.store()
-    call = with_models(options.call, Models(store, options.models))
+    call = replace(options.call, models=Models(store, options.models))
 
     def verb(store: Store) -> Outcome:
         return resume(store, options.run, call, retry=options.retry)
@@ -131,33 +110,43 @@ def run_resume(options: ResumeOptions) -> Outcome | Plan:
     if options.dry_run:
         from stateline.service.dry_run import dry_run
 
-        return dry_run(store, verb, run=options.run, one_turn=call.one_turn)
-    return verb(store)
+        return plan_output(dry_run(store, verb, run=options.run, one_turn=call.one_turn))
+    return outcome_output(options.settings, verb(store), flags=repeated_flags(options.models))
 
 
-def _output(options: ExecuteOptions | ResumeOptions, result: Outcome | Plan) -> Output:
-    if isinstance(result, Outcome):
-        return outcome_output(options.settings, result, flags=repeated_flags(options.models))
-    return plan_output(result)
-
-
+_ONE_TURN = switch("-i", "--interactive", help="Do exactly one turn, then stop.")
+_CALL = call_arguments(parent="Continue only if this is the run's head (else exit 4).")
 EXECUTE = Command(
     help="""Run a machine to its end, or (-i) by exactly one turn.
 
 Continues the last unfinished run of this machine file; without one, starts a run. With --state-scope NAME the
 stages of a new run see the context NAME.""",
-    arguments=_execute_arguments,
+    arguments=[
+        argument("machine", metavar="MACHINE", help="A machine file (.yaml, .json, .toml, .py)."),
+        _ONE_TURN,
+        argument("--id", metavar="RUN", help="The run's id, new or existing."),
+        switch("--force", help="Start again: with --id on the same chain, else as another run."),
+        switch("--accept-change", help="Continue although the machine file changed; this is recorded."),
+        repeatable("--label", "K=V", "A label for a new run"),
+        argument(
+            "-d", "--destination", metavar="DIR", help="Write a complete run's outputs to that directory, as files."
+        ),
+        *_CALL,
+    ],
     options=execute_options,
-    run=run_execute,
-    output=_output,
+    run=_execute,
 )
 RESUME = Command(
     help="""Continue a run to its end, or (-i) by exactly one turn.
 
 The machine is the one that the store keeps. Without --retry, a failed run fails again, and an effect of unknown
 outcome keeps waiting.""",
-    arguments=_resume_arguments,
+    arguments=[
+        argument("run", metavar="RUN", help="The run's id."),
+        _ONE_TURN,
+        switch("--retry", help="First clear an error, or run an effect of unknown outcome again."),
+        *_CALL,
+    ],
     options=resume_options,
-    run=run_resume,
-    output=_output,
+    run=_resume,
 )

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import UNSET
 
 from stateline.cli.command import Command, fields_of
 from stateline.cli.output import Output, coloured, columns, one_line, plain, pretty
-from stateline.cli.runs import RunOptions, run_argument
-
-if TYPE_CHECKING:
-    from stateline.store.store import Store
+from stateline.cli.runs import RUN_OF_STORE, RunOptions
 
 WIDTH = 116
 """Columns if stdout is not a terminal."""
@@ -20,15 +17,11 @@ _LEAST = 24
 """Fewest characters of a step, on any terminal."""
 
 
-def _run(options: RunOptions) -> tuple[Store, list[dict[str, Any]]]:
+def _run(options: RunOptions) -> Output:
     from stateline.service.runs import history
 
     store = options.settings.store()
-    return store, history(store, options.run)
-
-
-def _output(options: RunOptions, result: tuple[Store, list[dict[str, Any]]]) -> Output:
-    store, rows = result
+    rows = history(store, options.run)
     width = columns() or WIDTH
     lines = [line for row in rows for line in turn_lines(row, width, whole=options.settings.verbose)]
     return Output(document={"history": rows}, lines=lines, warnings=store.warnings)
@@ -106,8 +99,7 @@ HISTORY = Command(
     help="""Show a run's turns, oldest first: replies, tool calls, outputs.
 
 Each step is one line, cut at the terminal's width; -v shows all of it.""",
-    arguments=run_argument,
+    arguments=[RUN_OF_STORE],
     options=fields_of(RunOptions),
     run=_run,
-    output=_output,
 )

@@ -12,7 +12,7 @@ from stateline.cli.audit import REVISION
 from stateline.cli.command import Command
 from stateline.cli.options import Settings
 from stateline.cli.output import Output, coloured, plain
-from stateline.cli.parser import Parser
+from stateline.cli.parser import argument, switch
 from stateline.errors import IntegrityError, UsageError
 
 if TYPE_CHECKING:
@@ -32,19 +32,6 @@ class LogOptions(msgspec.Struct, frozen=True):
     patch: bool
 
 
-class _Start(msgspec.Struct, frozen=True):
-    """The newest snapshot of a log."""
-
-    store: Store
-    snapshot: Snapshot
-
-
-def _arguments(parser: Parser) -> None:
-    parser.add_argument("revision", metavar="REV", help=REVISION)
-    parser.add_argument("-n", dest="number", type=int, metavar="N", help="Show at most N snapshots.")
-    parser.switch("-p", "--patch", help="With each snapshot, show the changes from the one before.")
-
-
 def log_options(flags: Namespace, settings: Settings) -> LogOptions:
     """Turn the flags of ``log`` into options. Raises ``UsageError``."""
     if flags.number is not None and flags.number < 0:
@@ -52,36 +39,32 @@ def log_options(flags: Namespace, settings: Settings) -> LogOptions:
     return LogOptions(settings, flags.revision, flags.number, flags.patch)
 
 
-def _run(options: LogOptions) -> _Start:
+def _run(options: LogOptions) -> Output:
+    """The log. It is read while it is printed, so that `log KEY | head` reads no more than it prints."""
     from stateline.history.revision import find
 
     store = options.settings.store()
-    return _Start(store, find(store, options.revision))
-
-
-def _output(options: LogOptions, start: _Start) -> Output:
-    """The log. It is read while it is printed, so that `log KEY | head` reads no more than it prints."""
-    warnings = start.store.warnings
+    start = find(store, options.revision)
     if options.settings.json:
-        return Output(document={"snapshots": _documents(start, options)}, warnings=warnings)
-    return Output(lines=_lines(start, options), warnings=warnings)
+        return Output(document={"snapshots": _documents(store, start, options)}, warnings=store.warnings)
+    return Output(lines=_lines(store, start, options), warnings=store.warnings)
 
 
-def _lines(start: _Start, options: LogOptions) -> Iterator[str]:
+def _lines(store: Store, start: Snapshot, options: LogOptions) -> Iterator[str]:
     from stateline.cli.snapshot_summary import log_line
     from stateline.history.log import entries, repair_history
 
-    repairs = repair_history(start.store, start.snapshot)
+    repairs = repair_history(store, start)
     last: Snapshot | None = None
     count = 0
-    for snapshot, changes in entries(start.store, start.snapshot, options.number, with_changes=options.patch):
+    for snapshot, changes in entries(store, start, options.number, with_changes=options.patch):
         if changes is None:
             if last is not None and last.seq - snapshot.seq > 1:
                 yield _lost(snapshot.seq + 1, last.seq - 1)
             yield log_line(snapshot)
             last, count = snapshot, count + 1
         else:
-            for text in _patch_lines(start.store, snapshot, changes, repairs):
+            for text in _patch_lines(store, snapshot, changes, repairs):
                 yield f"    {text}"
             yield ""
     # The log ended before -n, and not with a first snapshot: older ones are lost.
@@ -109,19 +92,18 @@ def _lost(first: int, last: int) -> str:
     return coloured(f"{'':14}lost: {numbers}", "red")
 
 
-def _documents(start: _Start, options: LogOptions) -> list[Any]:
+def _documents(store: Store, start: Snapshot, options: LogOptions) -> list[Any]:
     """The rows as encoded JSON: a long chain takes no more memory than its text."""
     from stateline.history.log import LogRow, entries, repair_history
 
-    repairs = repair_history(start.store, start.snapshot)
+    repairs = repair_history(store, start)
     return [
         msgspec.Raw(
             msgspec.json.encode(
-                LogRow.of(snapshot).document()
-                | ({} if changes is None else _patch(start.store, snapshot, changes, repairs))
+                LogRow.of(snapshot).document() | ({} if changes is None else _patch(store, snapshot, changes, repairs))
             )
         )
-        for snapshot, changes in entries(start.store, start.snapshot, options.number, with_changes=options.patch)
+        for snapshot, changes in entries(store, start, options.number, with_changes=options.patch)
         if options.patch == (changes is not None)
     ]
 
@@ -145,8 +127,11 @@ LOG = Command(
     help="""Show the snapshots from REV back to the first, newest first.
 
 Each line says what changed and why.""",
-    arguments=_arguments,
+    arguments=[
+        argument("revision", metavar="REV", help=REVISION),
+        argument("-n", dest="number", type=int, metavar="N", help="Show at most N snapshots."),
+        switch("-p", "--patch", help="With each snapshot, show the changes from the one before."),
+    ],
     options=log_options,
     run=_run,
-    output=_output,
 )

@@ -46,8 +46,7 @@ def run(argv: list[str]) -> int:
 
         command, flags = parse(COMMANDS, argv)
         settings = settings_of(flags)
-        options = command.options(flags, settings)
-        return print_output(settings, command.output(options, command.run(options)))
+        return print_output(settings, command.run(command.options(flags, settings)))
     except SystemExit:  # after --help and --version
         return 0
     except BaseException as error:  # noqa: BLE001 (the last line of defence: every error becomes a message and a code)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import argparse
 from argparse import SUPPRESS, Action, Namespace
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 from stateline.errors import UsageError
 
@@ -19,31 +19,42 @@ _FORMS = {"?": "[{}]", "+": "{}..."}
 """Forms of an argument in the usage line, by its number of words."""
 
 
+class Argument(NamedTuple):
+    """An argument or an option of a command: what argparse takes to declare it."""
+
+    names: tuple[str, ...]
+    keywords: dict[str, Any]
+
+
+def argument(*names: str, **keywords: Any) -> Argument:
+    """Declare an argument or an option, as argparse does."""
+    return Argument(names, keywords)
+
+
+def switch(*names: str, help: str) -> Argument:
+    """Declare an option without a value."""
+    return Argument(names, {"action": "store_true", "help": help})
+
+
+def repeatable(name: str, metavar: str, help: str) -> Argument:
+    """Declare an option that may be given more than once; its value is a list."""
+    return Argument((name,), {"action": "append", "default": [], "metavar": metavar, "help": f"{help} (repeatable)."})
+
+
 class Parser(argparse.ArgumentParser):
     """The parser of one command. ``declared`` lists its arguments and options; ``top`` and ``end`` return the texts
     of its help above and below those."""
 
-    def __init__(self, prog: str, top: Callable[[], str], end: Callable[[], str]) -> None:
+    def __init__(
+        self, prog: str, top: Callable[[], str], end: Callable[[], str], arguments: Iterable[Argument]
+    ) -> None:
         self.declared: list[Action] = []
         self._texts = top, end
         self.usage_end: list[str] = []
         # Given a width, argparse does not load shutil for each argument.
         super().__init__(prog, allow_abbrev=False, add_help=False, formatter_class=_formatter(_WIDTH))
-        self.add_argument("-h", "--help", action="help", help="Show this help.")
-
-    def add_argument(self, *names: Any, **how: Any) -> Action:
-        """Declare an argument or an option, as argparse does."""
-        action = super().add_argument(*names, **how)
-        self.declared.append(action)
-        return action
-
-    def switch(self, *names: str, help: str) -> None:
-        """Declare an option without a value."""
-        self.add_argument(*names, action="store_true", help=help)
-
-    def repeatable(self, name: str, metavar: str, help: str) -> None:
-        """Declare an option that may be given more than once; its value is a list."""
-        self.add_argument(name, action="append", default=[], metavar=metavar, help=f"{help} (repeatable).")
+        for names, keywords in [argument("-h", "--help", action="help", help="Show this help."), *arguments]:
+            self.declared.append(self.add_argument(*names, **keywords))
 
     def positionals(self) -> list[Action]:
         """The arguments, in order."""
@@ -139,37 +150,38 @@ def _wrapped(text: str, width: int) -> str:
     return "\n\n".join(part if "\n " in part else fill(part, width) for part in text.split("\n\n"))
 
 
-def add_common_options(parser: Parser, *, shown: bool) -> None:
-    """Declare the options that every command takes, before or after its name. One that is not given leaves no trace in
-    the flags: so a value from before the command's name is not overwritten by a default."""
+def common_options(*, shown: bool) -> Iterator[Argument]:
+    """Options that every command takes, before or after its name. One that is not given leaves no trace in the flags:
+    so a value from before the command's name is not overwritten by a default."""
+    for names, keywords in _COMMON:
+        yield argument(*names, **(keywords | {"default": SUPPRESS} | ({} if shown else {"help": SUPPRESS})))
 
-    def add(*names: str, help: str, metavar: str | None = None) -> None:
-        how: dict[str, Any] = {"action": "store_true"} if metavar is None else {"metavar": metavar}
-        parser.add_argument(*names, **how, default=SUPPRESS, help=help if shown else SUPPRESS)
 
-    add(
+_COMMON = (
+    argument(
         "--state-dir",
         metavar="DIR",
         help="Directory of the store [env: STATELINE_STATE_DIR; default: the user's state directory].",
-    )
-    add("--ephemeral", help="Keep everything in memory, for this call only [env: STATELINE_EPHEMERAL].")
-    add(
+    ),
+    switch("--ephemeral", help="Keep everything in memory, for this call only [env: STATELINE_EPHEMERAL]."),
+    argument(
         "--durability",
         metavar="full|fast",
         help="full: a save survives a power loss. fast: it survives process crashes, but not a power loss "
         "[env: STATELINE_DURABILITY; default: full].",
-    )
-    add(
+    ),
+    switch(
         "--trust-parent",
         help="Write although other users may write to a directory above the state dir [env: STATELINE_TRUST_PARENT].",
-    )
-    add("--state-scope", metavar="NAME", help="Use the context NAME, the scope context:NAME.")
-    add("--format", metavar="text|json", help="Format of standard output [env: STATELINE_FORMAT; default: text].")
-    add(
+    ),
+    argument("--state-scope", metavar="NAME", help="Use the context NAME, the scope context:NAME."),
+    argument("--format", metavar="text|json", help="Format of standard output [env: STATELINE_FORMAT; default: text]."),
+    argument(
         "--wait",
         metavar="SECONDS",
         help="Longest wait for a lock [env: STATELINE_WAIT; default: 10; for a context: 130].",
-    )
-    add("-v", "--verbose", help="Print more messages on stderr.")
-    add("-q", "--quiet", help="Print only errors on stderr.")
-    add("--debug", help="Print tracebacks.")
+    ),
+    switch("-v", "--verbose", help="Print more messages on stderr."),
+    switch("-q", "--quiet", help="Print only errors on stderr."),
+    switch("--debug", help="Print tracebacks."),
+)

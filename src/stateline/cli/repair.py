@@ -9,11 +9,10 @@ import msgspec
 from stateline.cli.command import Command, fields_of
 from stateline.cli.options import Settings
 from stateline.cli.output import Output, coloured, counted, plain
-from stateline.cli.parser import Parser
+from stateline.cli.parser import argument, switch
 
 if TYPE_CHECKING:
     from stateline.repair.report import Action, Loss, RepairReport
-    from stateline.store.store import Store
 
 _SHOWN = 20
 """Most lost snapshots in the text; the document has all of them."""
@@ -36,22 +35,14 @@ class RepairOptions(msgspec.Struct, frozen=True):
     apply: bool
 
 
-def _arguments(parser: Parser) -> None:
-    parser.add_argument("key", nargs="?", metavar="KEY", help="One scope (default: the whole store).")
-    parser.switch("--apply", help="Carry out the plan. Without this, it is only printed.")
-
-
-def _run(options: RepairOptions) -> tuple[Store, RepairReport]:
+def _run(options: RepairOptions) -> Output:
     from stateline.service.repair import apply_repair, plan_repair
 
     store = options.settings.store()
     if options.apply:
-        return store, apply_repair(store, options.key, wait=options.settings.lock_wait)
-    return store, plan_repair(store, options.key)
-
-
-def _output(options: RepairOptions, found: tuple[Store, RepairReport]) -> Output:
-    store, result = found
+        result = apply_repair(store, options.key, wait=options.settings.lock_wait)
+    else:
+        result = plan_repair(store, options.key)
     warnings = [*store.warnings, *result.warnings]
     return Output(
         document=result.document() | {"warnings": warnings},
@@ -115,8 +106,10 @@ Damaged files are moved into a directory ext-repair-... of the state dir. Each s
 snapshot of which nothing is lost. Losses are printed, and recorded in the scope's new head.
 
 Exits 0 if nothing is damaged, or no longer; 5 for a plan, or if damage remains.""",
-    arguments=_arguments,
+    arguments=[
+        argument("key", nargs="?", metavar="KEY", help="One scope (default: the whole store)."),
+        switch("--apply", help="Carry out the plan. Without this, it is only printed."),
+    ],
     options=fields_of(RepairOptions),
     run=_run,
-    output=_output,
 )

@@ -8,23 +8,22 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stateline.cli.call_options import add_call_arguments, call_of, models_of, repeated_flags
+from stateline.cli.call_options import call_arguments, call_of, models_of, repeated_flags
 from stateline.cli.command import Command
 from stateline.cli.context_text import context_output, progress
 from stateline.cli.inputs import pairs, read_file
 from stateline.cli.options import Settings
 from stateline.cli.outcome_text import outcome_output
 from stateline.cli.output import Output
-from stateline.cli.parser import Parser
+from stateline.cli.parser import argument, repeatable, switch
 from stateline.cli.plans import plan_output
 from stateline.contexts.context import ContextRequest
-from stateline.contexts.prepare import Prepared
 from stateline.errors import UsageError
-from stateline.service.outcome import Outcome
 from stateline.service.run import RunOptions as Request
 
 if TYPE_CHECKING:
-    from stateline.service.dry_run import Plan
+    from stateline.contexts.prepare import Prepared
+    from stateline.service.outcome import Outcome
     from stateline.store.store import Store
 
 _PROMPTS = "-p TEXT, --prompt-file FILE, or - for standard input"
@@ -41,21 +40,6 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     def context_only(self) -> bool:
         """True if the call has no prompt and names no run: it derives, refines or restores a context, and stops."""
         return self.request.prompt is None and self.request.run is None
-
-
-def _arguments(parser: Parser) -> None:
-    parser.add_argument("dash", nargs="?", metavar="-", help="Read the prompt from standard input.")
-    parser.add_argument("-p", "--prompt", metavar="TEXT", help="The prompt.")
-    parser.add_argument("--prompt-file", metavar="FILE", help="Read the prompt from that file.")
-    parser.add_argument("--tools", metavar="FILE", help="Manifest of the tools that the model may call.")
-    parser.add_argument("--system", metavar="TEXT", help="The system prompt.")
-    parser.repeatable("--developer", "TEXT", "A developer instruction")
-    parser.repeatable("--set", "KEY=VALUE", "A setting; the value is JSON, else a string")
-    parser.add_argument("--refine-text", metavar="TEXT", help="First refine the context by this instruction.")
-    parser.add_argument("--refine-file", metavar="FILE", help="First refine the context by that file's text.")
-    parser.add_argument("--id", metavar="RUN", help="The run's id, new or existing.")
-    parser.switch("--force", help="With --id: start it again, on the same chain.")
-    add_call_arguments(parser, parent="Continue only if this is the head, of the context or of the run --id.")
 
 
 def run_options(flags: Namespace, settings: Settings) -> RunOptions:
@@ -87,12 +71,8 @@ def run_options(flags: Namespace, settings: Settings) -> RunOptions:
     return options
 
 
-def run_run(options: RunOptions) -> Outcome | Prepared | Plan:
-    """Run the prompt, or only prepare the context; with ``dry_run`` plan it. Raises ``StatelineError``."""
+def _run(options: RunOptions) -> Output:
     from stateline.service.run import prepare_context, run
-
-    def verb(store: Store) -> Outcome | Prepared:
-        return prepare_context(store, options.request) if options.context_only else run(store, options.request)
 
     store = options.settings.store()
     if options.dry_run:
@@ -100,16 +80,15 @@ def run_run(options: RunOptions) -> Outcome | Prepared | Plan:
         from stateline.service.model_setup import Models
 
         Models(store, options.request.models)  # flags that exclude each other are an error, not a plan
-        return dry_run(store, verb, run=options.request.run)
-    return verb(store)
 
+        def verb(store: Store) -> Outcome | Prepared:
+            return prepare_context(store, options.request) if options.context_only else run(store, options.request)
 
-def _output(options: RunOptions, result: Outcome | Prepared | Plan) -> Output:
-    if isinstance(result, Outcome):
-        return outcome_output(options.settings, result, flags=repeated_flags(options.request.models))
-    if isinstance(result, Prepared):
-        return context_output(options.settings, result)
-    return plan_output(result)
+        return plan_output(dry_run(store, verb, run=options.request.run))
+    if options.context_only:
+        return context_output(options.settings, prepare_context(store, options.request))
+    outcome = run(store, options.request)
+    return outcome_output(options.settings, outcome, flags=repeated_flags(options.request.models))
 
 
 def _prompt(dash: str | None, text: str | None, file: str | None) -> str | None:
@@ -191,8 +170,20 @@ the model. Later calls restore it; --refine-* changes it. Without a prompt the c
 
 Without a model the request is printed and the command exits 3. Send the model's reply to the next call, `stateline
 exec resume RUN`, on standard input or with --input.""",
-    arguments=_arguments,
+    arguments=[
+        argument("dash", nargs="?", metavar="-", help="Read the prompt from standard input."),
+        argument("-p", "--prompt", metavar="TEXT", help="The prompt."),
+        argument("--prompt-file", metavar="FILE", help="Read the prompt from that file."),
+        argument("--tools", metavar="FILE", help="Manifest of the tools that the model may call."),
+        argument("--system", metavar="TEXT", help="The system prompt."),
+        repeatable("--developer", "TEXT", "A developer instruction"),
+        repeatable("--set", "KEY=VALUE", "A setting; the value is JSON, else a string"),
+        argument("--refine-text", metavar="TEXT", help="First refine the context by this instruction."),
+        argument("--refine-file", metavar="FILE", help="First refine the context by that file's text."),
+        argument("--id", metavar="RUN", help="The run's id, new or existing."),
+        switch("--force", help="With --id: start it again, on the same chain."),
+        *call_arguments(parent="Continue only if this is the head, of the context or of the run --id."),
+    ],
     options=run_options,
-    run=run_run,
-    output=_output,
+    run=_run,
 )

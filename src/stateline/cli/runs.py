@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from stateline.cli.command import Command, fields_of, no_arguments, only_settings
+from stateline.cli.command import Command, fields_of, only_settings
 from stateline.cli.options import Settings
 from stateline.cli.outcome_text import waiting_lines
 from stateline.cli.output import Output, plain, pretty, table
-from stateline.cli.parser import Parser
+from stateline.cli.parser import argument, switch
 from stateline.errors import UsageError
 
 if TYPE_CHECKING:
-    from stateline.service.runs import Removal, UnreadableScope
-    from stateline.store.store import Store
+    from stateline.service.runs import Removal
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _REMAINS = """Large values stay in objects/, and the record of a run's machine file stays in its machine: scope. To get
@@ -31,20 +30,14 @@ class RunOptions(msgspec.Struct, frozen=True):
     run: str | None
 
 
-def run_argument(parser: Parser) -> None:
-    """Declare the run that a command is about."""
-    parser.add_argument("run", nargs="?", metavar="RUN", help="The run's id (default: the run used last).")
+RUN_OF_STORE = argument("run", nargs="?", metavar="RUN", help="The run's id (default: the run used last).")
 
 
-def _list(settings: Settings) -> tuple[Store, list[dict[str, Any]], list[UnreadableScope]]:
+def _list(settings: Settings) -> Output:
     from stateline.service.runs import list_runs
 
     store = settings.store()
-    return store, *list_runs(store)
-
-
-def _list_output(settings: Settings, result: tuple[Store, list[dict[str, Any]], list[UnreadableScope]]) -> Output:
-    store, rows, unread = result
+    rows, unread = list_runs(store)
     findings = [found.finding() for found in unread]
     columns = ["run", "machine", "status", "stage", "turn", "updated_at"]
     lines = table(rows, columns) if rows or unread else ["no runs"]
@@ -58,15 +51,11 @@ def _list_output(settings: Settings, result: tuple[Store, list[dict[str, Any]], 
     )
 
 
-def _status(options: RunOptions) -> tuple[Store, dict[str, Any]]:
+def _status(options: RunOptions) -> Output:
     from stateline.service.runs import status
 
     store = options.settings.store()
-    return store, status(store, options.run)
-
-
-def _status_output(options: RunOptions, result: tuple[Store, dict[str, Any]]) -> Output:
-    store, document = result
+    document = status(store, options.run)
     shown = ("run", "machine", "machine_path", "status", "stage", "turn", "started_at", "updated_at", "head")
     lines = [f"{name + ':':<17}{plain(str(document[name]))}" for name in shown]
     for name, bound in document["bounds"].items():
@@ -80,15 +69,11 @@ def _status_output(options: RunOptions, result: tuple[Store, dict[str, Any]]) ->
     return Output(document=document, lines=lines, warnings=store.warnings)
 
 
-def _show(options: RunOptions) -> tuple[Store, dict[str, Any]]:
+def _show(options: RunOptions) -> Output:
     from stateline.service.runs import show
 
     store = options.settings.store()
-    return store, show(store, options.run)
-
-
-def _show_output(options: RunOptions, result: tuple[Store, dict[str, Any]]) -> Output:
-    store, document = result
+    document = show(store, options.run)
     return Output(document=document, lines=pretty(document), warnings=store.warnings)
 
 
@@ -100,16 +85,6 @@ class CleanOptions(msgspec.Struct, frozen=True):
     older_than: int
 
 
-def _clean_arguments(parser: Parser) -> None:
-    parser.switch("--all", help="Remove unfinished and failed runs too.")
-    parser.add_argument(
-        "--older-than",
-        metavar="AGE",
-        default="0s",
-        help="Remove only runs unchanged for this long, for example 30d, 12h or 90m.",
-    )
-
-
 def clean_options(flags: Namespace, settings: Settings) -> CleanOptions:
     """Turn the flags of ``exec clean`` into options. Raises ``UsageError``."""
     match = re.fullmatch(r"([0-9]{1,9})([smhdw])", flags.older_than)
@@ -119,10 +94,10 @@ def clean_options(flags: Namespace, settings: Settings) -> CleanOptions:
     return CleanOptions(settings, flags.all, int(match[1]) * _UNITS[match[2]])
 
 
-def _clean(options: CleanOptions) -> Removal:
+def _clean(options: CleanOptions) -> Output:
     from stateline.service.runs import clean
 
-    return clean(options.settings.store(), unfinished=options.unfinished, older_than=options.older_than)
+    return _removed(clean(options.settings.store(), unfinished=options.unfinished, older_than=options.older_than))
 
 
 class RmOptions(msgspec.Struct, frozen=True):
@@ -132,17 +107,14 @@ class RmOptions(msgspec.Struct, frozen=True):
     runs: list[str]
 
 
-def _rm_arguments(parser: Parser) -> None:
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="Ids of runs.")
-
-
-def _rm(options: RmOptions) -> Removal:
+def _rm(options: RmOptions) -> Output:
     from stateline.service.runs import remove
 
-    return remove(options.settings.store(), list(dict.fromkeys(options.runs)), wait=options.settings.lock_wait)
+    runs = list(dict.fromkeys(options.runs))
+    return _removed(remove(options.settings.store(), runs, wait=options.settings.lock_wait))
 
 
-def _removal_output(options: CleanOptions | RmOptions, result: Removal) -> Output:
+def _removed(result: Removal) -> Output:
     lines = [f"removed {run}" for run in result.removed] + [f"kept {run}: {why}" for run, why in result.kept.items()]
     return Output(
         document=result.document(),
@@ -154,24 +126,20 @@ def _removal_output(options: CleanOptions | RmOptions, result: Removal) -> Outpu
 
 LIST = Command(
     help="List all runs, the one used last first.",
-    arguments=no_arguments,
     options=only_settings,
     run=_list,
-    output=_list_output,
 )
 STATUS = Command(
     help="Show a run's stage, bounds, and what it waits for.",
-    arguments=run_argument,
+    arguments=[RUN_OF_STORE],
     options=fields_of(RunOptions),
     run=_status,
-    output=_status_output,
 )
 SHOW = Command(
     help="Show a run's whole state: input, state, outputs, counters.",
-    arguments=run_argument,
+    arguments=[RUN_OF_STORE],
     options=fields_of(RunOptions),
     run=_show,
-    output=_show_output,
 )
 CLEAN = Command(
     help=f"""Remove complete runs.
@@ -179,17 +147,23 @@ CLEAN = Command(
 Runs that others originate from, or that are in use, are kept.
 
 {_REMAINS}""",
-    arguments=_clean_arguments,
+    arguments=[
+        switch("--all", help="Remove unfinished and failed runs too."),
+        argument(
+            "--older-than",
+            metavar="AGE",
+            default="0s",
+            help="Remove only runs unchanged for this long, for example 30d, 12h or 90m.",
+        ),
+    ],
     options=clean_options,
     run=_clean,
-    output=_removal_output,
 )
 RM = Command(
     help=f"""Remove runs, in any status.
 
 {_REMAINS}""",
-    arguments=_rm_arguments,
+    arguments=[argument("runs", nargs="+", metavar="RUN", help="Ids of runs.")],
     options=fields_of(RmOptions),
     run=_rm,
-    output=_removal_output,
 )

@@ -10,7 +10,7 @@ import msgspec
 from stateline.cli.command import Command
 from stateline.cli.options import Settings
 from stateline.cli.output import Output, coloured, counted, plain
-from stateline.cli.parser import Parser
+from stateline.cli.parser import argument, repeatable
 from stateline.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,11 +25,6 @@ class VerifyOptions(msgspec.Struct, frozen=True):
     settings: Settings
     key: str | None
     anchors: list[str]
-
-
-def _arguments(parser: Parser) -> None:
-    parser.add_argument("key", nargs="?", metavar="KEY", help="One scope (default: the whole store).")
-    parser.repeatable("--anchor", "SHA|@FILE", "A head's whole sha, kept elsewhere, that a chain must contain")
 
 
 def verify_options(flags: Namespace, settings: Settings) -> VerifyOptions:
@@ -52,13 +47,10 @@ def _anchors(word: str) -> list[str]:
     return lines
 
 
-def _run(options: VerifyOptions) -> Report:
+def _run(options: VerifyOptions) -> Output:
     from stateline.verify.checker import verify
 
-    return verify(options.settings.store(), options.key, options.anchors)
-
-
-def _output(options: VerifyOptions, report: Report) -> Output:
+    report = verify(options.settings.store(), options.key, options.anchors)
     lines = [
         f"{coloured(found.severity, _COLOURS[found.severity])} {found.code}: {plain(_described(found))}"
         for found in report.findings
@@ -136,8 +128,10 @@ repair. Other residue is harmless.
 A store cannot show from inside that the end of a chain was cut off cleanly, that a chain was rewritten, that a
 whole scope was removed, or that the store was exchanged. Keep the shas of the heads elsewhere and pass them with
 --anchor (@FILE: one on each line): an anchor that no chain contains is damage.""",
-    arguments=_arguments,
+    arguments=[
+        argument("key", nargs="?", metavar="KEY", help="One scope (default: the whole store)."),
+        repeatable("--anchor", "SHA|@FILE", "A head's whole sha, kept elsewhere, that a chain must contain"),
+    ],
     options=verify_options,
     run=_run,
-    output=_output,
 )
