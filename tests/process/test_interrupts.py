@@ -309,9 +309,10 @@ def test_without_signals_no_default_action_is_changed() -> None:
 
 
 TASKS = """
-from stateline.process.command import TaskCall, run_task
+from stateline.process.command import run_task
+from stateline.process.program import Program
 
-call = TaskCall(argv=["sh", "-c", sys.argv[2]], directory=sys.argv[1], document=b"{}")
+call = Program(argv=["sh", "-c", sys.argv[2]], directory=sys.argv[1], document=b"{}")
 """
 
 

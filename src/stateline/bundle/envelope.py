@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -82,12 +82,14 @@ class Chunk(msgspec.Struct, frozen=True):
         return (*self.objects.values(), self.before) if self.before else tuple(self.objects.values())
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One snapshot. ``state`` has null where ``objects`` (JSON Pointer relative to ``state`` -> Ref) has an entry.
 
     ``kind`` is the kind of state (``run``, ``context``, ``machine``, or an embedder's own), ``event`` describes the
     change. ``extra`` keeps top-level fields of a newer minor version.
     """
+
+    # msgspec writes one without ``extra`` as ``document`` does; it does not omit what a lambda made.
 
     seq: int
     created_at: str
@@ -98,10 +100,10 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     event: dict[str, Json]
     state: Json
-    objects: dict[str, Ref] = {}
+    objects: dict[str, Ref] = msgspec.field(default_factory=dict)
     origin: Link | None = None
     merged: Link | None = None
-    version: str = VERSION
+    version: str = msgspec.field(default_factory=lambda: VERSION)
     extra: dict[str, Json] = {}
 
     def document(self) -> dict[str, Json]:
@@ -125,42 +127,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         return {**self.extra, **document}
 
 
-class _File(msgspec.Struct, kw_only=True):
-    """A snapshot file of this version without unknown fields, as nearly all are."""
-
-    version: Literal["1"]
-    seq: int
-    created_at: str
-    tool_version: str
-    scope: str
-    prev_sha: str | None
-    prev: str | None
-    kind: str
-    event: dict[str, Json]
-    state: Json
-    objects: dict[str, Ref]
-    origin: Link | msgspec.UnsetType = msgspec.UNSET
-    merged: Link | msgspec.UnsetType = msgspec.UNSET
-
-    def envelope(self) -> Envelope:
-        """Return the same as :func:`read_envelope`."""
-        return Envelope(
-            seq=self.seq,
-            created_at=self.created_at,
-            tool_version=self.tool_version,
-            scope=self.scope,
-            prev_sha=self.prev_sha,
-            prev=self.prev,
-            kind=self.kind,
-            event=self.event,
-            state=self.state,
-            objects=self.objects,
-            origin=self.origin or None,
-            merged=self.merged or None,
-        )
-
-
-_file = msgspec.json.Decoder(_File)
+_decoder = msgspec.json.Decoder(Envelope)
 _STATE_DEPTH = canonical.DEPTH + 1
 """Deepest nesting of a file whose state is certainly not too deep."""
 _ENTRY = {"media_type", "sha256", "size"}
@@ -182,11 +149,9 @@ def check_version(version: Json, what: str) -> None:
 def read_envelope(data: bytes, what: str = "the snapshot") -> Envelope:
     """Read a snapshot's bytes. Raises :class:`IntegrityError` (with the kind of damage in ``finding``) or
     :class:`NewerVersionError`. Links to other files are not checked here, but by the store and ``verify``."""
-    file = canonical.decode_as(_file, data, depth=_STATE_DEPTH)
-    if file is not None:
-        envelope = file.envelope()
-        if not _problem(envelope):
-            return envelope
+    envelope = canonical.decode_as(_decoder, data, depth=_STATE_DEPTH)
+    if envelope is not None and _is_ordinary(envelope):
+        return envelope
     return _read_envelope(data, what)
 
 
@@ -200,17 +165,19 @@ def write_envelope(envelope: Envelope, state: bytes | None = None) -> tuple[byte
     if state is not None:
         document["state"] = msgspec.Raw(state)
     # The depth of a state whose bytes were given is checked here, in the whole file: one level is around it.
-    written = canonical.encode_as(_file, document, depth=_STATE_DEPTH)
-    if written is not None:
-        data, file = written
-        seen = file.envelope()
-        # The comparison finds values that JSON does not have: they are read differently.
-        if seen == envelope and not _problem(seen):
-            return data, seen
+    written = canonical.encode_as(_decoder, document, depth=_STATE_DEPTH)
+    # The comparison finds values that JSON does not have: they are read differently.
+    if written is not None and written[1] == envelope and _is_ordinary(written[1]):
+        return written
     if _too_deep(canonical.encode_unchecked(envelope.state) if state is None else state):
         raise canonical.too_deep()
     data = canonical.encode(envelope.document(), depth=canonical.FILE_DEPTH)
     return data, read_envelope(data)
+
+
+def _is_ordinary(envelope: Envelope) -> bool:
+    """Return true for a valid snapshot of this version without unknown fields, as nearly all are."""
+    return envelope.version == VERSION and not envelope.extra and not _problem(envelope)
 
 
 def _read_envelope(data: bytes, what: str) -> Envelope:
@@ -331,9 +298,6 @@ def put_at(value: Json, pointer: str, item: Json) -> None:
         container[canonical.unescape(token)] = item
 
 
-_POINTER = ("path", "sha256", "version")
-
-
 def read_pointer(data: bytes, what: str = "the pointer") -> Pointer:
     """Read ``latest.json``. Raises :class:`IntegrityError` or :class:`NewerVersionError`."""
     document = _object(data, what)
@@ -341,7 +305,7 @@ def read_pointer(data: bytes, what: str = "the pointer") -> Pointer:
     path, sha = document.get("path"), document.get("sha256")
     if not isinstance(path, str) or naming.snapshot_parts(path) is None or not naming.is_sha256(sha):
         raise IntegrityError(f"{what} does not name a snapshot", finding="malformed")
-    if document["version"] == VERSION and len(document) != len(_POINTER):
+    if document["version"] == VERSION and document.keys() != {"path", "sha256", "version"}:
         raise IntegrityError(f"{what} has fields that version {VERSION} does not have", finding="malformed")
     return Pointer(path=path, sha256=str(sha))
 

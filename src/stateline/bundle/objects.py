@@ -158,7 +158,7 @@ class _Splitter:
         return None, {"": self.whole(packed, table)}
 
     def size(self, child: Json, level: int) -> int:
-        """Return an upper bound for the size of the child's canonical form [bytes], or -1 if it holds references or
+        """Return an upper bound for the size of the child's canonical form [bytes], or -1 if it may hold references or
         cannot be encoded.
 
         Raises :class:`InvalidValueError` if it nests too deep: each object is encoded separately, so the depth of the
@@ -169,7 +169,7 @@ class _Splitter:
         data = canonical.encode_unchecked(child)
         if data is None or self.plain:
             return -1 if data is None else len(data)
-        if _REFERENCE in data and _holds_reference(child):
+        if _REFERENCE in data:
             return -1
         if canonical.deeper_than(data, canonical.DEPTH - level):
             raise canonical.too_deep()
@@ -223,19 +223,6 @@ def _weight(packed: Json, table: dict[str, Ref]) -> int:
     """Return the size of a list inline [bytes]: its items, and its table if it has one."""
     entries = {pointer: ref.document() for pointer, ref in table.items()}
     return len(canonical.encode(packed)) + (len(canonical.encode(entries)) if entries else 0)
-
-
-def _holds_reference(child: Json) -> bool:
-    stack = [child]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, dict):
-            stack.extend(item.values())
-        elif isinstance(item, list):
-            stack.extend(item)
-        elif isinstance(item, Ref | Artifact):
-            return True
-    return False
 
 
 def artifact_ref(artifact: Artifact) -> Ref:

@@ -34,7 +34,8 @@ from stateline.machine.decider.advance import advance
 from stateline.machine.decider.evaluate_outputs import names
 from stateline.machine.decider.run import Asked, Decision, Facts, Intended, Lost, Started, Unsent
 from stateline.machine.spec import Machine
-from stateline.process.command import TaskCall, TaskOutcome, run_task
+from stateline.process.command import TaskOutcome, run_task
+from stateline.process.program import Program
 from stateline.process.signals import interruptible, shield
 from stateline.store.scope import Scope
 from stateline.store.snapshot import Snapshot, require_known_version
@@ -289,7 +290,7 @@ def _perform(run: Run) -> TaskOutcome:
         depth=canonical.FILE_DEPTH,
     )
     return run_task(
-        TaskCall(
+        Program(
             argv=stage.argv,
             directory=_directory(run),
             env=stage.env,

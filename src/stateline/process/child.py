@@ -15,13 +15,13 @@ That is the reason for ``unknown_outcome``, and why repeatable work must bear a 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from stateline.process.groups import has_members, signal_group
 from stateline.process.pipes import CapturedOutput, Pipes
 from stateline.process.signals import interruptible
 
@@ -169,16 +169,14 @@ def _run(leader: Leader, pipes: Pipes, output: CapturedOutput, deadline: float, 
 def _end_group(leader: Leader) -> None:
     """End all processes of the group. Bounded: after twice ``GRACE`` the processes that survive SIGKILL are given
     up."""
-    import signal
-
     ended = _group_is_gone(leader)
     try:
         if not ended:
-            signal_group(leader.pid, signal.SIGTERM)
+            _signal_group(leader.pid, signal.SIGTERM)
             ended = _await_group(leader, time.monotonic() + GRACE)
     finally:  # a KeyboardInterrupt during the grace ends the grace
         if not ended:
-            signal_group(leader.pid, signal.SIGKILL)
+            _signal_group(leader.pid, signal.SIGKILL)
             _await_group(leader, time.monotonic() + GRACE)
 
 
@@ -198,5 +196,53 @@ def _group_is_gone(leader: Leader) -> bool:
     afterwards the number may belong to another group."""
     if leader.group_gone or not leader.reap():
         return leader.group_gone
-    leader.group_gone = not has_members(leader.pid)
+    leader.group_gone = not _has_members(leader.pid)
     return leader.group_gone
+
+
+def _signal_group(group: int, signum: int) -> None:
+    """Send a signal to every member that may be signalled."""
+    try:
+        os.killpg(group, signum)
+    except (ProcessLookupError, PermissionError):
+        pass  # gone, or another user's (sudo)
+
+
+def _has_members(group: int) -> bool:
+    """Return true if a member is left that could be signalled. The leader must have been reaped."""
+    try:
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass  # orphans are Stateline's to reap when it is the first process of a container
+    except ChildProcessError:
+        pass
+    try:
+        os.killpg(group, 0)
+        if not _has_only_zombies(group):
+            return True
+        os.killpg(group, signal.SIGKILL)  # children forked since the last check
+    except (ProcessLookupError, PermissionError):  # macOS refuses for a group of zombies
+        pass
+    return False
+
+
+def _has_only_zombies(group: int) -> bool:
+    """Return true if all members are zombies. In many containers the first process reaps orphans late or never, and
+    each program that left one behind would cost all of ``LINGER``. Known on Linux only; False elsewhere."""
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return False
+    zombies = 0
+    for name in names:
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as stat:
+                state, _parent, its_group = stat.read().rpartition(b")")[2].split()[:3]
+        except (OSError, ValueError):  # gone in the meantime, or not Linux
+            continue
+        if int(its_group) == group:
+            if state not in (b"Z", b"X"):
+                return False
+            zombies += 1
+    return zombies > 0

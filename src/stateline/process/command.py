@@ -11,7 +11,6 @@ import msgspec
 from stateline.bundle import canonical
 from stateline.errors import InvalidValueError
 from stateline.machine.decider.run import Failed, Succeeded
-from stateline.process.executables import MACHINE_FILE
 from stateline.process.program import Program, ProgramFailure, run_program
 from stateline.process.sanitize import excerpt, invalid_value_message
 
@@ -24,12 +23,6 @@ _HINTS = {
 """Hints where ``process.program`` gives none."""
 
 
-class TaskCall(Program, frozen=True, kw_only=True):
-    """A command to run: a program that a machine file names. The output of a task that succeeded is not masked here."""
-
-    source: str = MACHINE_FILE
-
-
 class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Event of a command, and the time [s] from its start to the end of its process group."""
 
@@ -37,15 +30,27 @@ class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-def run_task(call: TaskCall) -> TaskOutcome:
-    """Run one command to its end. ``run_program`` explains signals, ``child.watch`` the end of its descendants."""
-    result = run_program(call)
-    return TaskOutcome(event=to_event(call, result.outcome), seconds=result.seconds)
+def run_task(task: Program) -> TaskOutcome:
+    """Run one command to its end. ``run_program`` explains signals, ``child.watch`` the end of its descendants. The
+    output of a task that succeeded is not masked here."""
+    result = run_program(task)
+    return TaskOutcome(event=to_event(task, result.outcome), seconds=result.seconds)
 
 
-def to_event(call: TaskCall, outcome: bytes | ProgramFailure) -> Succeeded | Failed:
+def to_event(task: Program, outcome: bytes | ProgramFailure) -> Succeeded | Failed:
     """Return the event of a program's output or failure."""
-    return _failed(outcome) if isinstance(outcome, ProgramFailure) else _parsed(call, outcome)
+    if isinstance(outcome, ProgramFailure):
+        return _failed(outcome)
+    text = outcome.strip(_WHITE)
+    if not text:
+        return Succeeded(output=None)
+    try:
+        return Succeeded(output=canonical.parse(text, limit=task.output_limit, what="the task's output"))
+    except InvalidValueError as error:
+        message, beginning = invalid_value_message(error, task.mask), excerpt(text, task.mask)
+        message += f"; it begins: {beginning}" if beginning else ""
+        hint = "print one JSON document to stdout, and everything else to stderr"
+        return Failed(kind="output", message=message, hint=hint)
 
 
 def _failed(failure: ProgramFailure) -> Failed:
@@ -58,16 +63,3 @@ def _failed(failure: ProgramFailure) -> Failed:
     elif stderr:
         message += f"; its stderr ends: {stderr}"
     return Failed(kind=failure.kind, message=message, hint=hint)
-
-
-def _parsed(call: TaskCall, data: bytes) -> Succeeded | Failed:
-    text = data.strip(_WHITE)
-    if not text:
-        return Succeeded(output=None)
-    try:
-        return Succeeded(output=canonical.parse(text, limit=call.output_limit, what="the task's output"))
-    except InvalidValueError as error:
-        message, beginning = invalid_value_message(error, call.mask), excerpt(text, call.mask)
-        message += f"; it begins: {beginning}" if beginning else ""
-        hint = "print one JSON document to stdout, and everything else to stderr"
-        return Failed(kind="output", message=message, hint=hint)

@@ -50,13 +50,8 @@ def find_program(argv: list[str], directory: str, source: str, mask: Mask) -> tu
     """Return the program's file and "", or "" and the problem."""
     if not argv or not argv[0]:
         return "", "the command is empty"
-    for word in argv:
-        if "\0" in word or not _is_unicode(word):
-            return "", f"{quoted(word, mask)} cannot be passed to a program: it holds NUL or half a character"
     program = resolve_program(argv[0], directory, os.environ.get("PATH", os.defpath))
-    if program is not None:
-        return program, ""
-    return "", _missing(argv[0], directory, source, quoted(argv[0], mask))
+    return (program, "") if program else ("", _missing(argv[0], directory, source, quoted(argv[0], mask)))
 
 
 def quoted(word: str, mask: Mask) -> str:
@@ -73,11 +68,3 @@ def _missing(argv0: str, directory: str, source: str, name: str) -> str:
     if not os.path.exists(path):
         return f"there is no program {name} beside {source}"
     return f"{name} is not executable; run chmod +x on it"
-
-
-def _is_unicode(word: str) -> bool:
-    try:
-        word.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True

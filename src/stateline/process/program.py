@@ -14,7 +14,7 @@ import msgspec
 
 from stateline.bundle import canonical
 from stateline.process import child
-from stateline.process.executables import environment, find_program, quoted
+from stateline.process.executables import MACHINE_FILE, environment, find_program, quoted
 from stateline.process.pipes import TAIL_KEPT
 from stateline.process.sanitize import Mask, sanitize, tail
 from stateline.process.signals import shield
@@ -33,7 +33,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
     argv: list[str]
     directory: str
-    source: str
+    source: str = MACHINE_FILE
     document: bytes
     env: list[str] = []
     variables: dict[str, str] = {}
@@ -82,7 +82,7 @@ def _run(program: Program, stop: Event | None) -> bytes | ProgramFailure:
             return ProgramFailure(kind="spawn", message=problem)
         variables = environment(program.env) | program.variables
         process = child.start(file, program.argv, program.directory, variables)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError) as error:  # ValueError: NUL or half a character in an argument
         return _spawn_failure(program, error)
     ended = child.watch(
         process, program.document, timeout=program.timeout, output_limit=program.output_limit, stop=stop
@@ -105,8 +105,6 @@ def _spawn_failure(program: Program, error: OSError | ValueError) -> ProgramFail
     elif number == errno.ENOEXEC:
         message = f"{name} is neither a binary for this system nor a script that names its interpreter"
         hint = "begin the script with a line such as #!/bin/sh"
-    elif number == errno.E2BIG:
-        message, hint = f"the arguments of {name} are too long", "pass large data on stdin or in a file"
     else:
         reason = os.strerror(number) if number else program.mask(str(error))
         message = f"{name} could not be started: {sanitize(reason)}"

@@ -111,15 +111,8 @@ _QUERY = frozenset(
     ]
 )  # fmt: skip
 KEY_NAME_ENDS = (
-    "APIKEY",
-    "ACCESSKEY",
-    "SECRETKEY",
-    "PRIVATEKEY",
-    "ENCRYPTIONKEY",
-    "SIGNINGKEY",
-    "ACCOUNTKEY",
-    "MASTERKEY",
-)
+    "APIKEY", "ACCESSKEY", "SECRETKEY", "PRIVATEKEY", "ENCRYPTIONKEY", "SIGNINGKEY", "ACCOUNTKEY", "MASTERKEY",
+)  # fmt: skip
 _PASSWORDS = ("SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "PASS", "PWD")
 NAME_ENDS = (
     "key", "KEY", "Key", "token", "TOKEN", "Token", "secret", "SECRET", "Secret", "password", "PASSWORD", "passwd",

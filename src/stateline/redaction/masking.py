@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from stateline.bundle.canonical import Json, escape
-from stateline.redaction.tokens import SecretPattern
+from stateline.redaction.private_keys import SecretPattern
 
 PLACEHOLDER = "[REDACTED]"
 """Replaces a secret. In keys that would collide: ``[REDACTED#2]``, ``[REDACTED#3]`` ..."""
@@ -22,19 +22,16 @@ _LOWER = bytes(range(256)).lower()
 _SEPARATORS = b"-_. "
 # Ends of names in lower case without separators. Plurals are counts or lists of findings more often than secrets; the
 # two plurals here are the usual names of the thing itself.
-_SECRET_NAMES = tuple(
-    (
-        b"password passwd passphrase secret token apikey accesskey accountkey encryptionkey privatekey secretkey "
-        b"signingkey authorization cookie cookies credential credentials"
-    ).split()
-)
+_SECRET_NAMES = (
+    b"password", b"passwd", b"passphrase", b"secret", b"token", b"apikey", b"accesskey", b"accountkey",
+    b"encryptionkey", b"privatekey", b"secretkey", b"signingkey", b"authorization", b"cookie", b"cookies",
+    b"credential", b"credentials",
+)  # fmt: skip
 # Tokens that are not secret: positions in a list of pages, and words of a tokenizer's vocabulary.
-_HARMLESS_NAMES = tuple(
-    (
-        b"pagetoken nexttoken continuationtoken bostoken eostoken padtoken unktoken septoken clstoken masktoken "
-        b"stoptoken"
-    ).split()
-)
+_HARMLESS_NAMES = (
+    b"pagetoken", b"nexttoken", b"continuationtoken", b"bostoken", b"eostoken", b"padtoken", b"unktoken", b"septoken",
+    b"clstoken", b"masktoken", b"stoptoken",
+)  # fmt: skip
 # Keys of JSON Schema whose children are named like properties, and the type of those children if they are schemas.
 _SCHEMA_NAMES: dict[str, type | tuple[type, ...]] = {
     "properties": dict,

@@ -24,8 +24,8 @@ from stateline.redaction.contextual_secrets import (
     USER,
     WEBHOOKS,
 )
-from stateline.redaction.private_keys import PRIVATE_KEYS
-from stateline.redaction.tokens import RUN, SIGNS, TOKENS, RegexPattern, SecretPattern
+from stateline.redaction.private_keys import PRIVATE_KEYS, SecretPattern
+from stateline.redaction.tokens import RUN, SIGNS, TOKENS, RegexPattern
 
 ALL_PATTERNS: Sequence[SecretPattern] = (*TOKENS, *HEADERS, *URLS, *WEBHOOKS, ASSIGNED, PRIVATE_KEYS)
 """Every format of a secret: rule 3 of :mod:`~stateline.redaction.redactor`."""

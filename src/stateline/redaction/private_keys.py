@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cached_property
 
-_MARK = "-----(?:BEGIN|END)"
+from stateline.redaction.tokens import RegexPattern
+
 _BEGIN = "-----BEGIN"
 _END = "-----END"
+_MARK = f"{_BEGIN}|{_END}"
 # Base64, with the escapes of line ends, of "/" and of whole URLs in it.
 _BASE64 = r"[A-Za-z0-9+/=%\\]"
 _SEPARATOR = r"""[\s"'`,>|]"""
@@ -35,20 +38,17 @@ class PrivateKeys:
     """Like :class:`~stateline.redaction.tokens.RegexPattern`, for secrets without a bound and with two ends."""
 
     name = "private key"
-    needles: tuple[str, ...] = ("PRIVATE",)
-
-    def __init__(self) -> None:
-        self._patterns: tuple[re.Pattern[str], ...] = ()
+    needles = ("PRIVATE",)
 
     def may_match(self, text: str) -> bool:
         """Return true if a string of a value may hold one; ``text`` is the JSON text of the value."""
-        return "-----BEGIN" in text or "-----END" in text
+        return _BEGIN in text or _END in text
 
     def spans(self, text: str, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Yield (start, end) of the private keys in ``text[first:last]``."""
         if text.find("PRIVATE", first, last) < 0:
             return
-        mark, whole, last_line, front = self._compiled()
+        mark, whole, last_line, front = self._patterns
         done = behind = first
         while marked := mark.search(text, done, last):
             at = marked.start()
@@ -68,10 +68,10 @@ class PrivateKeys:
                 continue
             behind = done
 
-    def _compiled(self) -> tuple[re.Pattern[str], ...]:
-        if not self._patterns:
-            self._patterns = tuple(re.compile(source) for source in (_MARK, _WHOLE, _LAST_LINE, _BACKWARDS))
-        return self._patterns
+    @cached_property
+    def _patterns(self) -> tuple[re.Pattern[str], ...]:
+        return tuple(re.compile(source) for source in (_MARK, _WHOLE, _LAST_LINE, _BACKWARDS))
 
 
 PRIVATE_KEYS = PrivateKeys()
+SecretPattern = RegexPattern | PrivateKeys

@@ -33,8 +33,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from stateline.bundle.canonical import DEPTH, Json
-from stateline.errors import InvalidValueError
+from stateline.bundle.canonical import DEPTH, Json, too_deep
 from stateline.redaction.known_values import environment_secrets, json_escaped, spellings
 from stateline.redaction.masking import MASK, PLACEHOLDER, Masker, Place, encode_to_scan, may_have_secret_name
 from stateline.redaction.prefilter import ALL_PATTERNS, present
@@ -106,12 +105,8 @@ class Redactor:
         masker.forms = list(dict.fromkeys(form for pair in written for form in pair if form in text))
         if found := self._find(text, masker, keys):
             return SecretMatch(f"line {text.count(chr(10), 0, found.at) + 1}", found.what, found.at)
-        return self._find_escaped(data, keys) if b"\\u" in data else None
-
-    def _find_escaped(self, data: bytes, keys: bool) -> SecretMatch | None:
-        """Find a secret in the unescaped strings of JSON text; None if it is not JSON or too deep."""
-        try:
-            return self.find(msgspec.json.decode(data), keys=keys)
+        try:  # the strings of JSON text, unescaped; it may be another syntax, or too deep
+            return self.find(msgspec.json.decode(data), keys=keys) if b"\\u" in data else None
         except (ValueError, RecursionError, msgspec.MsgspecError):
             return None
 
@@ -152,7 +147,7 @@ class Redactor:
         try:
             return masker.value(value), masker.count
         except RecursionError:
-            raise InvalidValueError(f"nested deeper than {DEPTH} levels", hint="flatten the value") from None
+            raise too_deep() from None
 
     def _masker(self, encoded: bytes | None) -> Masker:
         """Return a masker for all secrets that a value with this JSON text may hold; for all of them if it is None."""
@@ -162,25 +157,14 @@ class Redactor:
         return Masker(forms, present(encoded, known=bool(forms)))
 
 
-def _texts(value: Json, keys: bool) -> Iterator[tuple[Place, bool, str]]:
+def _texts(value: Json, keys: bool, place: Place = (), level: int = 0) -> Iterator[tuple[Place, bool, str]]:
     """Yield (place, is a key, text) for the strings in ``value``; the place of a key is that of its object."""
-    whole: Place = ()
-    levels = [iter([(whole, value)])]
-    while levels:
-        for place, item in levels[-1]:
-            if isinstance(item, str):
-                yield place, False, item
-            elif isinstance(item, dict | list):
-                if len(levels) > _DEEPEST:
-                    raise InvalidValueError(f"nested deeper than {DEPTH} levels", hint="flatten the value")
-                if keys and isinstance(item, dict):
-                    yield from ((place, True, str(key)) for key in item)
-                levels.append(_inside(item, place))
-                break
-        else:
-            levels.pop()
-
-
-def _inside(value: dict[Json, Json] | list[Json], place: Place) -> Iterator[tuple[Place, Json]]:
-    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-        yield (place, key), item
+    if isinstance(value, str):
+        yield place, False, value
+    elif isinstance(value, dict | list):
+        if level >= _DEEPEST:
+            raise too_deep()
+        if keys and isinstance(value, dict):
+            yield from ((place, True, str(key)) for key in value)
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _texts(item, keys, (place, key), level + 1)

@@ -16,7 +16,6 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from string import ascii_lowercase
-from typing import Protocol
 
 import msgspec
 
@@ -39,23 +38,9 @@ SIGNS = "%_-./JA"
 needle has, at its first place in the needle."""
 
 
-class SecretPattern(Protocol):
-    """One kind of secret: ``name`` in messages; every text that holds such a secret holds one of ``needles``."""
-
-    name: str
-    needles: tuple[str, ...]
-
-    def may_match(self, text: str) -> bool:
-        """Return true if a string of a value may hold one; ``text`` is the JSON text of the value. Quotes, backslashes
-        and line ends are escaped there, so a match that is rejected counts if it may be cut differently in a string or
-        between masks."""
-
-    def spans(self, text: str, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Yield (start, end) of the secrets of this kind in ``text[first:last]``."""
-
-
 class RegexPattern:
-    """One kind of secret: literals to search for, the expression that begins where they do, and a check of its match.
+    """One kind of secret: ``name`` in messages, ``needles`` (literals to search for), the expression that begins where
+    they do, and a check of its match.
 
     The expression's group is masked, or all of it without one. ``accepts`` checks a match; ``nested`` tells that
     another match may begin inside a rejected one.
@@ -77,6 +62,20 @@ class RegexPattern:
         self._nested = nested
 
     def spans(self, text: str, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Yield (start, end) of the secrets of this kind in ``text[first:last]``."""
+        return (found.span(found.lastindex or 0) for found, accepted in self._matches(text, first, last) if accepted)
+
+    def may_match(self, text: str) -> bool:
+        """Return true if a string of a value may hold one; ``text`` is the JSON text of the value. Quotes, backslashes
+        and line ends are escaped there, so a match that is rejected counts if it may be cut differently in a string or
+        between masks."""
+        return any(
+            accepted or (not self._nested and any(sign in found[0] for sign in ('"', "\\", "[REDACTED")))
+            for found, accepted in self._matches(text, 0, len(text))
+        )
+
+    def _matches(self, text: str, first: int, last: int) -> Iterator[tuple[re.Match[str], bool]]:
+        """Yield each match of the expression, and true if the check accepts it."""
         for needle in self.needles:
             at = text.find(needle, first, last)
             while at >= 0:
@@ -84,27 +83,10 @@ class RegexPattern:
                 after = at + 1
                 if found:
                     accepted = self._accepts is None or self._accepts(found)
-                    if accepted:
-                        yield found.span(found.lastindex or 0)
+                    yield found, accepted
                     if accepted or not self._nested:
                         after = found.end()
                 at = text.find(needle, after, last)
-
-    def may_match(self, text: str) -> bool:
-        for needle in self.needles:
-            at = text.find(needle)
-            while at >= 0:
-                found = self.pattern.match(text, at)
-                after = at + 1
-                if found:
-                    if self._accepts is None or self._accepts(found):
-                        return True
-                    if not self._nested:
-                        if any(sign in found[0] for sign in ('"', "\\", "[REDACTED")):
-                            return True
-                        after = found.end()
-                at = text.find(needle, after)
-        return False
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:

@@ -7,20 +7,20 @@ first snapshot of the run. A record may therefore name a run that does not exist
 from __future__ import annotations
 
 import os
-import stat
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from stateline.bundle import canonical, naming
+from stateline.bundle import naming
 from stateline.bundle.canonical import Json, sha256
 from stateline.engine.event_codec import MALFORMED_HINT
 from stateline.engine.record import Run, read_run, run_scope
-from stateline.errors import IntegrityError, NotFoundError, RequestError, StatelineError, StorageError
+from stateline.errors import IntegrityError, RequestError, StatelineError
 from stateline.machine.spec import Machine, Toolset, to_json
 from stateline.store.scope import Scope
 from stateline.store.snapshot import Snapshot
 from stateline.store.store import Store
+from stateline.tools.source_file import read_source_file
 
 if TYPE_CHECKING:
     from stateline.machine.definition.formats.python_text import Evaluated
@@ -66,26 +66,8 @@ class MachineFile(msgspec.Struct, frozen=True):
 
 
 def read_machine_file(path: str) -> MachineFile:
-    """Read a machine file. Raises ``NotFoundError``, ``StorageError`` or ``RequestError`` (not a file, too large)."""
-    try:
-        real = os.path.realpath(path)
-        real.encode()
-        fd = os.open(real, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    except UnicodeEncodeError:
-        raise RequestError(
-            f"the path {path!r} is not UTF-8, so a run could not record it; nothing was stored", hint="rename it"
-        ) from None
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        raise NotFoundError(f"there is no machine file {path!r}", hint="check the path") from None
-    except OSError as error:
-        raise StorageError(f"cannot read the machine file {path!r}: {error.strerror}", hint="check the path") from None
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise RequestError(f"{path!r} is not a regular file", hint="name a machine file (.yaml, .json, .toml, .py)")
-    with os.fdopen(fd, "rb") as file:
-        data = file.read(canonical.TEXT_LIMIT + 1)
-    if len(data) > canonical.TEXT_LIMIT:
-        raise RequestError(f"{path!r} is larger than {canonical.TEXT_LIMIT} bytes", hint="is it a machine file?")
+    """Read a machine file. Raises as ``read_source_file``."""
+    real, data = read_source_file(path, "machine file", ".yaml, .json, .toml, .py")
     return MachineFile(real, data, sha256(data))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from stateline.bundle.canonical import Json
-from stateline.bundle.envelope import Envelope
+from stateline.bundle.envelope import VERSION, Envelope
 from stateline.contexts.stored import ContextState
 from stateline.engine.event_codec import RunEvent
 from stateline.engine.record import MachineRecord
@@ -64,6 +64,7 @@ def snapshot_schema() -> dict[str, Json]:
     run["properties"]["machine"] = _with_nulls(_components(MachineRecord)["MachineRecord"])
     run["required"] = [*run["required"], "machine"]
     envelope = defs.pop("Envelope")
+    envelope["properties"]["version"]["default"] = VERSION
     envelope["properties"].pop("extra")  # where the reader keeps members that it does not know
     return {
         "$schema": DIALECT,

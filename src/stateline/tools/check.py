@@ -12,9 +12,9 @@ from stateline.bundle import canonical
 from stateline.errors import InvalidManifestError
 from stateline.machine.definition.fields import TOOL_NAME, TOOL_NAME_HINT, ObjectReader, ProgramCheck
 from stateline.machine.definition.formats.document import Document
-from stateline.machine.definition.formats.reader import LIMIT, read
+from stateline.machine.definition.formats.reader import read
 from stateline.machine.definition.masked_names import report_masked_properties
-from stateline.machine.problems import Path, Problem, quoted
+from stateline.machine.problems import Path, quoted
 from stateline.machine.spec import Json, Tool, Toolset
 
 KEYS = ("name", "description", "schema", "argv", "timeout", "env", "repeatable")
@@ -26,38 +26,31 @@ MAX_TOOLS = 1000
 RESERVED_VARIABLES = ("STATELINE_RUN", "STATELINE_IDEMPOTENCY_KEY")
 """Environment variables that Stateline sets for each call."""
 
+FILE_NAME = "manifest.json"
+"""Any name of a file in JSON."""
 _MANIFEST = "the tools manifest"
 _EXAMPLE = '"tools": [{"name": ..., "description": ..., "schema": {...}, "argv": [...]}]'
 _NO_ARGUMENTS = '"schema": {"type": "object", "properties": {}} for a tool without arguments'
 _SHOWN = 5
 
 
-def check_manifest(data: bytes, exists: ProgramCheck | None = None, name: str = _MANIFEST) -> Toolset:
-    """Return the tools in a manifest's bytes. ``exists`` returns the reason why the program of an ``argv`` is missing,
-    or None; without it, programs are not checked. ``name`` is the manifest's name in messages.
+def check_manifest(
+    data: bytes, exists: ProgramCheck | None = None, name: str = _MANIFEST, document: Document | None = None
+) -> Toolset:
+    """Return the tools in a manifest's bytes; ``document`` is ``read(data, FILE_NAME)`` if the caller has it. ``exists``
+    returns the reason why the program of an ``argv`` is missing, or None; without it, programs are not checked.
+    ``name`` is the manifest's name in messages.
 
     Raises :class:`InvalidManifestError` with all mistakes in file order, and nothing else. Touches no file.
     """
-    return toolset(parse_manifest(data), data, exists, name)
-
-
-def parse_manifest(data: bytes) -> Document:
-    """Return the raw tree of the manifest with positions; its findings hold the mistakes in the JSON. Never raises."""
-    if len(data) > LIMIT:
-        document = Document()
-        document.findings.error((), "too_large", f"the file is larger than {LIMIT} bytes", "is it a tools manifest?")
-        return document
-    return read(data, "manifest.json")
-
-
-def toolset(document: Document, data: bytes, exists: ProgramCheck | None, name: str) -> Toolset:
-    """Check bytes that :func:`parse_manifest` has read. Like :func:`check_manifest` otherwise."""
+    document = document or read(data, FILE_NAME)
     findings = document.findings
     tools = _read_tools(document, exists) if document.complete else {}
     if not findings.failed:
         return Toolset(sha256=canonical.sha256(data), tools=tools)
     problems = findings.problems()
-    first = "; ".join(map(_summary, problems[:_SHOWN]))
+    shown = (f"{one.where}: {one.message}" + (f" ({one.hint})" if one.hint else "") for one in problems[:_SHOWN])
+    first = "; ".join(shown)
     more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
     count = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
     hint = "correct the manifest; nothing was run or stored"
@@ -74,10 +67,6 @@ def toolset_hash(toolset: Toolset | None) -> str:
         return ""
     tools = [msgspec.to_builtins(tool) for _, tool in sorted(toolset.tools.items())]
     return canonical.sha256(canonical.encode(tools, depth=canonical.FILE_DEPTH))
-
-
-def _summary(problem: Problem) -> str:
-    return f"{problem.where}: {problem.message}" + (f" ({problem.hint})" if problem.hint else "")
 
 
 def _read_tools(document: Document, exists: ProgramCheck | None) -> dict[str, Tool]:
@@ -105,27 +94,23 @@ def _read_tools(document: Document, exists: ProgramCheck | None) -> dict[str, To
 def _tool(fields: ObjectReader, exists: ProgramCheck | None) -> Tool:
     """Return the tool, with defaults in place of mistakes."""
     fields.reject_unknown_keys(KEYS)
+    name = fields.text("name") if fields.require("name", '"name": "search"') else None
+    if name and not TOOL_NAME.fullmatch(name):
+        fields.error("name", "bad_name", f"{quoted(name)} is not a valid tool name", TOOL_NAME_HINT)
+    purpose = '"description": what it does and when to use it, for the model'
+    description = fields.text("description") if fields.require("description", purpose) else None
+    schema = _schema(fields)
+    example = '["./bin/search", "--fast"]'
+    required = fields.require("argv", f'"argv": {example}')
     return Tool(
-        name=_name(fields),
-        description=_description(fields),
-        schema=_schema(fields),
-        argv=_argv(fields, exists),
+        name=name or "",
+        description=description or "",
+        schema=schema,
+        argv=fields.argv("argv", exists, base="manifest", example=example) if required else [],
         timeout=fields.seconds("timeout") if "timeout" in fields else DEFAULT_TIMEOUT,
         env=fields.env("env", RESERVED_VARIABLES),
         repeatable=fields.boolean("repeatable"),
     )
-
-
-def _name(fields: ObjectReader) -> str:
-    name = fields.text("name") if fields.require("name", '"name": "search"') else None
-    if name and not TOOL_NAME.fullmatch(name):
-        fields.error("name", "bad_name", f"{quoted(name)} is not a valid tool name", TOOL_NAME_HINT)
-    return name or ""
-
-
-def _description(fields: ObjectReader) -> str:
-    example = '"description": what it does and when to use it, for the model'
-    return (fields.text("description") if fields.require("description", example) else None) or ""
 
 
 def _schema(fields: ObjectReader) -> dict[str, Json]:
@@ -140,10 +125,3 @@ def _schema(fields: ObjectReader) -> dict[str, Json]:
     # Arguments are masked before anything sees them, the tool included.
     report_masked_properties(fields.findings, (*fields.path, "schema"), schema, "; a tool gets secrets by `env`")
     return schema if isinstance(schema, dict) else {}
-
-
-def _argv(fields: ObjectReader, exists: ProgramCheck | None) -> list[str]:
-    example = '["./bin/search", "--fast"]'
-    if not fields.require("argv", f'"argv": {example}'):
-        return []
-    return fields.argv("argv", exists, base="manifest", example=example)

@@ -75,21 +75,17 @@ def run_tool(call: ToolRun, stop: Event | None = None) -> ToolResult:
 
 
 def to_result(outcome: bytes | ProgramFailure) -> Json:
-    """Return the result that the model gets for a tool's output or failure: always a value that a run can store."""
-    return _failed(outcome) if isinstance(outcome, ProgramFailure) else _parsed(outcome)
+    """Return the result that the model gets for a tool's output or failure: always a value that a run can store.
 
-
-def _failed(failure: ProgramFailure) -> Json:
-    ends = [f"its {name} ends: {end}" for name, end in (("stderr", failure.stderr), ("stdout", failure.stdout)) if end]
-    if failure.kind == "exit" and not ends:
-        ends = ["it wrote nothing to stderr or stdout"]
-    return _error(failure.kind, "; ".join([failure.message, *ends]))
-
-
-def _parsed(data: bytes) -> Json:
-    """Return the JSON value if the output is one document that a run can store as it is; else the text without the line
-    ends at its end. So output with a number too wide for JSON, or with a repeated key, is kept as text."""
-    text = data.strip(_WHITE)
+    Output is a JSON value if it is one document that a run can store as it is; else the text without the line ends at
+    its end. So output with a number too wide for JSON, or with a repeated key, is kept as text.
+    """
+    if isinstance(outcome, ProgramFailure):
+        ends = [f"its {name} ends: {end}" for name in ("stderr", "stdout") if (end := getattr(outcome, name))]
+        if outcome.kind == "exit" and not ends:
+            ends = ["it wrote nothing to stderr or stdout"]
+        return _error(outcome.kind, "; ".join([outcome.message, *ends]))
+    text = outcome.strip(_WHITE)
     if not text:
         return None
     if not canonical.deeper_than(text, RESULT_DEPTH):
@@ -98,7 +94,7 @@ def _parsed(data: bytes) -> Json:
         except InvalidValueError:
             pass
     try:
-        return data.decode("utf-8").rstrip("\r\n")
+        return outcome.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         return _error("output", f"printed bytes that are not text: byte {error.start} is not UTF-8")
 

@@ -323,9 +323,9 @@ def _context_seeds() -> list[bytes]:
 
 
 @cache
-def _call() -> command.TaskCall:
+def _call() -> program.Program:
     redactor = Redactor([("password", SECRET)])
-    return command.TaskCall(
+    return program.Program(
         argv=["x"], directory="/", document=b"", timeout=1.0, mask=lambda text: str(redactor.redact(text)[0])
     )
 
