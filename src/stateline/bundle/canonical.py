@@ -57,7 +57,17 @@ def encode(value: Json, *, depth: int = DEPTH) -> bytes:
     integers out of range, lone surrogates, keys that are not strings, tuples, bytes and other types, and nesting over
     ``depth``.
     """
-    return encode_and_read(value, depth=depth)[0]
+    try:
+        data = _encoder.encode(value)
+        # msgspec writes NaN as null and accepts types that JSON does not have. Reading back and comparing finds all of
+        # that at the speed of C; the slow walk is only for the place.
+        skeleton = _skeleton(data)
+        if not _may_be_wide(skeleton) and not _nests_deeper(skeleton, depth) and _decoder.decode(data) == value:
+            return data
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+        pass
+    check(value, depth=depth)
+    return _encoder.encode(value)
 
 
 def encode_unchecked(value: Json) -> bytes | None:
@@ -84,25 +94,6 @@ def encode_as(
         return None
 
 
-def encode_and_read(value: Json, *, depth: int = DEPTH) -> tuple[bytes, Json]:
-    """Return the canonical bytes of ``value`` and the value that a reader gets, which shares nothing with ``value``.
-    Raises as :func:`encode`."""
-    try:
-        data = _encoder.encode(value)
-        # msgspec writes NaN as null and accepts types that JSON does not have. Reading back and comparing finds all of
-        # that at the speed of C; the slow walk is only for the place.
-        skeleton = _skeleton(data)
-        if not _may_be_wide(skeleton) and not _nests_deeper(skeleton, depth):
-            back = _decoder.decode(data)
-            if back == value:
-                return data, back
-    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
-        pass
-    check(value, depth=depth)
-    data = _encoder.encode(value)
-    return data, _decoder.decode(data)
-
-
 def check(value: Json, *, depth: int = DEPTH) -> None:
     """Raise :class:`InvalidValueError` with the JSON Pointer of the first place that format 1 cannot hold."""
     # An explicit stack: the value may be nested deeper than the interpreter's.
@@ -115,25 +106,20 @@ def check(value: Json, *, depth: int = DEPTH) -> None:
         elif isinstance(item, list | dict):
             if level >= depth:
                 # Cut: the whole pointer would be as long as the value is deep.
-                raise InvalidValueError(
-                    f"nested deeper than {depth} levels", where=where[:80], hint="flatten the value"
-                )
+                message = f"nested deeper than {depth} levels"
+                raise InvalidValueError(message, where=where[:80], hint="flatten the value")
             if isinstance(item, list):
                 stack.extend((child, f"{where}/{index}", level + 1) for index, child in enumerate(item))
             else:
                 for key, child in item.items():
                     if not isinstance(key, str):
-                        raise InvalidValueError(
-                            f"a key is a {type(key).__name__}, not a string", where=where, hint="use string keys"
-                        )
+                        message = f"a key is a {type(key).__name__}, not a string"
+                        raise InvalidValueError(message, where=where, hint="use string keys")
                     _check_scalar(key, where)
                     stack.append((child, f"{where}/{escape(key)}", level + 1))
         else:
-            raise InvalidValueError(
-                f"a {type(item).__name__} is not a JSON value",
-                where=where,
-                hint="use None, bool, int, float, str, list and dict",
-            )
+            hint = "use None, bool, int, float, str, list and dict"
+            raise InvalidValueError(f"a {type(item).__name__} is not a JSON value", where=where, hint=hint)
 
 
 def _check_scalar(item: Json, where: str) -> None:

@@ -89,7 +89,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     change. ``extra`` keeps top-level fields of a newer minor version.
     """
 
-    # msgspec writes one without ``extra`` as ``document`` does; it does not omit what a lambda made.
+    # msgspec writes one without ``extra`` as ``document`` does: a default that a lambda makes is not omitted.
 
     seq: int
     created_at: str
@@ -100,7 +100,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: str
     event: dict[str, Json]
     state: Json
-    objects: dict[str, Ref] = msgspec.field(default_factory=dict)
+    objects: dict[str, Ref] = msgspec.field(default_factory=lambda: {})  # noqa: PIE807 - dict would be omitted
     origin: Link | None = None
     merged: Link | None = None
     version: str = msgspec.field(default_factory=lambda: VERSION)
@@ -184,19 +184,14 @@ def _read_envelope(data: bytes, what: str) -> Envelope:
     """Read a snapshot field by field: of a newer minor version, or with a mistake, which the error names."""
     document = _object(data, what)
     check_version(document.get("version"), what)
-    known = {name: value for name, value in document.items() if name in _FIELDS}
+    known = {name: document[name] for name in document.keys() & _FIELDS}
+    extra = {name: document[name] for name in document.keys() - _FIELDS}
     try:
-        envelope = msgspec.convert(
-            {**known, "extra": {name: document[name] for name in document.keys() - _FIELDS}}, Envelope
-        )
+        envelope = msgspec.convert({**known, "extra": extra}, Envelope)
     except msgspec.ValidationError as error:
         raise IntegrityError(f"{what} is not a bundle: {error}", finding="malformed") from None
     problem = _untyped_problem(document) or _problem(envelope)
-    if (
-        not problem
-        and canonical.deeper_than(data, _STATE_DEPTH)
-        and _too_deep(canonical.encode_unchecked(envelope.state))
-    ):
+    if not problem and _too_deep(canonical.encode_unchecked(envelope.state)):
         problem = f"`state` nests deeper than {canonical.DEPTH} levels"
     if problem:
         raise IntegrityError(f"{what} is not a bundle: {problem}", finding="malformed")

@@ -83,7 +83,6 @@ class Signals:
         raise Interrupted(signum, self.run)
 
     def _install(self) -> None:
-        """Install the handlers, shielded."""
         global _installed
         import signal
 
@@ -125,10 +124,6 @@ class Signals:
         self._depth = 0
         self._raise_pending()
 
-    def _handles_this_thread(self) -> bool:
-        """Return true in the thread of the handlers: Python runs them in the main thread only."""
-        return _thread.get_ident() == self._thread
-
 
 class _Deferred(Signals):
     """Handlers of a shield without a ``Signals`` around it, so that the KeyboardInterrupt of a plain Ctrl-C does not
@@ -157,8 +152,14 @@ class _Shield:
         signals = _installed
         if signals is None:
             if self._active and _in_main_thread():
-                self._own()
-        elif signals._handles_this_thread():
+                self._signals = deferred = _Deferred()
+                self._owned = True
+                try:
+                    deferred._install()
+                except BaseException:  # a handler not yet replaced has raised
+                    deferred._uninstall()
+                    raise
+        elif _thread.get_ident() == signals._thread:
             self._before = signals._depth
             self._signals = signals
             if self._active:
@@ -174,15 +175,6 @@ class _Shield:
             signals._uninstall()
         signals._depth = self._before
         signals._raise_pending()
-
-    def _own(self) -> None:
-        self._signals = _Deferred()
-        self._owned = True
-        try:
-            self._signals._install()
-        except BaseException:  # a handler not yet replaced has raised
-            self._signals._uninstall()
-            raise
 
 
 _installed: Signals | None = None

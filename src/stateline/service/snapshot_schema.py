@@ -64,7 +64,8 @@ def snapshot_schema() -> dict[str, Json]:
     run["properties"]["machine"] = _with_nulls(_components(MachineRecord)["MachineRecord"])
     run["required"] = [*run["required"], "machine"]
     envelope = defs.pop("Envelope")
-    envelope["properties"]["version"]["default"] = VERSION
+    for name, default in (("objects", {}), ("version", VERSION)):
+        envelope["properties"][name]["default"] = default
     envelope["properties"].pop("extra")  # where the reader keeps members that it does not know
     return {
         "$schema": DIALECT,
