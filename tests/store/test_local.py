@@ -444,16 +444,11 @@ def test_a_directory_without_write_permission_is_a_storage_error(tmp_path: Path)
 def test_a_lock_is_taken_where_its_block_begins(tmp_path: Path) -> None:
     scope = store_on(tmp_path / "s").scope(KEY)
     scope.save(0)
-    with scope.locked():
-        later = scope.locked()
-        with later:
-            pass
-        with pytest.raises(LockTimeoutError), store_on(tmp_path / "s").scope(KEY).locked(0):
-            pass
+    later = scope.locked()
+    with store_on(tmp_path / "s").scope(KEY).locked(0):
+        pass
     with later:
-        with pytest.raises(LockTimeoutError), store_on(tmp_path / "s").scope(KEY).locked(0):
-            pass
-        with later, scope.locked():
+        with scope.locked():
             pass
         with pytest.raises(LockTimeoutError), store_on(tmp_path / "s").scope(KEY).locked(0):
             pass

@@ -19,7 +19,7 @@ import sys
 from stateline import Store
 from stateline.errors import StatelineError
 from stateline.store.local.backend import LocalBackend
-from stateline.store.recovery_hint import newest_intact
+from stateline.store.integrity import newest_intact
 mark = open(sys.argv[2], "rb")
 store = Store(LocalBackend(sys.argv[1]))
 found = 0

@@ -198,17 +198,3 @@ def test_an_existing_temporary_file_is_not_reported_as_removed(tmp_path: Path, m
     monkeypatch.setattr(type(fs), "rename", missing)
     with pytest.raises(StorageError, match="No such file or directory"):
         mine.scope(KEY).save({"n": 1})
-
-
-def test_an_object_swept_after_an_hour_is_not_reported_as_a_broken_lock(tmp_path: Path) -> None:
-    class Slow(Filesystem):
-        def link(self, source_dir: Directory, source: str, target_dir: Directory, target: str) -> None:
-            if target != naming.STORE_FILE:
-                self.unlink(source_dir, source)
-            super().link(source_dir, source, target_dir, target)
-
-    store = Store(LocalBackend(str(tmp_path / "s"), Slow()))
-    with pytest.raises(StorageError, match="removed it as abandoned") as caught:
-        store.put_value([1])
-    assert "lock" not in caught.value.message
-    assert "call again" in caught.value.hint

@@ -30,9 +30,9 @@ from stateline.errors import (
     StorageError,
     UnsafePathError,
 )
+from stateline.store.integrity import newest_intact
 from stateline.store.local.backend import LocalBackend
 from stateline.store.local.filesystem import Directory, Filesystem
-from stateline.store.recovery_hint import newest_intact
 from stateline.store.snapshot import parse_snapshot
 
 KEY = "context:docs"

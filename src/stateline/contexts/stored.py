@@ -52,7 +52,7 @@ def load_state(store: Store, head: Snapshot) -> dict[str, Json]:
     try:
         state: dict[str, Json] = store.resolve(head.state)
     except IntegrityError as error:
-        from stateline.store.recovery_hint import with_recovery_hint
+        from stateline.store.integrity import with_recovery_hint
 
         raise with_recovery_hint(store.backend, head.envelope.scope, error) from None
     try:

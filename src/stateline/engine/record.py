@@ -156,7 +156,7 @@ def read_run(store: Store, scope: Scope, snapshot: Snapshot) -> Run:
             if event.context is None or not naming.snapshot_parts(event.context.path):
                 raise msgspec.ValidationError("its event does not name the snapshot of its context")
     except IntegrityError as error:
-        from stateline.store.recovery_hint import with_recovery_hint
+        from stateline.store.integrity import with_recovery_hint
 
         raise with_recovery_hint(scope.store.backend, scope.key, error) from None
     except (KeyError, TypeError, AttributeError, UsageError, msgspec.ValidationError) as error:
@@ -294,7 +294,7 @@ def context_of(store: Store, context: Json, place: ContextPlace | None) -> Conte
     try:
         found = read_context(store, read_snapshot(store.backend, scope.hash, Pointer(place.path, place.sha256)))
     except IntegrityError as error:
-        from stateline.store.recovery_hint import with_recovery_hint
+        from stateline.store.integrity import with_recovery_hint
 
         shown = with_recovery_hint(scope.store.backend, scope.key, error)
         # Once the scope is repaired, what was lost stays lost, and this run cannot do without it.

@@ -61,7 +61,7 @@ def explain_loss(store: Store, snapshot: Snapshot, error: IntegrityError) -> Int
     If no repair did, the error says how to recover. Walks from the head to that repair.
     """
     scope = store.scope(snapshot.envelope.scope)
-    from stateline.store.recovery_hint import with_recovery_hint
+    from stateline.store.integrity import with_recovery_hint
 
     return RepairHistory(scope).explain(snapshot, error) or with_recovery_hint(scope.store.backend, scope.key, error)
 

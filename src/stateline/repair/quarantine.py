@@ -12,12 +12,13 @@ from contextlib import contextmanager, suppress
 from functools import singledispatch
 
 from stateline.bundle import canonical, naming
-from stateline.bundle.envelope import FORMAT, Pointer
+from stateline.bundle.envelope import Pointer
 from stateline.errors import RequestError
 from stateline.store.local.atomic_write import discard, write_temporary
 from stateline.store.local.backend import LocalBackend
 from stateline.store.local.filesystem import Directory
 from stateline.store.local.os_errors import storage
+from stateline.store.local.store_file import make_store_file
 from stateline.store.protocol import Backend
 
 _LONGEST_NAME = 255
@@ -66,8 +67,8 @@ class LocalQuarantine:
         with self._root() as root, storage(f"write {self.backend.path}/{naming.STORE_FILE}"):
             with suppress(FileNotFoundError):
                 self._set_aside(root, naming.STORE_FILE)
-            data = canonical.encode({"format": FORMAT, "store_id": os.urandom(16).hex()})
-            self._replace(root, naming.STORE_FILE, data)
+            make_store_file(self.fs, root)
+            self.backend.state_dir.sync(root)
 
     def replace_pointer(self, scope: str, new: Pointer) -> str | None:
         """Make ``new`` the head without comparing; return where the old pointer is kept, if there was one.

@@ -1,4 +1,4 @@
-"""Integrity: check the objects that snapshots name, each once however many name it, and tell kinds of damage apart."""
+"""Integrity: check the objects that snapshots name, tell kinds of damage apart, and hint at what is still intact."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from stateline.bundle.objects import references
 from stateline.errors import IntegrityError, NewerVersionError, StatelineError, UnsafePathError
 from stateline.store.objects import read_object
 from stateline.store.protocol import Backend, BlobMissingError, Inspectable
+from stateline.store.snapshot import Snapshot, parse_snapshot
 
 Cause = Literal["lost", "mislabelled", "unreadable", "newer"]
 """Why an object is of no use: its bytes are missing or altered; its bytes are good, but the Ref gives another size or
@@ -106,4 +107,36 @@ def wrong_kind(backend: Backend, path: str) -> str | None:
         found = backend.inspect(step)
         if found is not None and found.code in ("symlink", "not_regular"):
             return step.rstrip("/")
+    return None
+
+
+def with_recovery_hint(backend: Backend, key: str, error: IntegrityError) -> IntegrityError:
+    """Return ``error`` of the scope ``key`` with its newest intact snapshot and the commands that help."""
+    newest = newest_intact(backend, naming.scope_hash(key))
+    found = f"the newest intact snapshot is {newest.path} (seq {newest.seq})" if newest else "no snapshot is intact"
+    import shlex
+
+    argument = shlex.quote(key)
+    return IntegrityError(
+        f"{error.message}. Nothing was changed; {found}.",
+        finding=error.finding,
+        hint=f"`stateline verify {argument}` lists all damage; `stateline repair {argument}` plans a repair",
+    )
+
+
+def newest_intact(backend: Backend, scope: str) -> Snapshot | None:
+    """Return the newest snapshot of the scope with this hash that is intact, its objects included, or None.
+
+    The pointer is not used. Reads from the newest, and stops at the first intact one.
+    """
+    objects = ObjectChecker(backend)
+    names = sorted((name for name in backend.list(scope) if naming.snapshot_parts(name)), reverse=True)
+    for name in names:
+        try:
+            snapshot = parse_snapshot(scope, name, backend.get(f"{scope}/{name}", canonical.SNAPSHOT_LIMIT))
+            if not objects.faults(snapshot.envelope.objects.values()):
+                return snapshot
+        except (StatelineError, BlobMissingError):
+            # Not readable, or not to be trusted: not the one wanted.
+            continue
     return None

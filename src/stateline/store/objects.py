@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json, sha256
 from stateline.bundle.envelope import Ref
 from stateline.bundle.objects import PARENT_TYPES, Artifact, Split, artifact_ref, extend, references, resolve
-from stateline.errors import IntegrityError, NotFoundError
+from stateline.errors import IntegrityError, NotFoundError, StatelineError
 from stateline.redaction.redactor import Redactor
-from stateline.store.dedup import objects_in_parent
 from stateline.store.durability import sync_objects
 from stateline.store.protocol import DAMAGE_HINT, FAST, Backend, BlobExistsError, BlobMissingError
 from stateline.store.snapshot import Snapshot
@@ -108,7 +108,7 @@ class ObjectStore:
         known: set[Ref] = set()
         if head is not None:
             wanted = parts.all_refs() - self._kept
-            known = objects_in_parent(head.envelope.objects.values(), parts, wanted, self.get)
+            known = _objects_in_parent(head.envelope.objects.values(), parts, wanted, self.get)
         self._put_parts(parts, known)
 
     def _put_parts(self, parts: Split, known: set[Ref]) -> None:
@@ -157,3 +157,36 @@ class ObjectStore:
                 hint=DAMAGE_HINT,
             ) from None
         self._kept.add(ref)
+
+
+def _objects_in_parent(
+    table: Iterable[Ref], parts: Split, wanted: Collection[Ref], get: Callable[[Ref], bytes]
+) -> set[Ref]:
+    """Return objects that a parent with this ``table`` of objects holds, among them the ``wanted`` ones it finds.
+
+    An object that ``parts`` holds too is known with everything below it, without reading. Only nodes and chunks that
+    changed are read, each once with ``get``, at most as many as are wanted, and only until all wanted ones are found.
+    An unreadable one is skipped: the new snapshot does not depend on it.
+    """
+    known: set[Ref] = set()
+    missing = set(wanted)
+    named = parts.all_refs()
+    reads = len(missing)
+    met, changed = list(table), deque[Ref]()
+    while met or (changed and missing and reads):
+        if met:
+            ref = met.pop()
+            if ref not in known:
+                known.add(ref)
+                missing.discard(ref)
+                met += parts.children.get(ref, ())
+                if ref not in named and ref.media_type in PARENT_TYPES:
+                    changed.append(ref)
+            continue
+        reads -= 1
+        ref = changed.popleft()
+        try:
+            met += references(get(ref), ref)
+        except StatelineError:
+            continue
+    return known

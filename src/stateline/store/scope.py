@@ -272,7 +272,7 @@ class Scope:
         return publish(self.store.backend, envelope, None if parts.objects else draft)
 
     def _with_hint(self, error: IntegrityError) -> IntegrityError:
-        from stateline.store.recovery_hint import with_recovery_hint
+        from stateline.store.integrity import with_recovery_hint
 
         return with_recovery_hint(self.store.backend, self.key, error)
 

@@ -64,16 +64,13 @@ def read_snapshot(backend: Backend, scope: str, pointer: Pointer) -> Snapshot:
         finding = "truncated" if is_truncated(data) else "altered"
         message = f"the snapshot {name} is {finding}: its SHA-256 is not the one that the reference to it gives"
         raise IntegrityError(message, finding=finding, hint=DAMAGE_HINT)
-    return _parse(scope, pointer.path, data, sha)
+    return parse_snapshot(scope, pointer.path, data, sha)
 
 
-def parse_snapshot(scope: str, path: str, data: bytes) -> Snapshot:
-    """Return a snapshot from a file's bytes, checked against its scope's hash and its name. Raises as
-    :func:`read_snapshot`."""
-    return _parse(scope, path, data, sha256(data))
-
-
-def _parse(scope: str, path: str, data: bytes, sha: str) -> Snapshot:
+def parse_snapshot(scope: str, path: str, data: bytes, sha: str | None = None) -> Snapshot:
+    """Return a snapshot from a file's bytes (with the digest ``sha``, if known), checked against its scope's hash and
+    its name. Raises as :func:`read_snapshot`."""
+    sha = sha or sha256(data)
     try:
         envelope = read_envelope(data, f"the snapshot {scope}/{path}")
     except IntegrityError as error:
@@ -110,36 +107,33 @@ def read_head(backend: Backend, scope: str) -> Snapshot | None:
     save cannot have left behind.
     """
     pointer = backend.read(scope)
-    if pointer is None and has_later_snapshot(backend, scope):
-        # A first save may have finished since the pointer was read, so read it again.
-        pointer = backend.read(scope)
-        if pointer is None:
+    if pointer is None:
+        try:
             require_no_snapshots(backend, scope)
+        except IntegrityError:
+            # A first save may have finished since the pointer was read, so read it again.
+            pointer = backend.read(scope)
+            if pointer is None:
+                raise
     return None if pointer is None else read_snapshot(backend, scope, pointer)
 
 
-def has_later_snapshot(backend: Backend, scope: str) -> bool:
-    """Return True if the scope with this hash holds a snapshot that is not an intact first one.
+def require_no_snapshots(backend: Backend, scope: str) -> None:
+    """Raise ``IntegrityError`` for a scope that lost its pointer: a new chain beside its snapshots would hide that.
 
-    A crash during a first save leaves first snapshots without a pointer; any other snapshot means that the pointer was
-    lost.
+    A crash during a first save leaves intact first snapshots without a pointer; any other snapshot means that the
+    pointer was lost.
     """
     for name in backend.list(scope):
         if naming.snapshot_parts(name) is None:
             continue
         try:
-            if parse_snapshot(scope, name, backend.get(f"{scope}/{name}", canonical.SNAPSHOT_LIMIT)).seq > 0:
-                return True
+            if parse_snapshot(scope, name, backend.get(f"{scope}/{name}", canonical.SNAPSHOT_LIMIT)).seq == 0:
+                continue
         except BlobMissingError:
             continue
         except (IntegrityError, UnsafePathError):
-            return True
-    return False
-
-
-def require_no_snapshots(backend: Backend, scope: str) -> None:
-    """Raise ``IntegrityError`` for a scope that lost its pointer: a new chain beside its snapshots would hide that."""
-    if has_later_snapshot(backend, scope):
+            pass
         message = f"the pointer {scope}/{naming.POINTER} is missing, but its snapshots exist"
         raise IntegrityError(message, finding="missing", hint=DAMAGE_HINT)
 

@@ -23,7 +23,7 @@ from stateline.errors import (
     UsageError,
 )
 from stateline.store.local.atomic_write import holds, put_file, require_not_swept
-from stateline.store.local.directories import Directories, ScopeLock
+from stateline.store.local.directories import Directories
 from stateline.store.local.filesystem import Directory, Filesystem, FileTooLargeError, NotRegularFileError, Stat
 from stateline.store.local.os_errors import storage
 from stateline.store.local.permissions import path_problem
@@ -231,7 +231,7 @@ class LocalBackend:
                 yield from (name for name in self.fs.names(root) if naming.is_sha256(name))
 
     def lock(self, scope: str, wait: float) -> AbstractContextManager[None]:
-        return ScopeLock(self.directories, naming.checked_scope(scope), wait)
+        return self.directories.lock(naming.checked_scope(scope), wait)
 
     def remove(self, scope: str) -> None:
         naming.checked_scope(scope)

@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 
 from stateline.bundle import naming
 from stateline.errors import DurabilityUnknownError
-from stateline.store.local.atomic_write import SweptError
 from stateline.store.local.filesystem import Directory, Filesystem
 from stateline.store.local.lock import HeldLock, acquire, sweep
 from stateline.store.local.os_errors import storage
@@ -152,12 +151,7 @@ class Directories:
                 if not self._swept:
                     self._swept = True
                     sweep(self.fs, objects, before=time.time() - STALE_AFTER)
-                try:
-                    yield objects
-                except SweptError as error:
-                    # No lock covers it, so the error must not blame a lock.
-                    message = f"it took over {STALE_AFTER:g} s, and another writer removed it as abandoned"
-                    raise FileNotFoundError(error.errno, message) from error
+                yield objects
         else:
             yield self.state_dir.require()
 
@@ -182,8 +176,16 @@ class Directories:
         """Return True if this thread holds a lock: it then acts on what it reads."""
         return self._last_held() is not None
 
-    def acquire(self, scope: str, wait: float) -> HeldLock:
-        """Take the lock, or one more part in it if this thread has it. End with :meth:`release`."""
+    @contextmanager
+    def lock(self, scope: str, wait: float) -> Iterator[None]:
+        """Hold the lock of a scope for a block; inside another block of the same thread it is held already."""
+        held = self._acquire(scope, wait)
+        try:
+            yield
+        finally:
+            self._release(held)
+
+    def _acquire(self, scope: str, wait: float) -> HeldLock:
         held = self.held(scope)
         if held is None:
             self.state_dir.prepare()
@@ -198,8 +200,7 @@ class Directories:
         held.depth += 1
         return held
 
-    def release(self, held: HeldLock) -> None:
-        """End one part in a lock; after the last one it is free."""
+    def _release(self, held: HeldLock) -> None:
         held.depth -= 1
         if held.depth:
             return
@@ -233,22 +234,3 @@ class Directories:
         finally:
             self.fs.close_directory(directory)
         self.fs.remove_directory(parent, name)
-
-
-class ScopeLock:
-    """A scope's lock for a ``with`` block. It is taken where the block begins, not where this is made; inside another
-    block of the same thread it is held already."""
-
-    __slots__ = ("_directories", "_held", "_scope", "_wait")
-
-    def __init__(self, directories: Directories, scope: str, wait: float) -> None:
-        self._directories = directories
-        self._scope = scope
-        self._wait = wait
-        self._held: list[HeldLock] = []
-
-    def __enter__(self) -> None:
-        self._held.append(self._directories.acquire(self._scope, self._wait))
-
-    def __exit__(self, *error: object) -> None:
-        self._directories.release(self._held.pop())

@@ -90,18 +90,10 @@ class StateDir:
         self.check_access(stat, f"{self.path}/{naming.STORE_FILE}", "file", writing=writing)
 
     def _not_a_directory(self, error: OSError) -> StatelineError:
-        with suppress(OSError):
-            missing = self._missing() if error.errno == errno.ENOTDIR else []
-            if missing:
-                return UnsafePathError(
-                    f"{os.path.dirname(missing[-1])} is not a directory, and the state dir would be below it "
-                    f"({self.path}); nothing was changed",
-                    hint="name another directory with --state-dir",
-                )
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             return UnsafePathError(
-                f"{self.path} is a symbolic link or not a directory; nothing was changed",
-                hint="name the real directory with --state-dir",
+                f"{self.path} is a symbolic link, not a directory, or below a file; nothing was changed",
+                hint="name a real directory with --state-dir",
             )
         return storage_error(error, f"open {self.path}")
 
