@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import singledispatch
 
-from stateline.bundle import canonical, naming
+from stateline.bundle import naming
 from stateline.bundle.envelope import Pointer
 from stateline.errors import RequestError
 from stateline.store.local.atomic_write import discard, write_temporary
