@@ -170,10 +170,9 @@ def test_recording_continues_in_later_calls_without_the_flag(cli: Cli, machine: 
     assert sorted(path.name for path in directory.glob("*.json")) == ["0001.json", "0002.json", "0003.json"]
 
 
-def test_a_recording_that_is_not_there_is_an_error_that_names_those_that_are(cli: Cli, recording: Path) -> None:
+def test_a_missing_recording_is_an_error_and_no_context_is_made(cli: Cli, recording: Path) -> None:
     error = cli.refused("run", "-p", "x", "--playback", str(recording.parent / "recordin"), exits=1)
     assert error["code"] == "not_found"
-    assert str(recording) in error["message"] + error["hint"]
     assert [row["scope"] for row in cli.json("scopes")["scopes"] if row["scope"].startswith("context:")] == []
 
 

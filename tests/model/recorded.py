@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from stateline.model.protocol import ModelRequest, Reply, TextListener
-from stateline.model.recordings.exchange import digest_of, file_name
+from stateline.model.recordings.exchange import Exchange, digest_of, file_name
+from stateline.model.recordings.recording import Recording
 
 
 def ask(text: str, **more: Any) -> ModelRequest:
@@ -25,6 +26,12 @@ def talk(turns: int, **more: Any) -> list[ModelRequest]:
         found.append(ModelRequest(model="test/one", messages=list(messages), **more))
         messages.append({"role": "assistant", "content": f"answer {turn}"})
     return found
+
+
+def read_exchanges(directory: Path) -> list[Exchange]:
+    """Return all exchanges of a directory by number."""
+    recording = Recording(directory)
+    return [recording.read(number) for number in recording.numbers]
 
 
 class Scripted:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ from model.recorded import Scripted, ask
 
 from stateline.errors import PlaybackMissError
 from stateline.model.protocol import ModelRequest, Reply, ToolCall, Usage
-from stateline.model.recordings.exchange import Exchange
+from stateline.model.recordings.exchange import Exchange, file_name
 from stateline.model.recordings.playback import MODES, Playback
 from stateline.model.recordings.recorder import Recorder
 
@@ -30,7 +33,7 @@ def requests(*models: str) -> st.SearchStrategy[ModelRequest]:
 
 _recorded = requests("test/one", "test/two")
 _requests = requests("test/one", "test/two", "", "")  # none is named where none is configured
-_numbers = st.lists(st.integers(0, 20_000), max_size=8, unique=True)
+_numbers = st.lists(st.integers(1, 20_000), max_size=8, unique=True)
 _modes = st.sampled_from(MODES)
 
 
@@ -50,6 +53,21 @@ def exchanges(draw: st.DrawFn) -> list[Exchange]:
             )
         )
     return found
+
+
+@contextmanager
+def directory_of(recorded: list[Exchange]) -> Iterator[Path]:
+    with TemporaryDirectory() as name:
+        for exchange in recorded:
+            document = {
+                "version": "1",
+                "purpose": exchange.purpose,
+                "digest": exchange.digest,
+                "request": exchange.request,
+                "reply": {"content": exchange.outcome().content},
+            }
+            (Path(name) / file_name(exchange.number)).write_text(json.dumps(document))
+        yield Path(name)
 
 
 def fits(exchange: Exchange, request: ModelRequest) -> bool:
@@ -82,40 +100,42 @@ def said(playback: Playback, request: ModelRequest) -> str:
 
 @given(mode=_modes, recorded=exchanges(), asked=st.lists(_requests, max_size=10))
 def test_the_modes_play_what_the_oracle_says(mode: Any, recorded: list[Exchange], asked: list[ModelRequest]) -> None:
-    playback = Playback(recorded, mode)
-    found = [said(playback, request) for request in asked]
-    assert (found, playback.unplayed()) == oracle(mode, recorded, asked)
-    # None is used twice, and what is warned of is what does not fit.
-    assert len(playback.used) == len(set(playback.used)) == len(asked) - found.count("miss")
-    by_number = {exchange.number: exchange for exchange in recorded}
-    played = [(request, int(text.split()[1])) for request, text in zip(asked, found, strict=True) if text != "miss"]
-    assert playback.stale == [number for request, number in played if not fits(by_number[number], request)]
-    assert len(playback.warnings) == (len(playback.stale) if mode == "hybrid" else 0)
-    assert not (mode == "strict" and playback.stale)
-    assert len(playback.closing()) == bool(playback.unplayed()) + bool(playback.stale)
+    with directory_of(recorded) as directory:
+        playback = Playback(directory, mode)
+        found = [said(playback, request) for request in asked]
+        assert (found, playback.unplayed()) == oracle(mode, recorded, asked)
+        # None is used twice, and what is warned of is what does not fit.
+        assert len(playback.used) == len(set(playback.used)) == len(asked) - found.count("miss")
+        by_number = {exchange.number: exchange for exchange in recorded}
+        played = [(request, int(text.split()[1])) for request, text in zip(asked, found, strict=True) if text != "miss"]
+        assert playback.stale == [number for request, number in played if not fits(by_number[number], request)]
+        assert len(playback.warnings) == (len(playback.stale) if mode == "hybrid" else 0)
+        assert not (mode == "strict" and playback.stale)
+        assert len(playback.closing()) == bool(playback.unplayed()) + bool(playback.stale)
 
 
 @given(data=st.data(), mode=_modes, recorded=exchanges(), asked=st.lists(_requests, max_size=8))
 def test_a_playback_cut_anywhere_into_processes_says_the_same(
     data: st.DataObject, mode: Any, recorded: list[Exchange], asked: list[ModelRequest]
 ) -> None:
-    whole = Playback(recorded, mode)
-    expected = [said(whole, request) for request in asked]
-    kept = "[[], []]"  # what the run's last snapshot holds
-    playback = Playback(recorded, mode)
-    found = []
-    for request in asked:
-        # Before each request: the same process, another one, or some that die before what they were given is saved.
-        if data.draw(st.booleans()):
-            for _ in range(data.draw(st.integers(0, 2))):
+    with directory_of(recorded) as directory:
+        whole = Playback(directory, mode)
+        expected = [said(whole, request) for request in asked]
+        kept = "[[], []]"  # what the run's last snapshot holds
+        playback = Playback(directory, mode)
+        found = []
+        for request in asked:
+            # Before each request: the same process, another one, or some that die before what they were given is saved.
+            if data.draw(st.booleans()):
+                for _ in range(data.draw(st.integers(0, 2))):
+                    used, stale = json.loads(kept)
+                    said(Playback(directory, mode, used, stale=stale), request)
                 used, stale = json.loads(kept)
-                said(Playback(recorded, mode, used, stale=stale), request)
-            used, stale = json.loads(kept)
-            playback = Playback(recorded, mode, used, stale=stale)
-        found.append(said(playback, request))
-        kept = json.dumps([playback.used, playback.stale])
-    assert found == expected
-    assert (playback.used, playback.stale) == (whole.used, whole.stale)
+                playback = Playback(directory, mode, used, stale=stale)
+            found.append(said(playback, request))
+            kept = json.dumps([playback.used, playback.stale])
+        assert found == expected
+        assert (playback.used, playback.stale) == (whole.used, whole.stale)
 
 
 _replies = st.builds(
@@ -160,16 +180,17 @@ def test_what_was_recorded_plays_back_equal_and_in_order(
 
 @given(mode=_modes, recorded=exchanges(), asked=_requests)
 def test_a_miss_changes_nothing_and_is_the_same_again(mode: Any, recorded: list[Exchange], asked: ModelRequest) -> None:
-    playback = Playback(recorded, mode)
-    misses = []
-    for _ in range(2):
-        try:
-            playback.reply(asked)
-        except PlaybackMissError as missed:
-            misses.append(missed.document())
-            assert (playback.used, playback.stale) == ([], [])
-            assert len(playback.unplayed()) == len(recorded)
-        else:
-            return
-    assert misses[0] == misses[1]
-    assert misses[0]["hint"]
+    with directory_of(recorded) as directory:
+        playback = Playback(directory, mode)
+        misses = []
+        for _ in range(2):
+            try:
+                playback.reply(asked)
+            except PlaybackMissError as missed:
+                misses.append(missed.document())
+                assert (playback.used, playback.stale) == ([], [])
+                assert len(playback.unplayed()) == len(recorded)
+            else:
+                return
+        assert misses[0] == misses[1]
+        assert misses[0]["hint"]

@@ -10,14 +10,13 @@ import pytest
 from each_case import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model.recorded import Scripted, ask, put
+from model.recorded import Scripted, ask, put, read_exchanges
 
 from stateline.errors import PlaybackMissError, RequestError
 from stateline.model.protocol import FailureKind, ModelCallError, ModelRequest, Reply
 from stateline.model.recordings.exchange import FailureRecord
 from stateline.model.recordings.playback import MODES, Playback
 from stateline.model.recordings.recorder import Recorder
-from stateline.model.recordings.recording import read_exchanges
 from stateline.redaction.redactor import Redactor
 
 SECRET = "sk-live-0123456789abcdef"

@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 from each_case import each
+from model.recorded import read_exchanges
 
 from stateline.model.protocol import ModelRequest
 from stateline.model.recordings.playback import MODES, Playback
-from stateline.model.recordings.recording import read_exchanges
 
 TESTS = Path(__file__).resolve().parent.parent
 

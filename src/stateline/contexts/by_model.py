@@ -26,7 +26,7 @@ from stateline.contexts.context import (
     refined_context,
 )
 from stateline.errors import InvalidValueError, RequestError
-from stateline.model.protocol import Judge, JudgingModel, Model, ModelCallError, ModelRequest, Reply
+from stateline.model.protocol import Judge, Model, ModelCallError, ModelRequest, RecordingModel, Reply
 from stateline.process.signals import interruptible
 
 TASK_LIMIT = 64 * 1024
@@ -181,7 +181,7 @@ def call(model: Model, request: ModelRequest, judge: Judge) -> Reply:
     Raises ``RequestError`` if no reply came."""
     try:
         with interruptible():
-            return model.reply_judged(request, judge) if isinstance(model, JudgingModel) else model.reply(request)
+            return model.reply_judged(request, judge) if isinstance(model, RecordingModel) else model.reply(request)
     except ModelCallError as error:
         raise RequestError(
             f"the call of the model to {request.purpose} the context failed ({error.kind}): {error.message}; "

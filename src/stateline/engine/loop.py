@@ -166,9 +166,9 @@ def recall(run: Run, dependencies: Dependencies) -> Dependencies | None:
     if not is_lost_call_repeatable(run) or dependencies.manual:
         return None
     from stateline.engine.agent import request_of
-    from stateline.model.protocol import RecallingModel
+    from stateline.model.protocol import RecordingModel
 
-    if not isinstance(dependencies.model, RecallingModel):
+    if not isinstance(dependencies.model, RecordingModel):
         return None
     try:
         model = dependencies.model.recall(request_of(run, dependencies))

@@ -29,7 +29,7 @@ CALL_TIMEOUT = 1800.0
 """Limit of a call with all its attempts, where the request has none [s]."""
 
 
-class ToolSpec(msgspec.Struct, frozen=True):
+class ToolSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A tool that a model may call; ``parameters`` is the JSON Schema of its arguments."""
 
     name: str
@@ -37,7 +37,7 @@ class ToolSpec(msgspec.Struct, frozen=True):
     parameters: dict[str, Json]
 
 
-class ToolCall(msgspec.Struct, frozen=True):
+class ToolCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One tool call in a reply. ``id`` is unique within a conversation."""
 
     id: str
@@ -128,17 +128,12 @@ Judge = Callable[[Reply], str]
 
 
 @runtime_checkable
-class JudgingModel(Model, Protocol):
-    """A model that records exchanges together with the caller's verdict."""
+class RecordingModel(Model, Protocol):
+    """A model that records exchanges."""
 
     def reply_judged(self, request: ModelRequest, judge: Judge) -> Reply:
         """Do the same as :meth:`Model.reply`, and record the verdict: a playback can skip unusable replies."""
         ...
-
-
-@runtime_checkable
-class RecallingModel(Model, Protocol):
-    """A model that can recover the outcome of a call that its caller has lost."""
 
     def recall(self, request: ModelRequest) -> Model | None:
         """Return a model that replies to this call as it ended before, without making it; None if its outcome is

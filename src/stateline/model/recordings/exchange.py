@@ -23,6 +23,8 @@ from stateline.model.protocol import (
     ModelCallError,
     ModelRequest,
     Reply,
+    TextListener,
+    ToolSpec,
     Usage,
 )
 
@@ -43,7 +45,7 @@ _harmful = re.compile("[" + "".join(chr(code) for code in sorted(HARMFUL) if cod
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=TOKEN_COUNT_LIMIT)]
 
 
-class _Usage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Usage(Usage, frozen=True, forbid_unknown_fields=True):
     input: _Count = 0
     output: _Count = 0
 
@@ -113,33 +115,22 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
             raise (self.error or FailureRecord(kind="reply", message="there was no reply")).error()
         return self.reply
 
-
-class _ToolSpec(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
-    description: str
-    parameters: dict[str, Any]
+    def pass_text(self, on_text: TextListener | None) -> None:
+        """Pass the text of the reply to the listener."""
+        if on_text is not None and self.reply is not None and self.reply.content:
+            on_text(self.reply.content)
 
 
 class _Request(msgspec.Struct, forbid_unknown_fields=True):
     model: str
     messages: list[dict[str, Any]]
-    tools: list[_ToolSpec]
+    tools: list[ToolSpec]
     settings: dict[str, Any]
     output_schema: Any
 
 
-class _ToolCall(msgspec.Struct, forbid_unknown_fields=True):
-    id: str
-    name: str
-    arguments: dict[str, Any]
-
-
-class _Reply(msgspec.Struct, forbid_unknown_fields=True):
-    content: str = ""
-    tool_calls: list[_ToolCall] = []
-    finish: Literal["stop", "tool_calls"] = "stop"
+class _Reply(Reply, frozen=True, kw_only=True, forbid_unknown_fields=True):
     usage: _Usage | None = None
-    model: str = ""
     calls: Annotated[int, msgspec.Meta(ge=1, lt=TOKEN_COUNT_LIMIT)] = 1
 
 

@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Literal
 
 from stateline.bundle.canonical import Json
-from stateline.errors import PlaybackMissError, UsageError
+from stateline.errors import PlaybackMissError
 from stateline.model.protocol import ModelRequest, Reply, TextListener
 from stateline.model.recordings.exchange import Exchange, Mask, digest_of, file_name, no_mask, request_document
 from stateline.model.recordings.recording import Recording, not_found
-from stateline.model.recordings.recording_index import ExchangeList, ExchangeSource, RecordingIndex
+from stateline.model.recordings.recording_index import RecordingIndex
 
 Mode = Literal["strict", "sequential", "hybrid"]
 """``strict``: the next exchange must have the same request. ``sequential``: the next exchange, whatever its request.
@@ -38,7 +38,7 @@ class Playback:
 
     def __init__(
         self,
-        source: str | os.PathLike[str] | Iterable[Exchange],
+        directory: str | os.PathLike[str],
         mode: Mode = "hybrid",
         used: Iterable[int] = (),
         *,
@@ -46,21 +46,14 @@ class Playback:
         mask: Mask = no_mask,
     ) -> None:
         """``mask`` must be the recorder's: requests are compared as they are stored. Raises ``NotFoundError`` for an
-        empty recording, ``UsageError`` for an unknown mode, and as ``Recording``."""
-        if mode not in MODES:
-            raise UsageError(f"unknown playback mode {mode!r:.40}", hint=f"choose one of {', '.join(MODES)}")
-        if isinstance(source, str | os.PathLike):
-            self._source: ExchangeSource = Recording(source)
-        else:
-            self._source = ExchangeList(source)
+        empty recording, and as ``Recording``."""
+        self._source = Recording(directory)
         if not self._source.numbers:
-            raise not_found(self._source.path, "holds no recordings (0001.json, 0002.json ...)")
+            raise not_found(f"{self._source.path} holds no recordings (0001.json, 0002.json ...)")
         self.mode = mode
         self.used = list(used)
         self.stale = list(stale)
         self.warnings: list[str] = []
-        self._stale_warnings: list[str] = []
-        self._first_change = ""
         self._mask = mask
         self._played = set(self.used)
         self._index = RecordingIndex(self._source, self._warn_edited)
@@ -81,8 +74,7 @@ class Playback:
             raise self._with_warnings(miss) from None
         exchange = self._source.read(number)
         matches = wanted.matches(exchange.digest, exchange.request["model"])
-        if on_text is not None and exchange.reply is not None and exchange.reply.content:
-            on_text(exchange.reply.content)
+        exchange.pass_text(on_text)
         self.used.append(exchange.number)
         self._played.add(exchange.number)
         if not matches:
@@ -109,8 +101,6 @@ class Playback:
         path, count, found = self._source.path, len(self._source.numbers), []
         if left := self.unplayed(purposes):
             found.append(f"{len(left)} of {count} recordings in {path} not played: {_named(left)}")
-        if self.stale and self._played == set(self.stale):  # the summary that follows includes them all
-            self.warnings = [warning for warning in self.warnings if warning not in self._stale_warnings]
         return [*found, *self._stale_summary()]
 
     def _stale_summary(self) -> list[str]:
@@ -118,7 +108,7 @@ class Playback:
             return []
         return [
             f"{len(self.stale)} of {len(self._source.numbers)} recordings in {self._source.path} played for requests "
-            f"that differ from the recorded ones: {_named(self.stale)}; record them again{self._first_change}"
+            f"that differ from the recorded ones: {_named(self.stale)}; record them again"
         ]
 
     def _with_warnings(self, miss: PlaybackMissError) -> PlaybackMissError:
@@ -176,12 +166,10 @@ class Playback:
         from stateline.model.recordings.playback_miss import changed_members
 
         changed = changed_members(exchange.request, wanted.document_for(exchange.request["model"]))
-        self._first_change = self._first_change or f" ({exchange.number:04d} is different in: {changed})"
-        self._stale_warnings.append(
+        self.warnings.append(
             f"{self._file(exchange.number)} was played although it was recorded for another request "
             f"(different: {changed}); no unused recording has this request"
         )
-        self.warnings.append(self._stale_warnings[-1])
 
     def _mismatch(self, purpose: str, expected: int, wanted: _Wanted) -> PlaybackMissError:
         from stateline.model.recordings.playback_miss import unified_diff

@@ -113,7 +113,7 @@ class Recorder:
             self._checked.update(numbers)
             before = self._recorded_before(directory, numbers, document)
             if before is not None:
-                pass_text(before, on_text)
+                before.pass_text(on_text)
                 self.used.append(before.number)
                 return before
             outcome = _call(self._model, request, on_text)
@@ -185,15 +185,9 @@ class _Recalled:
 
     def reply(self, request: ModelRequest, on_text: TextListener | None = None) -> Reply:
         """Return the recorded reply. Raises ``ModelCallError`` as the call did."""
-        pass_text(self._exchange, on_text)
+        self._exchange.pass_text(on_text)
         self._used.append(self._exchange.number)
         return self._exchange.outcome()
-
-
-def pass_text(exchange: Exchange, on_text: TextListener | None) -> None:
-    """Pass the text of a recorded reply to the listener."""
-    if on_text is not None and exchange.reply is not None and exchange.reply.content:
-        on_text(exchange.reply.content)
 
 
 def _call(model: Model, request: ModelRequest, on_text: TextListener | None) -> Reply | ModelCallError:

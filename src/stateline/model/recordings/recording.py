@@ -15,7 +15,6 @@ from stateline.store.local.filesystem import Directory, Filesystem, FileTooLarge
 
 HIGHEST = 999_999_999
 """Highest number of an exchange."""
-_SHOWN = 8
 
 _numbered = re.compile(r"([0-9]+)\.json")
 
@@ -33,7 +32,7 @@ class Recording:
             self.numbers = exchange_numbers(self._fs, self._directory, self.path)
         except (FileNotFoundError, NotADirectoryError):
             problem = "is not a directory" if os.path.lexists(self.path) else "does not exist"
-            raise not_found(self.path, f"{problem}, so there is nothing to play back") from None
+            raise not_found(f"{self.path} {problem}, so there is nothing to play back") from None
         except OSError as error:
             raise _unreadable(self.path, error) from None
 
@@ -51,12 +50,6 @@ class Recording:
         except OSError as error:
             raise _unreadable(path, error) from None
         return parse_exchange(number, data, path)
-
-
-def read_exchanges(directory: str | os.PathLike[str]) -> list[Exchange]:
-    """Return all exchanges of a directory by number. Raises as :class:`Recording`."""
-    recording = Recording(directory)
-    return [recording.read(number) for number in recording.numbers]
 
 
 def exchange_numbers(fs: Filesystem, directory: Directory, path: str) -> list[int]:
@@ -84,28 +77,9 @@ def checked_path(path: str) -> str:
     return path
 
 
-def not_found(path: str, problem: str) -> NotFoundError:
-    """Return the error for ``path``, with the recordings beside it and below it."""
-    message = f"{path} {problem}"
-    found = _recordings_beside(path)
-    if not found:
-        return NotFoundError(message, hint="name a directory that `--record` has written to")
-    named = ", ".join(found[:_SHOWN]) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
-    return NotFoundError(f"{message}; recordings near it: {named}", hint="name one of them with --playback")
-
-
-def _recordings_beside(path: str) -> list[str]:
-    """Return the directories in ``path`` and beside it that hold a first exchange, sorted."""
-    found = []
-    for place in (path, os.path.dirname(path.rstrip("/")) or "."):
-        try:
-            with os.scandir(place) as entries:
-                names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-        except OSError:
-            continue
-        directories = (os.path.normpath(os.path.join(place, name)) for name in names)
-        found += [each for each in directories if os.path.isfile(os.path.join(each, file_name(1)))]
-    return sorted(found)
+def not_found(message: str) -> NotFoundError:
+    """Return the error for a directory without a recording."""
+    return NotFoundError(message, hint="name a directory that `--record` has written to")
 
 
 def _unreadable(path: str, error: OSError) -> StorageError:

@@ -8,42 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 import msgspec
 
-from stateline.errors import RequestError
-from stateline.model.recordings.exchange import Exchange
-
-
-class ExchangeSource(Protocol):
-    """Exchanges with their sorted ``numbers``, and a ``path`` for messages."""
-
-    path: str
-    numbers: list[int]
-
-    def read(self, number: int) -> Exchange:
-        """Return one exchange. Raises as ``Recording.read``."""
-        ...
-
-
-class ExchangeList:
-    """Exchanges that the caller has read already."""
-
-    path = "the recording"
-
-    def __init__(self, exchanges: Iterable[Exchange]) -> None:
-        """Raises ``RequestError`` if two have the same number."""
-        self._by_number: dict[int, Exchange] = {}
-        for exchange in exchanges:
-            if exchange.number in self._by_number:
-                raise RequestError(f"two exchanges have the number {exchange.number}", hint="renumber one of them")
-            self._by_number[exchange.number] = exchange
-        self.numbers = sorted(self._by_number)
-
-    def read(self, number: int) -> Exchange:
-        """Return one exchange."""
-        return self._by_number[number]
+from stateline.model.recordings.recording import Recording
 
 
 class IndexEntry(msgspec.Struct, frozen=True):
@@ -63,10 +31,10 @@ class IndexEntry(msgspec.Struct, frozen=True):
 
 
 class RecordingIndex:
-    """The exchanges of a source in their order; each is read once, when it is needed. ``on_edited`` receives the number
+    """The exchanges of a recording in their order; each is read once, when it is needed. ``on_edited`` receives the number
     of each exchange whose request was edited after the recording."""
 
-    def __init__(self, source: ExchangeSource, on_edited: Callable[[int], None]) -> None:
+    def __init__(self, source: Recording, on_edited: Callable[[int], None]) -> None:
         self.numbers = source.numbers
         self._source = source
         self._on_edited = on_edited
@@ -74,7 +42,7 @@ class RecordingIndex:
         self._superseded: dict[int, bool] = {}
 
     def entry(self, number: int) -> IndexEntry:
-        """Return one entry. Raises as ``ExchangeSource.read``."""
+        """Return one entry. Raises as ``Recording.read``."""
         if number not in self._entries:
             exchange = self._source.read(number)
             self._entries[number] = IndexEntry(
@@ -89,7 +57,7 @@ class RecordingIndex:
         return self._entries[number]
 
     def is_superseded(self, number: int) -> bool:
-        """Return whether the exchange was superseded. Raises as ``ExchangeSource.read``."""
+        """Return whether the exchange was superseded. Raises as ``Recording.read``."""
         if number not in self._superseded:
             entry = self.entry(number)
             decide = self._is_turn_superseded if entry.purpose == "turn" else self._is_context_superseded
