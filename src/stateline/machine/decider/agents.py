@@ -50,20 +50,18 @@ def prompt(stage: Stage, state: RunState, facts: Facts) -> str:
     """Render the stage's prompt; ``state`` is at the stage already. Raises :class:`EvaluationError` (kind ``prompt``)
     for a template that cannot be rendered or renders to nothing."""
     template = stage.agent.prompt if stage.agent is not None else ""
-    text = _rendered(template, names(state, facts)) if "{{" in template else template
+    text = template
+    if "{{" in template:
+        from stateline.machine.expressions.cel_errors import ExpressionError
+        from stateline.machine.expressions.templates import render
+
+        try:
+            text = render(template, names(state, facts))
+        except ExpressionError as error:
+            raise EvaluationError("prompt", f"the prompt cannot be rendered: {error.message}", error.hint) from error
     if not text.strip():
         raise EvaluationError("prompt", "the prompt is empty", "see `prompt` of the stage, and the values that it uses")
     return text
-
-
-def _rendered(template: str, scope: Mapping[str, Json]) -> str:
-    from stateline.machine.expressions.cel_errors import ExpressionError
-    from stateline.machine.expressions.templates import render
-
-    try:
-        return render(template, scope)
-    except ExpressionError as error:
-        raise EvaluationError("prompt", f"the prompt cannot be rendered: {error.message}", error.hint) from error
 
 
 def require_reply(content: Any, calls: Any) -> None:

@@ -69,9 +69,7 @@ def _machine() -> dict[str, Json]:
         "tools": _described(_TEXT, "The tools manifest, by its path from the machine file."),
         "context": _described(_TEXT, "The context of new runs, unless --state-scope names another."),
         "bounds": _described(_object(check.BOUNDS, _bounds()), "Limits of a run; 0 means none."),
-        "edge_limits": _described(
-            {"type": "array", "items": limits}, "How often a run may go from one stage to another."
-        ),
+        "edge_limits": _described({"type": "array", "items": limits}, "How often transitions may be taken."),
         "stages": _described(
             {"type": "object", "minProperties": 1, "propertyNames": _NAME, "additionalProperties": stage},
             "The stages by name; each has one key of task, agent, human and end.",
@@ -108,16 +106,11 @@ def _kinds() -> dict[str, Json]:
     tools = {"type": "array", "items": {"type": "string", "pattern": f"^{TOOL_NAME.pattern}$"}, "uniqueItems": True}
     agent = {
         "prompt": prompt,
-        "tools": _described(
-            tools, "Names of tools in the machine's manifest that the model may call; none by default."
-        ),
+        "tools": _described(tools, "Tools of the manifest that the model may call; none by default."),
         "output_schema": _described(_SCHEMA, "JSON Schema that the answer must fit, as JSON; without it any text."),
         "model": _described(_TEXT, "The model for this stage, as provider/model, in place of the machine's."),
     }
-    human = {
-        "prompt": prompt,
-        "schema": _described(_SCHEMA, "JSON Schema of the answer."),
-    }
+    human = {"prompt": prompt, "schema": _described(_SCHEMA, "JSON Schema of the answer.")}
     program = {"type": "array", "items": _WORD, "minItems": 1, "prefixItems": [_TEXT]}
     return {
         "task": _described(
@@ -156,15 +149,11 @@ def _effects() -> dict[str, Json]:
     }
     names = {"type": "array", "items": {"type": "string", "pattern": f"^{ENV_NAME.pattern}$"}}
     return {
-        "timeout": _described(
-            _SECONDS, "Seconds for one attempt, of an agent for one call of the model; 0 means no limit."
-        ),
+        "timeout": _described(_SECONDS, "Seconds for one attempt or one model call; 0 means no limit."),
         "retry": _described(_object(stages.RETRY, retry), "How known failures are tried again."),
         "repeatable": _described(
             {"type": "boolean"},
             "True if it may run again when its outcome is unknown; default: true for an agent, false for a task.",
         ),
-        "env": _described(
-            names, "Environment variables passed to the program besides PATH, HOME, LANG, TMPDIR and TZ."
-        ),
+        "env": _described(names, "Variables passed to the program besides PATH, HOME, LANG, TMPDIR and TZ."),
     }
