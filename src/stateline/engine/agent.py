@@ -25,10 +25,9 @@ from stateline.errors import InvalidValueError
 from stateline.machine.decider import agents
 from stateline.machine.decider.run import Facts, Failed, Lost, Replied
 from stateline.model.protocol import CallCost, ModelCallError, ModelRequest, Reply, ToolSpec
+from stateline.process.child import TICK
 from stateline.process.signals import interruptible
 
-TICK = 0.1
-"""The longest single wait [s]: see ``process.child``."""
 ESTIMATED = (
     "the server does not say how many tokens a call used; for bounds.max_tokens each byte that was sent and that came "
     "back was counted as one"
@@ -40,7 +39,7 @@ def request_of(run: Run, dependencies: Dependencies) -> ModelRequest:
     """Return the request to the model at the current stage. Raises ``InvalidValueError`` for settings or prompts of
     this call that format 1 cannot hold."""
     stage, facts, effect = stage_of(run), _with_overrides(facts_of(run), dependencies), run.event.get("effect") or {}
-    agent = stage.agent
+    agent, bound = stage.agent, run.machine.bounds.timeout
     asked: dict[str, Any] = {
         "messages": agents.messages(run.state, facts),
         "settings": (facts.context or {}).get("settings") or {},
@@ -57,16 +56,10 @@ def request_of(run: Run, dependencies: Dependencies) -> ModelRequest:
         key=str(effect.get("key", "")),
         mark=str(effect.get("refused") or ""),
         timeout=stage.timeout,
-        left=_left(run, facts),
+        left=max(bound - facts.active, 0.001) if bound else 0.0,
         repeatable=stage.repeatable,
         single=counts_call_first(run),
     )
-
-
-def _left(run: Run, facts: Facts) -> float:
-    """Return the rest of the run's bound on time [s]; 0 without a bound."""
-    bound = run.machine.bounds.timeout
-    return max(bound - facts.active, 0.001) if bound else 0.0
 
 
 def tools_of(run: Run) -> list[ToolSpec]:
@@ -102,7 +95,8 @@ def ask(run: Run, dependencies: Dependencies, *, again: bool = False) -> EventCo
         members |= _reply_members(run, outcome)
     except ModelCallError as failed:
         lost = again and failed.retryable and counts_call_first(run)
-        event = Lost(message=failed.message) if lost else _failed(failed)
+        refused = Failed(kind=failed.kind, message=failed.message, hint=failed.hint, bound=failed.bound)
+        event = Lost(message=failed.message) if lost else refused
         call_cost = failed.cost
         if call_cost.usage is not None:
             members["usage"] = msgspec.to_builtins(call_cost.usage)
@@ -110,7 +104,7 @@ def ask(run: Run, dependencies: Dependencies, *, again: bool = False) -> EventCo
         event = Failed(kind="model", message=f"the request cannot be made: {refused.message}", hint=refused.hint)
     if dependencies.exchanges is not None:
         members["exchanges"] = dependencies.exchanges()
-    tokens = _tokens(call_cost)
+    tokens = Tokens() if call_cost.usage is None else Tokens(call_cost.usage.input, call_cost.usage.output)
     if run.machine.bounds.max_tokens and (unreported := call_cost.calls - (call_cost.usage is not None)) > 0:
         more = Tokens(
             unreported * len(canonical.encode(request.document(), depth=canonical.FILE_DEPTH)), call_cost.received
@@ -124,20 +118,12 @@ def ask(run: Run, dependencies: Dependencies, *, again: bool = False) -> EventCo
     return EventContext(event=event, cost=cost, dependencies=dependencies, members=members, interrupted=interrupted)
 
 
-def _failed(failed: ModelCallError) -> Failed | Lost:
-    return Failed(kind=failed.kind, message=failed.message, hint=failed.hint, bound=failed.bound)
-
-
 def _replied(reply: Reply) -> tuple[Replied | Failed | Lost, CallCost]:
     calls = [msgspec.to_builtins(call) for call in reply.tool_calls]
     came = 0 if reply.usage is not None else len(canonical.encode([reply.content, calls], depth=canonical.FILE_DEPTH))
     return Replied(content=reply.content, tool_calls=calls), CallCost(
         calls=reply.calls, usage=reply.usage, received=came
     )
-
-
-def _tokens(call_cost: CallCost) -> Tokens:
-    return Tokens() if call_cost.usage is None else Tokens(call_cost.usage.input, call_cost.usage.output)
 
 
 def _with_overrides(facts: Facts, dependencies: Dependencies) -> Facts:
@@ -165,27 +151,12 @@ def _named(run: Run, dependencies: Dependencies) -> dict[str, Json]:
 
 
 def _reply_members(run: Run, reply: Reply) -> dict[str, Json]:
-    said: dict[str, Json] = {"finish": reply.finish}
+    members: dict[str, Json] = {"finish": reply.finish}
     if reply.model:
-        said["answered_by"] = run.scope.store.redactor.redact(reply.model)[0]
+        members["answered_by"] = run.scope.store.redactor.redact(reply.model)[0]
     if reply.usage is not None:
-        said["usage"] = {"input": reply.usage.input, "output": reply.usage.output}
-    return said
-
-
-class StreamListener:
-    """Passes text to a listener until it is closed."""
-
-    def __init__(self, listener: Callable[[str], None]) -> None:
-        self._listener: Callable[[str], None] | None = listener
-
-    def __call__(self, text: str) -> None:
-        listener = self._listener
-        if listener is not None:
-            listener(text)
-
-    def close(self) -> None:
-        self._listener = None
+        members["usage"] = {"input": reply.usage.input, "output": reply.usage.output}
+    return members
 
 
 def _wait(
@@ -194,12 +165,15 @@ def _wait(
     """Return the reply or exception of the model, and the signal that arrived after it (or None). Raises a signal that
     arrived before."""
     outcome: list[Reply | BaseException] = []
-    ended = threading.Event()
-    ear = StreamListener(on_text) if on_text is not None else None
+    ended, closed = threading.Event(), threading.Event()
+
+    def listen(text: str) -> None:
+        if on_text is not None and not closed.is_set():
+            on_text(text)
 
     def call() -> None:
         try:
-            outcome.append(model.reply(request, ear))
+            outcome.append(model.reply(request, None if on_text is None else listen))
         except BaseException as error:  # noqa: BLE001 (it is raised again where it is waited for)
             outcome.append(error)
         finally:
@@ -218,7 +192,6 @@ def _wait(
             raise
         interrupted = signal
     finally:
-        if ear is not None:
-            ear.close()
+        closed.set()
     thread.join()
     return outcome[0], interrupted

@@ -25,14 +25,11 @@ from stateline.engine.step import EventContext, add_to, apply, stage_of, take, u
 from stateline.errors import DurabilityUnknownError, StatelineError
 from stateline.machine.decider import agents
 from stateline.machine.decider.run import CallEnded, CallsIntended
-from stateline.machine.spec import Tool
+from stateline.process.child import TICK
 from stateline.process.signals import interruptible
 
 if TYPE_CHECKING:
     from stateline.tools.runner import ToolRun
-
-TICK = 0.1
-"""The longest single wait [s]: see ``process.child``."""
 
 
 class _End(msgspec.Struct, frozen=True):
@@ -94,7 +91,7 @@ def _save_rest(run: Run, ends: list[_End], dependencies: Dependencies, error: Ba
     unsaved: list[StatelineError] = []
     for end in ends:
         try:
-            if _is_pending(run, end.id):
+            if any(call["id"] == end.id and call["status"] != "done" for call in run.state.tree.pending):
                 run, since = _keep(run, end, dependencies, since)
         except StatelineError as another:
             unsaved.append(another)
@@ -112,11 +109,6 @@ def _save_rest(run: Run, ends: list[_End], dependencies: Dependencies, error: Ba
         raise reported from error
 
 
-def _is_pending(run: Run, identity: str) -> bool:
-    """Return True if the result of the call is not saved yet."""
-    return any(call["id"] == identity and call["status"] != "done" for call in run.state.tree.pending)
-
-
 def _reloaded(run: Run) -> Run:
     """Return the run at its head, which a failed save may have moved; the run as it is if the head cannot be read."""
     try:
@@ -130,17 +122,13 @@ def _tool_run(run: Run, call: dict[str, Json]) -> ToolRun:
 
     redact = run.scope.store.redactor.redact
     return ToolRun(
-        tool=_tool(run, call),
+        tool=next(tool for tool in agents.offered(run.machine, stage_of(run)) if tool.name == call["name"]),
         arguments=call["arguments"],
         directory=os.path.dirname(str((run.event.get("tools") or run.event["machine"])["path"])),
         run=run.id,
         key=run.event["calls"]["keys"][call["id"]],
         mask=lambda text: str(redact(text)[0]),
     )
-
-
-def _tool(run: Run, call: dict[str, Json]) -> Tool:
-    return next(tool for tool in agents.offered(run.machine, stage_of(run)) if tool.name == call["name"])
 
 
 class ToolWorkers:

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from stateline.bundle.canonical import Json
+from stateline.bundle.envelope import Pointer
 from stateline.errors import IntegrityError
 from stateline.machine.decider.run import Instance, Transition
 from stateline.store.snapshot import Snapshot
@@ -22,13 +23,6 @@ class MachinePlace(msgspec.Struct, frozen=True):
 
 class ToolsPlace(msgspec.Struct, frozen=True):
     """The tools manifest: real path, the SHA-256 of the file's bytes."""
-
-    path: str
-    sha256: str
-
-
-class ContextPlace(msgspec.Struct, frozen=True):
-    """The snapshot of the context with which the run started: file name and SHA-256."""
 
     path: str
     sha256: str
@@ -135,7 +129,7 @@ class RunEvent(msgspec.Struct, frozen=True, kw_only=True):
     meters: Meters
     transitions: list[Transition]
     tools: ToolsPlace | None = None
-    context: ContextPlace | None = None
+    context: Pointer | None = None
     effect: Effect | msgspec.UnsetType = msgspec.UNSET
     calls: Calls | None = None
     asked: list[CallRecord] = []

@@ -94,12 +94,7 @@ def begin(store: Store, machine: Machine, event: Started, origin: Origin, given:
     facts = Facts(context=None if given.context is None else given.context.facts, manual=given.manual)
     decision = advance(machine, None, event, facts)
     return RunStart(
-        machine=machine,
-        event=event,
-        decision=decision,
-        origin=origin,
-        redactions=count,
-        context=given.context,
+        machine=machine, event=event, decision=decision, origin=origin, redactions=count, context=given.context
     )
 
 
@@ -111,12 +106,7 @@ def start(scope: Scope, head: Snapshot | None, record: MachineRecord, first: Run
     masked += first.redactions
     decision = msgspec.structs.replace(first.decision, state=state)
     run = Run(
-        scope=scope,
-        snapshot=head,
-        record=record,
-        machine=spec,
-        state=decision.state,
-        began_with=lambda: first.context,
+        scope=scope, snapshot=head, record=record, machine=spec, state=decision.state, began_with=lambda: first.context
     )
     document: dict[str, Json] = {
         "run": run.id,

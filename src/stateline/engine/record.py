@@ -11,13 +11,13 @@ from functools import cache, partial
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import VERSION, Pointer, Ref
 from stateline.bundle.objects import Artifact, artifact_ref
-from stateline.engine.event_codec import FREE, MALFORMED_HINT, ContextPlace, Cost, is_calling_tools, read_event
+from stateline.engine.event_codec import FREE, MALFORMED_HINT, Cost, is_calling_tools, read_event
 from stateline.errors import IntegrityError, NotFoundError, UsageError
 from stateline.machine import spec
 from stateline.machine.decider.conversation import conversation_problem
@@ -48,10 +48,6 @@ class MachineRecord(msgspec.Struct, frozen=True):
     source: Ref
     spec: Ref
 
-    def document(self) -> dict[str, Json]:
-        """Return the member ``machine`` of the state, with Refs."""
-        return {"format": self.format, "source": self.source, "spec": self.spec}
-
 
 class ContextRef(msgspec.Struct, frozen=True):
     """The context with which a run started: its scope's key, and the digest of its state, which does not depend on the
@@ -72,10 +68,6 @@ class Context(msgspec.Struct, frozen=True):
     toolset: str = ""
 
 
-def _without_context() -> Context | None:
-    return None
-
-
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A run at one snapshot. ``extra`` keeps fields of ``state`` that a newer minor version wrote. ``began_with``
     returns the context with which it started (None without one), and reads it on the first call."""
@@ -85,7 +77,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     record: MachineRecord
     machine: Machine
     state: RunState
-    began_with: Callable[[], Context | None] = _without_context
+    began_with: Callable[[], Context | None] = lambda: None
     extra: dict[str, Json] = {}
 
     def context(self) -> dict[str, Json] | None:
@@ -215,7 +207,7 @@ def write_run(run: Run, decision: Decision, event: dict[str, Json]) -> Run:
 
     Raises as ``Scope.save``; ``ConflictError`` if the run is not the head any more.
     """
-    state = {**run.extra, **msgspec.to_builtins(decision.state), "machine": run.record.document()}
+    state = {**run.extra, **msgspec.to_builtins(decision.state), "machine": asdict(run.record)}
     _settle_context(run, decision.state.context, event.get("context"))
     snapshot = run.scope.save(state, kind="run", event=event, parent=run.snapshot, masked=True)
     return replace(run, snapshot=snapshot, state=decision.state)
@@ -279,7 +271,7 @@ def mask_calls(mask: Callable[[Json], Json], calls: list[Json]) -> list[Json]:
     ]
 
 
-def context_of(store: Store, context: Json, place: ContextPlace | None) -> Context | None:
+def context_of(store: Store, context: Json, place: Pointer | None) -> Context | None:
     """Return the context with which a run started, from the snapshot at ``place``; None without one.
 
     Raises ``IntegrityError`` if it is missing or damaged, or if its digest is not the one in the run.
@@ -292,7 +284,7 @@ def context_of(store: Store, context: Json, place: ContextPlace | None) -> Conte
         "or `stateline run -p TEXT --id RUN --force`"
     )
     try:
-        found = read_context(store, read_snapshot(store.backend, scope.hash, Pointer(place.path, place.sha256)))
+        found = read_context(store, read_snapshot(store.backend, scope.hash, place))
     except IntegrityError as error:
         from stateline.store.integrity import with_recovery_hint
 

@@ -137,9 +137,5 @@ def _times(count: int) -> str:
 
 def _limit(state: RunState, bound: str, rule: str) -> Failure:
     return Failure(
-        stage=state.tree.stage,
-        kind="limit",
-        bound=bound,
-        message=f"limit {bound}: {rule}; that is used up",
-        hint=_HINT,
+        stage=state.tree.stage, kind="limit", bound=bound, message=f"limit {bound}: {rule}; that is used up", hint=_HINT
     )

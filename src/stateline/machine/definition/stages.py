@@ -102,12 +102,7 @@ def _agent(fields: ObjectReader) -> Agent:
     output_schema = agent.schema("output_schema")
     # Outputs are masked before they are stored, and used as they are stored.
     report_masked_properties(fields.findings, (*agent.path, "output_schema"), output_schema, "")
-    return Agent(
-        prompt=_prompt(agent),
-        tools=_tools(agent),
-        output_schema=output_schema,
-        model=agent.text("model"),
-    )
+    return Agent(prompt=_prompt(agent), tools=_tools(agent), output_schema=output_schema, model=agent.text("model"))
 
 
 def _prompt(fields: ObjectReader) -> str:
