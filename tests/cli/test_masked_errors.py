@@ -134,4 +134,8 @@ def test_what_was_masked_is_counted_in_a_warning(cli: Cli, task: Task) -> None:
     cli.json("execute", machine, exits=3)
     document = cli.json("execute", machine, "--input", json.dumps([SECRET, "fine", SECRET]))
     assert document["output"] == ["[REDACTED]", "fine", "[REDACTED]"]
-    assert [warning for warning in document["warnings"] if warning.startswith("2 values were masked")]
+    assert [
+        warning
+        for warning in document["warnings"]
+        if warning.startswith("values masked as secrets") and warning.endswith(": 2")
+    ]

@@ -222,8 +222,8 @@ def test_a_key_never_goes_to_another_providers_endpoint_out_of_a_context(cli: Cl
 
     store = Store.open(cli.state)
     head = store.scope("context:demo").head()
-    assert Models(store, ModelOptions(model="anthropic/model-2")).asked(head).base_url == ""
-    assert Models(store, ModelOptions(model="openai/model-2")).asked(head).base_url == server.url
+    assert Models(store, ModelOptions(model="anthropic/model-2")).choose(head).base_url == ""
+    assert Models(store, ModelOptions(model="openai/model-2")).choose(head).base_url == server.url
 
 
 def test_a_key_is_asked_for_only_when_a_call_is_made(cli: Cli, model: list[str]) -> None:

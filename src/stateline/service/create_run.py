@@ -10,13 +10,12 @@ from msgspec.structs import replace
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
-from stateline.engine.dependencies import MANUAL, Dependencies
+from stateline.engine.dependencies import MANUAL
 from stateline.engine.loop import Origin, RunStart, StartFacts, begin, start
 from stateline.engine.record import (
     Context,
     Run,
     keep_machine,
-    load_run,
     machine_record,
     read_context,
     read_run,
@@ -36,8 +35,8 @@ from stateline.service.machine_files import (
     tools_record,
 )
 from stateline.service.options import NO_MODELS, ModelSource
-from stateline.store.scope import WAIT, Scope
-from stateline.store.snapshot import Snapshot, require_known_version
+from stateline.store.scope import WAIT
+from stateline.store.snapshot import require_known_version
 from stateline.store.store import Store
 from stateline.store.timestamps import next_timestamp
 
@@ -81,9 +80,10 @@ def create_run(store: Store, options: NewRunOptions, machine_file: MachineFile) 
 def start_chain(store: Store, options: NewRunOptions, machine_file: MachineFile, first: RunStart) -> tuple[Run, bool]:
     """Save the start that :func:`plan_start` decided; return as :func:`create_run`. For a recorded machine file, the
     lock of its scope must be held; it does not exclude calls that start the run from another file or a prompt."""
-    found = None if options.force else _started_meanwhile(store, options, machine_file)
-    if found is not None:
-        return found, False
+    if options.run is None and machine_file.recorded and not options.force:
+        found = find_unfinished(store, machine_file)
+        if found is not None:
+            return found, False
     while True:
         scope = run_scope(store, options.run or new_id(store))
         with scope.locked(options.wait):
@@ -93,22 +93,12 @@ def start_chain(store: Store, options: NewRunOptions, machine_file: MachineFile,
             if head is not None and not options.force:
                 return read_run(store, scope, head), False
             require_head(scope, head, options.parent)
-            return _start_on(store, scope, head, machine_file, first), True
-
-
-def _start_on(store: Store, scope: Scope, head: Snapshot | None, machine_file: MachineFile, first: RunStart) -> Run:
-    if head is not None:
-        require_known_version(head)
-    record = keep_machine(store, machine_file.data, machine_file.format, first.machine)
-    if machine_file.recorded:
-        record_run(store, machine_file, scope.key.partition(":")[2])
-    return start(scope, head, record, first)
-
-
-def _started_meanwhile(store: Store, options: NewRunOptions, machine_file: MachineFile) -> Run | None:
-    if options.run is None:
-        return find_unfinished(store, machine_file) if machine_file.recorded else None
-    return None if run_scope(store, options.run).head() is None else load_run(store, options.run)
+            if head is not None:
+                require_known_version(head)
+            record = keep_machine(store, machine_file.data, machine_file.format, first.machine)
+            if machine_file.recorded:
+                record_run(store, machine_file, scope.key.partition(":")[2])
+            return start(scope, head, record, first), True
 
 
 def plan_start(store: Store, options: NewRunOptions, machine: Machine, machine_file: MachineFile) -> RunStart:
@@ -136,15 +126,10 @@ def plan_start(store: Store, options: NewRunOptions, machine: Machine, machine_f
     if any(stage.kind == "agent" for stage in machine.stages.values()):
         dependencies = options.models.dependencies(_run_before_start(store, options, machine_file, machine, context))
     first = begin(store, machine, event, origin, StartFacts(context=context, manual=dependencies.manual))
-    if first.decision.state.tree.phase == "ready" and machine.stages[machine.start].kind == "agent":
-        _require_callable(dependencies)
+    calls_model = first.decision.state.tree.phase == "ready" and machine.stages[machine.start].kind == "agent"
+    if calls_model and dependencies.ready is not None:
+        dependencies.ready()  # a run that could not perform its first step would only have to be restarted
     return first
-
-
-def _require_callable(dependencies: Dependencies) -> None:
-    # A run that could not perform its first step would only have to be restarted.
-    if dependencies.ready is not None:
-        dependencies.ready()
 
 
 def _run_before_start(

@@ -59,7 +59,7 @@ def dry_run(
     try:
         result = verb(overlay)
     except DryRunStop as stop:
-        exit = expected_exit(stop.run, one_turn=one_turn, manual=stop.dependencies.manual)
+        exit = _expected_exit(stop.run, one_turn=one_turn, manual=stop.dependencies.manual)
         warnings = [*store.warnings, *stop.warnings]
         plan = Plan(action="advance", run=stop.run.id, effects=effects, exit=exit, warnings=warnings)
     except StatelineError as error:
@@ -129,27 +129,20 @@ def _head(store: Store, key: str) -> str | None:
     return None if pointer is None else pointer.sha256
 
 
-def expected_exit(run: Run, *, one_turn: bool, manual: bool) -> int:
+def _expected_exit(run: Run, *, one_turn: bool, manual: bool) -> int:
     """The exit code of a call if every effect succeeds, no model calls a tool, and every stage takes its default way; a
     loop of defaults ends by a limit."""
-
-    def exit_at(name: str | None) -> int | None:
-        kind = "end" if name is None else run.machine.stages[name].kind
+    tree, stages = run.state.tree, run.machine.stages
+    name: str | None = tree.stage if tree.phase == "calling" else stages[tree.stage].default_next
+    seen: set[str] = set()
+    while name not in seen:
+        kind = "end" if name is None else stages[name].kind
         if kind == "human" or (kind == "agent" and manual):
             return 3
-        if kind == "end":
+        if name is None or kind == "end":
             return 2 if one_turn else 0
-        return 0 if one_turn else None
-
-    tree = run.state.tree
-    if tree.phase == "calling" and (exit := exit_at(tree.stage)) is not None:
-        return exit
-    stage = run.machine.stages[tree.stage]
-    seen: set[str] = set()
-    while stage.name not in seen:
-        seen.add(stage.name)
-        exit = exit_at(stage.default_next)
-        if exit is not None:
-            return exit
-        stage = run.machine.stages[stage.default_next or ""]
+        if one_turn:
+            return 0
+        seen.add(name)
+        name = stages[name].default_next
     return 1

@@ -18,13 +18,7 @@ from stateline.process.signals import Signals, shield
 from stateline.service.answers import answered_run
 from stateline.service.continue_run import continue_run, reload, require_parent, status_hint
 from stateline.service.create_run import NewRunOptions, create_run, require_no_foreign_answer
-from stateline.service.machine_change import (
-    accept_change,
-    change_warning,
-    machine_change,
-    record_move,
-    require_input_expected,
-)
+from stateline.service.machine_change import change_warning, with_current_machine
 from stateline.service.machine_files import MachineFile, find_unfinished, other_unfinished, read_machine_file
 from stateline.service.options import CallOptions, ExecuteOptions
 from stateline.service.outcome import Outcome, outcome
@@ -44,9 +38,20 @@ def execute(store: Store, options: ExecuteOptions) -> Outcome:
         signals.run = found.id if found is not None else None
         if found is not None and not options.force:
             warnings = _warnings(store, machine_file, options, found.id, found)
-            run = _with_current_machine(store, found, machine_file, options)
+            run = with_current_machine(store, found, machine_file, call, options.accept_change)
             return continue_run(run, call if run is found else replace(call, parent=None), warnings)
-        run, started = create_run(store, _new_run_options(options), machine_file)
+        start = NewRunOptions(
+            run=options.run,
+            force=options.force,
+            input=None if call.input is msgspec.UNSET else call.input,
+            labels=options.labels,
+            context=options.context,
+            models=call.models,
+            exchanges=call.models.begin(),
+            parent=call.parent,
+            wait=call.wait,
+        )
+        run, started = create_run(store, start, machine_file)
         signals.run = run.id
         # Standard input was not meant for a question of this run.
         call = replace(call, stdin=None)
@@ -56,23 +61,8 @@ def execute(store: Store, options: ExecuteOptions) -> Outcome:
             _require_same_machine(run, machine_file, call.input)
         warnings = _warnings(store, machine_file, options, run.id, None if started else run)
         if not started:
-            run = _with_current_machine(store, run, machine_file, options)
+            run = with_current_machine(store, run, machine_file, call, options.accept_change)
         return continue_run(run, call, warnings)
-
-
-def _with_current_machine(store: Store, run: Run, machine_file: MachineFile, options: ExecuteOptions) -> Run:
-    """Return the run with a change or move of its machine file recorded, or ``run`` itself. Raises
-    ``MachineChangedError`` for a change that is not accepted."""
-    change = machine_change(run, machine_file)
-    if change is not None and not options.accept_change:
-        raise change
-    if run.state.status == "complete":
-        return run
-    if change is None and run.event["machine"]["path"] == machine_file.path:
-        return run
-    require_input_expected(run, options.call.input)
-    record = record_move if change is None else accept_change
-    return record(store, run, machine_file, options.call)
 
 
 def resume(store: Store, run: str, call: CallOptions, *, retry: bool = False) -> Outcome:
@@ -144,21 +134,6 @@ def _require_same_machine(run: Run, machine_file: MachineFile, given: Json | msg
         raise ConflictError(f"{message}; the input of this call was not used", hint=hint)
     if (run.machine_sha, run.event["machine"]["path"]) != (machine_file.sha256, machine_file.path):
         raise ConflictError(f"{message} from another machine; nothing was changed", hint=hint)
-
-
-def _new_run_options(options: ExecuteOptions) -> NewRunOptions:
-    call = options.call
-    return NewRunOptions(
-        run=options.run,
-        force=options.force,
-        input=None if call.input is msgspec.UNSET else call.input,
-        labels=options.labels,
-        context=options.context,
-        models=call.models,
-        exchanges=call.models.begin(),
-        parent=call.parent,
-        wait=call.wait,
-    )
 
 
 def _warnings(

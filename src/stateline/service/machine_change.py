@@ -71,45 +71,46 @@ def change_warning(run: Run, machine_file: MachineFile) -> list[str]:
     return [warning]
 
 
-def require_input_expected(run: Run, given: Json | msgspec.UnsetType) -> None:
-    """Raise ``UsageError`` for an input that the run cannot take, before a changed or moved machine is recorded."""
+def with_current_machine(store: Store, run: Run, machine_file: MachineFile, call: CallOptions, accept: bool) -> Run:
+    """Return the run with a change of its machine file, or a move of the same machine to another file, recorded; or
+    ``run`` itself. Programs are looked up beside the file, and it finds the run.
+
+    Raises ``MachineChangedError`` for a change without ``accept`` and for one that the run cannot take, ``UsageError``
+    for an input that the run cannot take.
+    """
+    change = machine_change(run, machine_file)
+    if change is not None and not accept:
+        raise change
+    if run.state.status == "complete" or (change is None and run.event["machine"]["path"] == machine_file.path):
+        return run
+    _require_input_expected(run, call.input)
+    replacement = None if change is None else parse_machine(store, machine_file)
+    with run.scope.locked(call.wait), shield():
+        now = require_parent(reload(run), call.parent)
+        moved = now.event["machine"]["path"] != machine_file.path
+        differs = moved if replacement is None else machine_change(now, machine_file) is not None
+        if now.state.status == "complete" or not differs:
+            return now
+        machine, record = now.machine, now.record
+        if replacement is not None:
+            machine = replacement
+            advance(machine, now.state, Replaced())  # raises before anything is stored
+            record = keep_machine(store, machine_file.data, machine_file.format, machine)
+        now = replace_machine(now, machine, record, _places(machine, machine_file))
+    if moved:
+        record_run(store, machine_file, run.id)
+    return now
+
+
+def _require_input_expected(run: Run, given: Json | msgspec.UnsetType) -> None:
     if given is msgspec.UNSET or is_effect_lost(run):  # then it is the result of the lost effect
         return
     if not unwrap(run, given).again and run.state.status != "waiting":
         raise not_waiting_error(run)
 
 
-def accept_change(store: Store, run: Run, machine_file: MachineFile, call: CallOptions) -> Run:
-    """Record that the run continues with the changed machine file. Raises ``MachineChangedError`` if it cannot."""
-    machine = parse_machine(store, machine_file)
-    with run.scope.locked(call.wait), shield():
-        now = require_parent(reload(run), call.parent)
-        if now.state.status == "complete" or machine_change(now, machine_file) is None:
-            return now
-        advance(machine, now.state, Replaced())  # raises before anything is stored
-        record = keep_machine(store, machine_file.data, machine_file.format, machine)
-        moved = now.event["machine"]["path"] != machine_file.path
-        now = replace_machine(now, machine, record, _places(now, machine, machine_file))
-    if moved:
-        record_run(store, machine_file, run.id)
-    return now
-
-
-def record_move(store: Store, run: Run, machine_file: MachineFile, call: CallOptions) -> Run:
-    """Record that the same machine is now in another file: programs are looked up beside it, and it finds the run."""
-    with run.scope.locked(call.wait), shield():
-        now = require_parent(reload(run), call.parent)
-        if now.event["machine"]["path"] == machine_file.path or now.state.status == "complete":
-            return now
-        now = replace_machine(now, now.machine, now.record, _places(now, now.machine, machine_file))
-    record_run(store, machine_file, run.id)
-    return now
-
-
-def _places(run: Run, machine: Machine, machine_file: MachineFile) -> dict[str, Json]:
+def _places(machine: Machine, machine_file: MachineFile) -> dict[str, Json]:
     """Return the members ``machine`` and ``tools`` of the event."""
-    places: dict[str, Json] = {
-        "machine": {"path": machine_file.path, "name": machine.name, "sha256": machine_file.sha256},
-    }
+    machine_place = {"path": machine_file.path, "name": machine.name, "sha256": machine_file.sha256}
     tools = tools_record(machine, machine_file)
-    return places if tools is None else places | {"tools": tools}
+    return {"machine": machine_place} if tools is None else {"machine": machine_place, "tools": tools}

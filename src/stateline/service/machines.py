@@ -26,11 +26,10 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 def check_machine(path: str) -> Checked:
-    """Read a machine file and say everything that is wrong with it: programs that are missing, its tools and the names
-    of its models included, as far as a call without flags in this environment would refuse them.
+    """Return all problems of a machine file, with those that a call without flags in this environment would meet:
+    missing programs, problems of its tools and of the names of its models.
 
-    Raises ``NotFoundError`` or ``RequestError`` if the file cannot be read; mistakes in it are the result, not an
-    error.
+    Raises ``NotFoundError`` or ``RequestError`` if the file cannot be read.
     """
     from stateline.machine.definition.check import Lookups, check
     from stateline.process.executables import program_problem
@@ -50,7 +49,7 @@ def check_machine(path: str) -> Checked:
 
 
 def _secret_in(machine_file: MachineFile, machine: Machine | None, redactor: Redactor) -> list[Problem]:
-    """The problem that the file holds a secret, if it does, in the words in which a run is refused for it."""
+    """Return the problem that the file holds a secret, with the message that refuses a run."""
     try:
         require_no_secret_in(machine_file, redactor)
         if machine is not None:
@@ -68,10 +67,11 @@ def _choose(name: str) -> object:
 
 
 def machine_of(store: Store, path: str | None, run: str | None) -> tuple[Machine, RunState | None]:
-    """The machine in the file at ``path``, or the one that ``run`` goes by, with that run's state. Reads only.
+    """Return the machine in the file at ``path``, or that of ``run`` with the run's state. Reads only. A Python machine
+    at ``path`` is executed; the one that a run keeps never is.
 
-    A Python machine at ``path`` is run; the one that a run keeps never is. Raises ``UsageError`` unless exactly one of
-    the two is given, ``InvalidMachineError``, and as ``read_machine_file`` and ``load_run`` do.
+    Raises ``UsageError`` unless exactly one of the two is given, ``InvalidMachineError``, and as ``read_machine_file``
+    and ``load_run``.
     """
     if (path is None) == (run is None):
         raise UsageError("name a machine file or a run, one of the two", hint="MACHINE, or --run RUN")
@@ -85,12 +85,12 @@ def machine_of(store: Store, path: str | None, run: str | None) -> tuple[Machine
 
 
 def show_machine(store: Store, path: str | None, run: str | None) -> dict[str, Json]:
-    """The canonical spec. Raises as :func:`machine_of`."""
+    """Return the canonical spec. Raises as :func:`machine_of`."""
     return to_json(machine_of(store, path, run)[0])
 
 
 def draw_machine(store: Store, path: str | None, run: str | None) -> str:
-    """The text of a Mermaid flowchart, with the way that ``run`` took. Raises as :func:`machine_of`."""
+    """Return a Mermaid flowchart, with the path that ``run`` took. Raises as :func:`machine_of`."""
     from stateline.machine.draw import flowchart
 
     return flowchart(*machine_of(store, path, run))

@@ -9,13 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.engine.dependencies import Dependencies
+from stateline.engine.record import Run, read_context
 from stateline.errors import RequestError, StatelineError, UsageError
 from stateline.service.exchanges import (
     Exchanges,
@@ -32,7 +35,6 @@ from stateline.store.store import Store
 
 if TYPE_CHECKING:
     from stateline.contexts.context import ContextContent, ContextRequest
-    from stateline.engine.record import Run
     from stateline.model.protocol import Model, ModelRequest, Reply, TextListener
     from stateline.model.providers.selection import Choice
     from stateline.model.recordings.playback import Playback
@@ -67,17 +69,17 @@ class Models(ModelSource):
                 "the directory of --record or --playback has a secret in its path; nothing was done",
                 hint="give a directory of another name",
             )
-        self._with_overrides = Dependencies()
+        self._overrides = Dependencies()
         self._exchanges: Exchanges | None = None
-        self._voice: Playback | Recorder | None = None
+        self._source: Playback | Recorder | None = None
         self._used = self._stale = NumberRanges([])
-        self._late = _LazyModels(self._environ)
-        self._looked_through = ""
+        self._models = _LazyModels(self._environ)
+        self._checked_directory = ""
         self._begun = False
-        self._nobody = False
+        self._without_model = False
         self._prepared = False
         self._drifts: dict[str, None] = {}
-        self._warnings: list[str] = []
+        self._warnings: dict[str, None] = {}
 
     def begin(self) -> Json:
         """Start recording or playback by the flags, for a call that starts a run or has no run; return
@@ -88,49 +90,41 @@ class Models(ModelSource):
         """
         wanted = self._wanted
         if wanted is not None and wanted.mode == "record":
-            self._check_place(wanted.dir)
-        if wanted is not None and wanted.mode == "playback" and not wanted.playback:
-            wanted = msgspec.structs.replace(wanted, playback="hybrid")
+            self._check_directory(wanted.dir)
+        elif wanted is not None:
+            wanted = replace(wanted, playback=wanted.playback or "hybrid")
         self._use(wanted)
         self._begun = True
         return self.exchanges()
 
-    def asked(self, head: Snapshot | None = None, machine: str | None = None) -> Named:
+    def choose(self, head: Snapshot | None = None, machine: str | None = None) -> Named:
         """Return the model for a context at ``head`` (None: it does not exist yet), or for a stage whose ``machine``
         file names one. Raises ``RequestError`` for an unknown model name."""
-        return self._named(machine, lambda: _made_for(self._store, head))
+        return self._named(machine, lambda: _model_of_context(self._store, head))
 
-    def asking(self, named: Named) -> Model | None:
-        """Return the model, recorded or played back if the call asks for that; None without a model."""
-        return self._model(named)
+    def require_ready(self, named: Named) -> None:
+        """Raise ``RequestError`` for what is known to prevent a call of that model, and as ``check_directory`` for what
+        prevents recording it. Sends and changes nothing."""
+        if named.choice is None:
+            return
+        from stateline.model.providers.selection import require_ready
 
-    def ready(self, named: Named) -> Callable[[], None]:
-        """Return a function that raises ``RequestError`` for what is known to prevent a call of that model, and as
-        ``check_directory`` for what prevents recording it. It sends and changes nothing."""
+        require_ready(named.choice, environ=self._environ)
+        if self._exchanges is not None and self._exchanges.mode == "record":
+            self._check_directory(self._exchanges.dir)
 
-        def require() -> None:
-            if named.choice is None:
-                return
-            from stateline.model.providers.selection import require_ready
-
-            require_ready(named.choice, environ=self._environ)
-            if self._exchanges is not None and self._exchanges.mode == "record":
-                self._check_place(self._exchanges.dir)
-
-        return require
-
-    def _check_place(self, directory: str) -> None:
+    def _check_directory(self, path: str) -> None:
         """Check as ``check_directory``. The files in the directory are checked once; a recorder checks new ones."""
         from stateline.model.recordings.record_directory import check_directory
 
-        check_directory(directory, files=directory != self._looked_through)
-        self._looked_through = directory
+        check_directory(path, files=path != self._checked_directory)
+        self._checked_directory = path
 
     def settle(self, effective: ContextContent, context: Mapping[str, Json]) -> None:
         """Use exactly these prompts and settings from now on; ``context`` holds the stored ones."""
         self._prepared = True
         prompts, settings = context["prompts"], context["settings"]
-        self._with_overrides = Dependencies(
+        self._overrides = Dependencies(
             system=effective.system if effective.system != prompts["system"] else None,
             developer=effective.developer if effective.developer != prompts["developer"] else None,
             settings={
@@ -146,23 +140,22 @@ class Models(ModelSource):
         from stateline.contexts.context import require_settings
 
         require_settings(context_request.settings)
-        mask = self._store.redactor.redact
-        developer: list[str] = mask(context_request.developer)[0]
+        developer: list[str] = self._mask(context_request.developer)
         before = ((context or {}).get("prompts") or {}).get("developer") or []
-        self._with_overrides = Dependencies(
-            system=mask(context_request.system)[0],
+        self._overrides = Dependencies(
+            system=self._mask(context_request.system),
             developer=[*before, *(text for text in developer if text not in before)] if developer else None,
-            settings=mask(context_request.settings)[0],
+            settings=self._mask(context_request.settings),
         )
 
     def exchanges(self) -> Json:
         """Return the current ``event.exchanges``; None for a run that neither records nor plays back."""
-        now, voice = self._exchanges, self._voice
-        if now is None or voice is None:
+        now = self._exchanges
+        if now is None or self._source is None:
             return None
         document: dict[str, Json] = {"mode": now.mode, "dir": now.dir}
         if now.mode == "record":
-            return document | {"used": Numbers(voice.used[-_REMEMBERED:]).ranges()}
+            return document | {"used": Numbers(self._source.used[-_REMEMBERED:]).ranges()}
         stale = self._stale.ranges()
         document |= {"used": self._used.ranges(), "playback": now.playback}
         return document | ({"stale": stale} if stale else {})
@@ -185,85 +178,74 @@ class Models(ModelSource):
         wanted = _wanted_by(run)
         if wanted is None:
             return Dependencies()
-        named = self._named(wanted, lambda: self._made_for(run))
-        model = self._model(named)
-        self._nobody = self._nobody or model is None
+        named = self._named(wanted, lambda: _model_of_run(run))
+        model = self.model(named)
+        self._without_model = self._without_model or model is None
         self._compare(run, Named() if model is None else named)
-        exchanges = None if self._exchanges is None else self.exchanges
+        dependencies = replace(self._overrides, exchanges=None if self._exchanges is None else self.exchanges)
         if model is None:
-            return msgspec.structs.replace(self._with_overrides, exchanges=exchanges)
-        return msgspec.structs.replace(
-            self._with_overrides,
+            return dependencies
+        return replace(
+            dependencies,
             model=model,
             name=named.name,
-            ready=self.ready(named),
+            ready=partial(self.require_ready, named),
             on_text=self._options.on_text,
-            exchanges=exchanges,
-            warn=self._tell,
+            warn=lambda text: self._warnings.update({text: None}),
         )
 
     def closing_warnings(self, run: Run) -> list[str]:
         """Return warnings about flags without effect and about recordings: differences, and exchanges that were left
         over."""
-        voice = self._voice
-        unused_flags = [*self.unused_flags(self._nobody), *self._drifts, *self._warnings]
-        if voice is None:
-            return unused_flags
+        warnings = []
+        if self._without_model:
+            flags = {"--base-url": self._options.base_url, "--record": self._options.record}
+            reason = "there is no model to ask; name one with -m PROVIDER/NAME"
+            warnings = [f"{flag} had no effect: {reason}" for flag, value in flags.items() if value is not None]
+        warnings += [*self._drifts, *self._warnings]
+        if self._source is None:
+            return warnings
         from stateline.model.recordings.playback import Playback
 
-        warnings: list[str] = []
-        if isinstance(voice, Playback) and run.state.status == "complete":
+        closing: list[str] = []
+        if isinstance(self._source, Playback) and run.state.status == "complete":
             try:
-                # A context that is restored leaves what was recorded of its derivation unplayed, and rightly so.
-                warnings += voice.closing(("turn",))
-            except StatelineError as error:  # the run is complete, whatever the recording holds
-                warnings.append(error.message)
-        return [*unused_flags, *voice.warnings, *warnings]
-
-    def unused_flags(self, nobody: bool) -> list[str]:
-        """Return warnings about flags without effect if ``nobody`` is True: there was no model to call."""
-        if not nobody:
-            return []
-        said = {
-            "--base-url": (self._options.base_url, "was not used"),
-            "--record": (self._options.record, "recorded nothing of this"),
-        }
-        way = "there is no model to ask; name one with -m PROVIDER/NAME"
-        return [f"{flag} {came}: {way}" for flag, (value, came) in said.items() if value is not None]
-
-    def _tell(self, text: str) -> None:
-        if text not in self._warnings:
-            self._warnings.append(text)
-
-    # -- names -----------------------------------------------------------------------------------------------------
+                # A restored context does not play the exchanges of its derivation.
+                closing = self._source.closing(("turn",))  # replaces some warnings of the source
+            except StatelineError as error:  # the run is complete, even with a damaged recording
+                closing = [error.message]
+        return [*warnings, *self._source.warnings, *closing]
 
     def _named(self, machine: str | None, context: Callable[[], Named]) -> Named:
         """Return the model that the first of flag, environment, context and machine file names; in playback, else the
         model of the recording."""
-        said = self._said("model")
-        made_for = Named() if said and self._said("base_url") else context()
-        name = said or made_for.name or machine or ""
-        if self._exchanges is not None and self._exchanges.mode == "playback":
-            name = self._recorded_name() if name in ("", MANUAL) else name
-            return Named(name, self._said("base_url") or made_for.base_url)
+        flag = self._flag("model")
+        made_for = Named() if flag and self._flag("base_url") else context()
+        name = flag or made_for.name or machine or ""
+        if self.mode == "playback":
+            from stateline.model.recordings.playback import Playback
+
+            if name in ("", MANUAL) and isinstance(self._source, Playback):
+                name = self._source.model()
+            return Named(name, self._flag("base_url") or made_for.base_url)
         if name in ("", MANUAL):
-            return Named(base_url=self._said("base_url"))
+            return Named(base_url=self._flag("base_url"))
         return self._chosen(name, made_for)
 
     def _chosen(self, name: str, made_for: Named) -> Named:
         from stateline.model.providers.selection import choose
 
-        said, borrowed = self._said("base_url"), made_for.base_url
-        choice = None
+        base_url, borrowed = self._flag("base_url"), made_for.base_url
         # Never the endpoint of another provider: it would be sent the key of this one.
-        if borrowed and not said and _provider(name) == _provider(made_for.name):
+        if borrowed and not base_url and _provider(name) == _provider(made_for.name):
+            choice = None
             with suppress(RequestError):
                 choice = choose(name, environ=self._environ)
-            said = "" if choice is not None and choice.base_url else borrowed
-        choice = choose(name, said, environ=self._environ)
+            base_url = "" if choice is not None and choice.base_url else borrowed
+        choice = choose(name, base_url, environ=self._environ)
         return Named() if choice is None else Named(choice.name, choice.base_url, choice)
 
-    def _said(self, what: Literal["model", "base_url"]) -> str:
+    def _flag(self, what: Literal["model", "base_url"]) -> str:
         """Return the value of a flag, else of the environment variable; "" for neither."""
         flag: str | None = getattr(self._options, what)
         return (flag or "").strip() or self._environ.get(f"STATELINE_{what.upper()}", "").strip()
@@ -285,52 +267,43 @@ class Models(ModelSource):
         context_request = ContextRequest(model=named.name, base_url=named.base_url, toolset=toolset, task="")
         self._drifts |= dict.fromkeys(drift(made_for, context_request))
 
-    def _made_for(self, run: Run) -> Named:
-        """Return the model that the context of ``run`` was made for."""
-        context = run.began_with()
-        return Named() if context is None else Named(context.model, context.base_url)
-
-    def _recorded_name(self) -> str:
-        from stateline.model.recordings.playback import Playback
-
-        return self._voice.model() if isinstance(self._voice, Playback) else ""
-
-    # -- models ----------------------------------------------------------------------------------------------------
-
-    def _model(self, named: Named) -> Model | None:
-        voice = self._voice
-        if self._exchanges is not None and self._exchanges.mode == "playback":
-            return voice
+    def model(self, named: Named) -> Model | None:
+        """Return the model, recorded or played back if the call asks for that; None without a model."""
+        if self.mode == "playback":
+            return self._source
         if named.choice is None:
             return None
-        self._late.choices[named.name] = named.choice
-        return self._late if voice is None else voice
+        self._models.choices[named.name] = named.choice
+        return self._source or self._models
 
     def _adopt(self, run: Run) -> None:
         """Record or play back as the run does. Raises ``RequestError`` if the flags contradict it."""
         kept = kept_exchanges(run)
         require_same_exchanges(run, kept, self._wanted)
-        can_continue = run.state.status in ("running", "waiting")
-        if can_continue and (kept is None or self.exchanges() != run.event["exchanges"]):
+        ended = run.state.status not in ("running", "waiting")
+        if not ended and (kept is None or self.exchanges() != run.event["exchanges"]):
             self._use(kept)
 
     def _use(self, wanted: Exchanges | None) -> None:
-        before = [] if self._voice is None else list(self._voice.warnings)
-        self._exchanges, self._voice = wanted, None
+        before = [] if self._source is None else list(self._source.warnings)
+        self._exchanges, self._source = wanted, None
         if wanted is None:
             return
-        mask, used = _mask(self._store), Numbers.read(wanted.used)
+        mask, used = self._mask, Numbers.read(wanted.used)
         if wanted.mode == "playback":
             from stateline.model.recordings.playback import Playback
 
             mode = wanted.playback or "hybrid"
-            self._voice = Playback(wanted.dir, mode, used, stale=Numbers.read(wanted.stale), mask=mask)
-            self._used, self._stale = NumberRanges(self._voice.used), NumberRanges(self._voice.stale)
+            self._source = Playback(wanted.dir, mode, used, stale=Numbers.read(wanted.stale), mask=mask)
+            self._used, self._stale = NumberRanges(self._source.used), NumberRanges(self._source.stale)
         else:
             from stateline.model.recordings.recorder import Recorder
 
-            self._voice = Recorder(self._late, wanted.dir, mask, used)
-        self._voice.warnings[:0] = before
+            self._source = Recorder(self._models, wanted.dir, mask, used)
+        self._source.warnings[:0] = before
+
+    def _mask(self, value: Json) -> Json:
+        return self._store.redactor.redact(value)[0]
 
 
 class _LazyModels:
@@ -349,10 +322,6 @@ class _LazyModels:
 
             self._opened[choice] = open_model(choice, environ=self._environ)
         return self._opened[choice].reply(request, on_text)
-
-
-def _mask(store: Store) -> Callable[[Json], Json]:
-    return lambda value: store.redactor.redact(value)[0]
 
 
 def _provider(name: str) -> str:
@@ -376,10 +345,15 @@ def _wanted_by(run: Run) -> str | None:
     return machine.model or next((agent.model for agent in agents if agent.model), None) or ""
 
 
-def _made_for(store: Store, head: Snapshot | None) -> Named:
+def _model_of_run(run: Run) -> Named:
+    """Return the model that the context of ``run`` was made for."""
+    context = run.began_with()
+    return Named() if context is None else Named(context.model, context.base_url)
+
+
+def _model_of_context(store: Store, head: Snapshot | None) -> Named:
     """Return the model that the context at ``head`` was made for."""
-    state = None if head is None else store.resolve(head.state)
-    if not isinstance(state, dict):
+    if head is None:
         return Named()
-    name, base_url = state.get("model_id"), state.get("base_url")
-    return Named(name if isinstance(name, str) else "", base_url if isinstance(base_url, str) else "")
+    context = read_context(store, head)
+    return Named(context.model, context.base_url)

@@ -30,16 +30,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     ``error`` the run's failure or the one that took ``error_next``, ``exit_code`` that of the command. ``built_in``:
     ``run -p`` started the run, so it has no machine file."""
 
-    run: str | None
-    status: Status
-    stage: str | None
-    turn: int
+    run: str | None = None
+    status: Status = "complete"
+    stage: str | None = None
+    turn: int = 0
     head: str
-    output: Json
-    outputs: dict[str, Json]
+    output: Json = None
+    outputs: dict[str, Json] = {}
     source: str | None = None
     reason: str
-    waiting: Json
+    waiting: Json = None
     warnings: list[str]
     error: Json = None
     exit_code: int = 0
@@ -60,10 +60,8 @@ def outcome(run: Run, *, one_turn: bool, warnings: list[str], dependencies: Depe
     status: Status = "advanced" if state.status == "running" else state.status
     routed_away = any(way["reason"] in ("error", "limit") for way in run.event["transitions"])
     failure = state.tree.error if status == "error" else state.tree.cause if routed_away else None
-    masked = run.event.get("redactions", 0)
-    if masked:
-        said = "a value was" if masked == 1 else f"{masked} values were"
-        warnings = [*warnings, f"{said} masked as secrets before anything was stored"]
+    if masked := run.event.get("redactions", 0):
+        warnings = [*warnings, f"values masked as secrets before anything was stored: {masked}"]
     output_of = run.event.get("output_of")
     return Outcome(
         run=run.id,
@@ -85,18 +83,7 @@ def outcome(run: Run, *, one_turn: bool, warnings: list[str], dependencies: Depe
 
 def context_outcome(prepared: Prepared) -> Outcome:
     """Return the outcome of a call that was about a context and no run."""
-    return Outcome(
-        run=None,
-        status="complete",
-        stage=None,
-        turn=0,
-        head=prepared.head.sha256,
-        output=None,
-        outputs={},
-        reason=prepared.action,
-        waiting=None,
-        warnings=list(prepared.warnings),
-    )
+    return Outcome(head=prepared.head.sha256, reason=prepared.action, warnings=list(prepared.warnings))
 
 
 def _reason(run: Run) -> str:
@@ -106,12 +93,13 @@ def _reason(run: Run) -> str:
         return tree.error.kind
     if tree.phase == "unknown":
         return "unknown_outcome"
-    transitions = run.event["transitions"]
-    if not transitions and is_waiting_for_reply(run):
+    if transitions := run.event["transitions"]:
+        return str(transitions[-1]["reason"])
+    if is_waiting_for_reply(run):
         return "llm_request"
-    if not transitions and run.state.status == "running" and run.event["type"] in _TOOL_EVENTS and tree.conversation:
+    if run.state.status == "running" and run.event["type"] in _TOOL_EVENTS and tree.conversation:
         return "tools"
-    return str(transitions[-1]["reason"]) if transitions else str(run.event["type"])
+    return str(run.event["type"])
 
 
 _TOOL_EVENTS = ("replied", "answered", "calls_intended", "call_ended")
@@ -130,7 +118,7 @@ def waiting(run: Run, dependencies: Dependencies = MANUAL) -> dict[str, Json]:
         "type": "human",
         "requestId": request,
         "stage": stage.name,
-        "prompt": prompt(run, stage),
+        "prompt": _prompt(run, stage),
         # As stored: a machine that was just read has the key order of the file.
         "schema": canonical.decode(canonical.encode(stage.schema)),
     }
@@ -169,19 +157,16 @@ def _unknown(run: Run, stage: Stage, request: Json) -> dict[str, Json]:
 
 
 def _doubt(run: Run, what: str) -> str:
-    event = run.event
-    if any((event.get(pending) or {}).get("doubtful") is True for pending in ("effect", "calls")):
-        return (
-            "newer snapshots of this run were lost, or may have been, before a repair of it; "
-            f"{what} may have been done already, and it is not repeatable"
+    if any((run.event.get(pending) or {}).get("doubtful") is True for pending in ("effect", "calls")):
+        reason = (
+            f"newer snapshots of this run may have been lost before its repair, so {what} may have been done already"
         )
-    return (
-        f"{what} was started and its outcome was never saved; its program may still be running, "
-        "and it is not repeatable"
-    )
+    else:
+        reason = f"{what} was started and its outcome was never saved, so its program may still be running"
+    return f"{reason}; it is not repeatable"
 
 
-def prompt(run: Run, stage: Stage) -> str:
+def _prompt(run: Run, stage: Stage) -> str:
     """Return the stage's prompt with its expressions rendered; the template with a note if that fails."""
     from stateline.machine.expressions.cel_errors import ExpressionError
     from stateline.machine.expressions.templates import render

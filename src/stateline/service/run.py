@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
@@ -161,19 +162,16 @@ def require_same(store: Store, found: Run, options: RunOptions) -> None:
         )
 
 
-def unused_flags(found: Run, context_request: ContextRequest) -> list[str]:
+def unused_flags(found: Run, request: ContextRequest) -> list[str]:
     """Return a warning about flags for a model call if the run ``found`` makes none, because it has ended. Settings
     that refined its context were used."""
-    settings = context_request.settings if context_request.refine is None else {}
-    said = {"--system": context_request.system is not None, "--developer": context_request.developer, "--set": settings}
-    names = [name for name, given in said.items() if given]
-    if not names or found.state.status not in ("complete", "error"):
+    settings = request.settings if request.refine is None else {}
+    given = {"--system": request.system is not None, "--developer": request.developer, "--set": settings}
+    flags = ", ".join(name for name, value in given.items() if value)
+    if not flags or found.state.status not in ("complete", "error"):
         return []
-    *before, last = names
-    flags = f"{', '.join(before)} and {last} were" if before else f"{last} was"
-    stands = "is complete" if found.state.status == "complete" else "has failed, and a retry keeps its settings"
-    anew = restart_commands(found)[1]
-    return [f"{flags} not used: the run {found.id} {stands}; use them for a new run: `{anew}`"]
+    restart = restart_commands(found)[1]
+    return [f"not used, because the run {found.id} has ended: {flags}; restart the run to use them: `{restart}`"]
 
 
 def machine_of_prompt(store: Store, options: RunOptions) -> PromptMachine:
@@ -221,36 +219,26 @@ def toolset_of(store: Store, path: str | None) -> Toolset | None:
 def context_options(store: Store, options: RunOptions, models: Models, toolset: Toolset | None) -> ContextOptions:
     """Return the options of the context that the run starts with; its model is that of this call, of the environment,
     or of the context."""
-    from stateline.model.protocol import ToolSpec
+    request = replace(options.context_request, task=options.prompt)
+    if toolset is not None:
+        from stateline.model.protocol import ToolSpec
+        from stateline.tools.check import toolset_hash
 
-    tools = [] if toolset is None else list(toolset.tools.values())
-    context_request = replace(
-        options.context_request,
-        toolset=_hash(toolset),
-        tools=[ToolSpec(tool.name, tool.description, tool.schema) for tool in tools],
-        task=options.prompt,
-    )
-    said = models.asked()
-    context_request = replace(context_request, model=said.name, base_url=said.base_url)
-    call = options.call
-    how = ContextOptions(
+        tools = [ToolSpec(tool.name, tool.description, tool.schema) for tool in toolset.tools.values()]
+        request = replace(request, toolset=toolset_hash(toolset), tools=tools)
+    named = models.choose()
+    context_options = ContextOptions(
         name=options.context,
-        context_request=context_request,
-        parent=call.parent,
+        context_request=replace(request, model=named.name, base_url=named.base_url),
+        parent=options.call.parent,
         wait=options.wait,
         on_call=options.on_call,
         exchanges=models.mode,
         run=options.run if options.prompt is not None else None,
     )
-    # A named context stores its model; flags and environment have precedence.
-    named = models.asked(context_scope(store, how).head()) if options.context is not None else said
-    context_request = replace(context_request, model=named.name, base_url=named.base_url)
-    return replace(how, context_request=context_request, model=models.asking(named), ready=models.ready(named))
-
-
-def _hash(toolset: Toolset | None) -> str:
-    if toolset is None:
-        return ""
-    from stateline.tools.check import toolset_hash
-
-    return toolset_hash(toolset)
+    if options.context is not None:
+        # A named context stores its model; flags and environment have precedence.
+        named = models.choose(context_scope(store, context_options).head())
+        request = replace(request, model=named.name, base_url=named.base_url)
+        context_options = replace(context_options, context_request=request)
+    return replace(context_options, model=models.model(named), ready=partial(models.require_ready, named))

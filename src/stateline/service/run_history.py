@@ -27,80 +27,68 @@ _REPEATING = (MEMBER, "replaced")
 """Events that leave a failed run failed, and say again how it did."""
 
 
-class _Ended(msgspec.Struct, frozen=True):
+class _CallEnd(msgspec.Struct, frozen=True):
     """The end of a tool call: the kind of its failure (None if it succeeded) and its result."""
 
     error: str | None
     result: Json
 
 
-class _Round(msgspec.Struct, frozen=True):
+class _Reply(msgspec.Struct, frozen=True):
     """The reply at a conversation's end: its text, the arguments of its calls by id, and the results that follow."""
 
-    text: str
-    arguments: dict[str, Json]
-    results: dict[str, Json]
+    text: str = ""
+    arguments: dict[str, Json] = {}
+    results: dict[str, Json] = {}
 
 
 def turns(store: Store, run: Run) -> list[dict[str, Json]]:
-    """The rows of ``exec history``, oldest first. Walks the chain once.
+    """Return the rows of ``exec history``, oldest first. Walks the chain once.
 
-    Raises ``IntegrityError`` for a snapshot on the way that is damaged, or that does not hold a run's state.
+    Raises ``IntegrityError`` for a snapshot that is damaged or does not hold a run's state.
     """
     rows: list[dict[str, Json]] = []
-    ended: dict[str, _Ended] = {}
+    ended: dict[str, _CallEnd] = {}
     for snapshot in run.scope.walk(run.snapshot):
         event = read_event(snapshot)
-        if event.call is not None:  # it follows the reply that asked for it, so it is read before it
-            ended[event.call.id] = _Ended(event.call.error, _result(store, snapshot, event.call.id))
-        # A retry that only settles what was kept performs no effect and still takes the run on.
-        # A limit may end a run where an effect was cut off, between the turns.
-        if event.type in _TURNS or event.transitions or _fails(event):
+        if event.call is not None:  # newer than the reply that asked for it, so it is read first
+            ended[event.call.id] = _CallEnd(event.call.error, _result(store, snapshot, event.call.id))
+        # A retry of a kept result makes a transition without an effect; a limit may fail a run between its turns.
+        failed = event.error is not None and event.type not in _REPEATING
+        if event.type in _TURNS or event.transitions or failed:
             rows.append(_row(store, snapshot, event, ended))
         if event.asked:
             ended = {}
     return rows[::-1]
 
 
-def _fails(event: RunEvent) -> bool:
-    """Return True if the run failed with this event, and not before."""
-    return event.error is not None and event.type not in _REPEATING
-
-
-def _row(store: Store, snapshot: Snapshot, event: RunEvent, ended: dict[str, _Ended]) -> dict[str, Json]:
-    said = _last_round(store, snapshot) if event.asked else _Round("", {}, {})
+def _row(store: Store, snapshot: Snapshot, event: RunEvent, ended: dict[str, _CallEnd]) -> dict[str, Json]:
+    reply = _last_reply(store, snapshot) if event.asked else _Reply()
+    tools = []
+    for call in event.asked:
+        end = ended.get(call.id)
+        # Instead of a result, a refused call gave the model an error. A call that is still pending has neither.
+        result = reply.results.get(call.id, _pending_result(store, snapshot, call.id)) if end is None else end.result
+        row: dict[str, Json] = {"id": call.id, "name": call.name, "arguments": reply.arguments.get(call.id)}
+        row["status"] = "refused" if call.refused else "open" if end is None else "done"
+        tools.append(row | {"result": result, "error": call.refused or (end.error if end is not None else None)})
     return {
         "turn": event.turn,
         "at": snapshot.envelope.created_at,
         "stage": event.stage,
         "reason": event.transitions[-1].reason if event.transitions else event.type,
-        "text": said.text or None,
-        "tools": [
-            {
-                "id": call.id,
-                "name": call.name,
-                "arguments": said.arguments.get(call.id),
-                "status": "refused" if call.refused else "done" if call.id in ended else "open",
-                "result": ended[call.id].result if call.id in ended else _refused(store, snapshot, said, call.id),
-                "error": call.refused or (ended[call.id].error if call.id in ended else None),
-            }
-            for call in event.asked
-        ],
+        "text": reply.text or None,
+        "tools": tools,
         "output": _output(store, snapshot, event),
         "error": event.error,
     }
 
 
-def _refused(store: Store, snapshot: Snapshot, said: _Round, call: str) -> Json:
-    """Return the error that the model receives instead of a result; None for a call that is still pending."""
-    return said.results[call] if call in said.results else _pending_result(store, snapshot, call)
-
-
 def _result(store: Store, snapshot: Snapshot, call: str) -> Json:
-    """The result of a call that has just ended: beside those that have not, or with the last one in the conversation.
-    None where the run has left the stage with it: then it is kept in no state."""
+    """The result of a call that has just ended: with the pending calls, or after the last one in the conversation. None
+    where the run left the stage with it: then no state has it."""
     found = _pending_result(store, snapshot, call)
-    return _last_round(store, snapshot).results.get(call) if found is None else found
+    return _last_reply(store, snapshot).results.get(call) if found is None else found
 
 
 def _pending_result(store: Store, snapshot: Snapshot, call: str) -> Json:
@@ -112,7 +100,7 @@ def _pending_result(store: Store, snapshot: Snapshot, call: str) -> Json:
     return None
 
 
-def _last_round(store: Store, snapshot: Snapshot) -> _Round:
+def _last_reply(store: Store, snapshot: Snapshot) -> _Reply:
     results: dict[str, Json] = {}
     for message in _backwards(store, _part_of_tree(store, snapshot, "conversation")):
         message = store.resolve(message)
@@ -123,9 +111,9 @@ def _last_round(store: Store, snapshot: Snapshot) -> _Round:
             calls = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
             arguments = {str(call.get("id")): call.get("arguments") for call in calls}
             content = message.get("content")
-            return _Round(content if isinstance(content, str) else "", arguments, results)
+            return _Reply(content if isinstance(content, str) else "", arguments, results)
         results[str(message.get("tool_call_id"))] = message.get("content")
-    return _Round("", {}, {})
+    return _Reply()
 
 
 def _backwards(store: Store, conversation: Json) -> Iterator[Json]:
@@ -154,12 +142,11 @@ def _output(store: Store, snapshot: Snapshot, event: RunEvent) -> Json:
     """Return the output of the turn; None without one."""
     if event.output_of != event.stage or event.type not in ("succeeded", "replied", "answered"):
         return None
-    unfit = event.type == "replied" and event.error is not None and event.error["kind"] in ("reply", "output")
-    if event.asked or event.call is not None or unfit:  # the stage's newest output is one of an earlier visit
+    invalid = event.type == "replied" and event.error is not None and event.error["kind"] in ("reply", "output")
+    if event.asked or event.call is not None or invalid:  # the stage's newest output is one of an earlier visit
         return None
     state = snapshot.state
     outputs = state.get("outputs") if isinstance(state, dict) else None
-    # Outputs of all stages may be one object; only this one's content is wanted.
     outputs = store.resolve(outputs) if isinstance(outputs, Ref) else outputs
     if not isinstance(outputs, dict):
         raise _malformed(snapshot, "it has no outputs")
@@ -167,8 +154,5 @@ def _output(store: Store, snapshot: Snapshot, event: RunEvent) -> Json:
 
 
 def _malformed(snapshot: Snapshot, why: str) -> IntegrityError:
-    return IntegrityError(
-        f"the snapshot {snapshot.path} does not hold a run's state: {why}",
-        finding="malformed",
-        hint=MALFORMED_HINT,
-    )
+    message = f"the snapshot {snapshot.path} does not hold a run's state: {why}"
+    return IntegrityError(message, finding="malformed", hint=MALFORMED_HINT)
