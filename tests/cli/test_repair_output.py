@@ -77,7 +77,7 @@ def test_a_failed_effect_that_may_have_been_retried_since_waits_for_word(cli: Cl
 def test_a_run_in_doubt_after_a_repair_says_what_is_known(cli: Cli, interrupted: str) -> None:
     waiting = cli.json("execute", interrupted, exits=3)["waiting"]
     assert waiting["kind"] == "unknown_outcome"
-    assert "newer snapshots of this run were lost" in waiting["message"]
+    assert "newer snapshots of this run may have been lost" in waiting["message"]
     assert "may have been done already" in waiting["message"]
     assert "never saved" not in waiting["message"]
     line = cli("log", "run:r1", "-n", "1").out.decode()

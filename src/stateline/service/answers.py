@@ -32,19 +32,19 @@ def parse_answer(data: bytes) -> Json | msgspec.UnsetType:
     except InvalidValueError:
         if len(data) > canonical.TEXT_LIMIT or is_lenient_json(data):
             raise
-    return _decoded(data)
+    return parse_text(data)
 
 
 def parse_model_reply(data: bytes) -> Json | msgspec.UnsetType:
     """Parse an answer to a model request, as :func:`parse_answer`. Raises ``InvalidAnswerError`` for text that starts
     like JSON and is not: tool calls with a missing brace must not become the final answer of the run."""
-    said = parse_answer(data)
-    if isinstance(said, str) and data.lstrip()[:1] in (b"{", b"[", b'"') and not is_lenient_json(data):
+    reply = parse_answer(data)
+    if isinstance(reply, str) and data.lstrip()[:1] in (b"{", b"[", b'"') and not is_lenient_json(data):
         raise InvalidAnswerError(
-            f"the answer begins with {said.lstrip()[0]!r} and is not JSON; nothing was lost, and the run still waits",
-            hint="correct the JSON (a brace, a quote, a comma?), or pass it as text with --input-format text",
+            f"the answer begins with {reply.lstrip()[0]!r} and is not JSON; the run still waits",
+            hint="correct the JSON, or pass it as text with --input-format text",
         )
-    return said
+    return reply
 
 
 def parse_text(data: bytes) -> str | msgspec.UnsetType:
@@ -53,13 +53,7 @@ def parse_text(data: bytes) -> str | msgspec.UnsetType:
     if not data.strip():
         return msgspec.UNSET
     if len(data) > canonical.TEXT_LIMIT:
-        raise InvalidValueError(
-            f"the answer has more than {canonical.TEXT_LIMIT} bytes", hint="give less, or a file's name"
-        )
-    return _decoded(data)
-
-
-def _decoded(data: bytes) -> str:
+        raise InvalidValueError(f"the answer has more than {canonical.TEXT_LIMIT} bytes", hint="shorten it")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -73,11 +67,16 @@ def is_lenient_json(data: bytes) -> bool:
 
     try:
         json.loads(data)
-    except RecursionError:
-        return True
     except ValueError:
         return False
+    except RecursionError:
+        pass
     return True
+
+
+def open_request(run: Run) -> Json:
+    """Return the id of the request that the run waits for; None without one."""
+    return (run.event.get("waiting") or {}).get("requestId")
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -124,7 +123,7 @@ def unwrap(run: Run, value: Json) -> Answer:
     if named is None and not is_wrapped(value):
         return Answer(value)
     inner = value["answer"] if is_wrapped(value) else value
-    request = (run.event.get("waiting") or {}).get("requestId")
+    request = open_request(run)
     if request is not None and named == request:
         return Answer(inner, named=True)
     answered = run.event.get("answered") or {}
@@ -145,9 +144,8 @@ def unwrap(run: Run, value: Json) -> Answer:
 
 def fingerprint(run: Run, value: Json) -> dict[str, Json]:
     """Return ``event.answered`` for an answer to the open request, so that a repeated answer counts once."""
-    own, meant = _digests(run, value)
-    sha256 = meant if expects_reply(run) else own
-    return {"requestId": (run.event.get("waiting") or {}).get("requestId"), "sha256": sha256}
+    as_given, meaning = _digests(run, value)
+    return {"requestId": open_request(run), "sha256": meaning if expects_reply(run) else as_given}
 
 
 def _digests(run: Run, value: Json) -> tuple[str, str]:
@@ -156,8 +154,7 @@ def _digests(run: Run, value: Json) -> tuple[str, str]:
     from stateline.model.answer import meaning
 
     masked, _ = run.scope.store.redactor.redact(value)
-    own, meant = (canonical.sha256(canonical.encode(each)) for each in (masked, meaning(masked)))
-    return own, meant
+    return canonical.sha256(canonical.encode(masked)), canonical.sha256(canonical.encode(meaning(masked)))
 
 
 def expects_reply(run: Run) -> bool:
@@ -175,10 +172,9 @@ def as_event(run: Run, value: Json) -> tuple[Json, int]:
 
     # Masked first: an error of a tool schema may show the value.
     masked, count = run.scope.store.redactor.redact(value)
-    request = (run.event.get("waiting") or {}).get("requestId")
     agent = stage_of(run).agent
     schema = None if agent is None else agent.output_schema
-    reply = parse_reply(masked, tools_of(run), request, call_ids(run), schema=schema)
+    reply = parse_reply(masked, tools_of(run), open_request(run), call_ids(run), schema=schema)
     answer: dict[str, Json] = {"content": reply.content}
     if reply.tool_calls:
         answer["tool_calls"] = [msgspec.to_builtins(call) for call in reply.tool_calls]
@@ -201,12 +197,9 @@ def restart_commands(run: Run) -> tuple[str, str]:
 
 def not_waiting_error(run: Run) -> UsageError:
     """Return the error for input that the run does not wait for."""
-    another, anew = restart_commands(run)
-    hints = {
-        "error": f"fix the cause and `stateline exec resume {run.id} --retry`, or restart it: `{anew}`",
-        "complete": f"`{another}` starts another run, `{anew}` restarts this one",
-    }
-    return UsageError(
-        f"the run {run.id} is {run.state.status} and waits for no input; nothing was changed",
-        hint=hints.get(run.state.status, f"leave out --input, or start another run: `{another}`"),
-    )
+    another, restart = restart_commands(run)
+    hint = f"leave out --input; `{another}` starts another run, `{restart}` restarts this one"
+    if run.state.status == "error":
+        hint = f"fix the cause and `stateline exec resume {run.id} --retry`, or restart it: `{restart}`"
+    message = f"the run {run.id} is {run.state.status} and waits for no input; nothing was changed"
+    return UsageError(message, hint=hint)

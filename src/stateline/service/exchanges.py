@@ -15,8 +15,6 @@ from stateline.engine.record import Run
 from stateline.errors import IntegrityError, RequestError, UsageError
 from stateline.service.answers import restart_commands
 
-_MODES = ("strict", "sequential", "hybrid")
-
 
 class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The flags of a call about models; None: not set. ``on_text`` receives the text of a reply while it arrives."""
@@ -47,11 +45,11 @@ Ranges = list[list[int]]
 HIGHEST = 999_999_999
 """The highest number that an exchange can have."""
 MOST = 1_000_000
-"""So many exchanges a run uses at most. Who reads ranges counts them out, and two numbers could stand for all."""
+"""The largest number of exchanges that a run uses. Readers expand ranges, and two numbers could stand for any count."""
 
 
 class Numbers:
-    """A set of numbers that grows. To add one beside those that are there takes no more room."""
+    """A set of numbers that grows, kept as ranges: its size does not grow with the number of exchanges."""
 
     def __init__(self, numbers: Iterable[int] = ()) -> None:
         self._ranges: Ranges = []
@@ -126,33 +124,24 @@ def wanted_exchanges(options: ModelOptions) -> Exchanges | None:
     """Return the recording or playback that the flags ask for; None without. Raises ``UsageError``."""
     if options.record is not None and options.playback is not None:
         raise UsageError("--record and --playback exclude each other; nothing was done", hint="give one of them")
-    if options.playback_mode is not None and options.playback_mode not in _MODES:
-        raise UsageError(
-            f"--playback-mode is {options.playback_mode!r}; it must be strict, sequential or hybrid",
-            hint="nothing was done; correct it",
-        )
+    mode: Any = options.playback_mode
+    if mode not in (None, "strict", "sequential", "hybrid"):
+        raise UsageError(f"--playback-mode is {mode!r}; nothing was done", hint="give strict, sequential or hybrid")
+    if mode is not None and options.playback is None:
+        raise UsageError("--playback-mode needs --playback; nothing was done", hint="give --playback DIR")
     path = options.playback if options.record is None else options.record
     if path is None:
-        if options.playback_mode is not None:
-            raise UsageError("--playback-mode needs --playback; nothing was done", hint="say which recording")
         return None
-    real = _real(path)
-    if options.record is not None:
-        if options.playback_mode is not None:
-            raise UsageError("--playback-mode does not apply to --record; nothing was done", hint="leave it out")
-        return Exchanges(mode="record", dir=real)
-    mode: Any = options.playback_mode or ""
-    return Exchanges(mode="playback", dir=real, playback=mode)
-
-
-def _real(path: str) -> str:
     try:
-        path.encode()
-        if path.strip() and "\0" not in path:
-            return os.path.realpath(path)
-    except UnicodeEncodeError:
-        pass
-    raise UsageError(f"{path!r:.80} is not a valid directory name; nothing was done", hint="choose another")
+        real = os.path.realpath(path)
+        real.encode()
+    except ValueError:  # a NUL character, or not UTF-8
+        real = ""
+    if not path.strip() or not real or "\0" in real:
+        raise UsageError(f"{path!r:.80} is not a valid directory name; nothing was done", hint="choose another")
+    if options.record is not None:
+        return Exchanges(mode="record", dir=real)
+    return Exchanges(mode="playback", dir=real, playback=mode or "")
 
 
 def kept_exchanges(run: Run) -> Exchanges | None:
@@ -176,22 +165,17 @@ def kept_exchanges(run: Run) -> Exchanges | None:
 
 
 def require_same_exchanges(run: Run, kept: Exchanges | None, wanted: Exchanges | None) -> None:
+    """Raise ``RequestError`` if the flags contradict the recording or playback of the run."""
     if wanted is None:
         return
     same = kept is not None and (kept.mode, kept.dir) == (wanted.mode, wanted.dir)
-    same = same and wanted.playback in ("", kept.playback if kept is not None else "")
-    if not same:
-        another, anew = restart_commands(run)
-        raise RequestError(
-            f"the run {run.id} {_description(kept)}, and this call says otherwise; nothing was changed",
-            hint="leave out --record and --playback to continue it; "
-            f"`{another}` starts another run, `{anew}` restarts this one",
-        )
-
-
-def _description(kept: Exchanges | None) -> str:
-    if kept is None:
-        return "neither records nor plays back"
-    if kept.mode == "record":
-        return f"records to {kept.dir}"
-    return f"plays {kept.dir} back ({kept.playback})"
+    if same and kept is not None and wanted.playback in ("", kept.playback):
+        return
+    action = "neither records nor plays back"
+    if kept is not None:
+        action = f"records to {kept.dir}" if kept.mode == "record" else f"plays {kept.dir} back ({kept.playback})"
+    another, restart = restart_commands(run)
+    raise RequestError(
+        f"the run {run.id} {action}, which the flags of this call contradict; nothing was changed",
+        hint=f"leave out --record and --playback; `{another}` starts another run, `{restart}` restarts this one",
+    )

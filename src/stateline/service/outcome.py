@@ -16,7 +16,7 @@ from stateline.engine.step import is_waiting_for_reply, stage_of
 from stateline.errors import IntegrityError, StorageError
 from stateline.machine.decider.evaluate_outputs import names
 from stateline.machine.spec import Stage
-from stateline.service.answers import is_built_in
+from stateline.service.answers import is_built_in, open_request
 
 if TYPE_CHECKING:
     from stateline.contexts.prepare import Prepared
@@ -109,7 +109,7 @@ _TOOL_EVENTS = ("replied", "answered", "calls_intended", "call_ended")
 def waiting(run: Run, dependencies: Dependencies = MANUAL) -> dict[str, Json]:
     """Return what a run waits for: an answer, a reply to a model request, or the result of a lost effect."""
     stage = stage_of(run)
-    request = (run.event.get("waiting") or {}).get("requestId")
+    request = open_request(run)
     if run.state.tree.phase == "unknown":
         return _unknown(run, stage, request)
     if is_waiting_for_reply(run):

@@ -37,8 +37,7 @@ class UnreadableScope(msgspec.Struct, frozen=True):
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """Runs that are gone; what was kept with the reason, runs by id and scopes that cannot be read by hash; warnings;
-    and what the command exits with."""
+    """Removed runs; the reason for each that was kept (runs by id, scopes that cannot be read by hash)."""
 
     removed: list[str]
     kept: dict[str, str] = {}
@@ -47,18 +46,13 @@ class Removal(msgspec.Struct, frozen=True):
 
     def document(self) -> dict[str, Json]:
         """The JSON document."""
-        return {"removed": [*self.removed], "kept": {**self.kept}, "warnings": [*self.warnings]}
-
-
-def run_heads(store: Store) -> tuple[list[Snapshot], list[UnreadableScope]]:
-    """(the head of every run, newest first; each scope that cannot be read)."""
-    unread: list[UnreadableScope] = []
-    heads = sorted(_heads(store, unread), key=lambda head: head.envelope.created_at, reverse=True)
-    return heads, unread
+        document: dict[str, Json] = msgspec.to_builtins(self)
+        del document["exit_code"]
+        return document
 
 
 def _heads(store: Store, unread: list[UnreadableScope]) -> Iterator[Snapshot]:
-    """The head of every run, in no order; fills ``unread``. One at a time: there may be 100,000."""
+    """Yield the head of every run, unsorted; fill ``unread``. One at a time: there may be 100,000."""
     for scope in store.backend.scopes():
         try:
             head = read_head(store.backend, scope)
@@ -70,7 +64,7 @@ def _heads(store: Store, unread: list[UnreadableScope]) -> Iterator[Snapshot]:
 
 
 def row(store: Store, head: Snapshot) -> dict[str, Json]:
-    """One run as ``exec list`` shows it."""
+    """Return the row of one run in ``exec list``."""
     state = head.envelope.state
     tree = state["tree"] if state["tree"] is not None else store.resolve(head.state["tree"])
     return {
@@ -86,7 +80,7 @@ def row(store: Store, head: Snapshot) -> dict[str, Json]:
 
 
 def list_runs(store: Store) -> tuple[list[dict[str, Json]], list[UnreadableScope]]:
-    """(rows of ``exec list``, the run that was used last first; each scope that cannot be read)."""
+    """Return (rows of ``exec list``, the last used first; each scope that cannot be read)."""
     unread: list[UnreadableScope] = []
     rows: list[dict[str, Json]] = []
     for head in _heads(store, unread):
@@ -102,10 +96,8 @@ def list_runs(store: Store) -> tuple[list[dict[str, Json]], list[UnreadableScope
 
 
 def find_run(store: Store, run: str | None) -> Run:
-    """The run by that id, or the one used last. Raises ``NotFoundError``; ``IntegrityError`` when no run can be read.
-
-    A run that cannot be read may be the one that was used last, so that becomes a warning of the store.
-    """
+    """Return the run by that id, or the one used last. Raises ``NotFoundError``; ``IntegrityError`` if no run can be
+    read. A scope that cannot be read may hold the last one, so it becomes a warning of the store."""
     if run is not None:
         return load_run(store, naming.checked_id(run, "run id"))
     unread: list[UnreadableScope] = []
@@ -119,7 +111,7 @@ def find_run(store: Store, run: str | None) -> Run:
 
 
 def status(store: Store, run: str | None) -> dict[str, Json]:
-    """The row of one run, with its mode, bounds (limit and what is left), counters and interrupts."""
+    """Return the row of one run with its mode, bounds (limit and rest), counters and interrupts."""
     found = find_run(store, run)
     counters = _counters(found)
     bounds = {
@@ -175,9 +167,8 @@ def history(store: Store, run: str | None) -> list[dict[str, Json]]:
 
 
 def remove(store: Store, runs: list[str], *, wait: float = WAIT) -> Removal:
-    """Remove runs whole. Raises ``NotFoundError`` for one that is not there and ``RequestError`` for one that another
-    scope originates from, and removes none then; ``LockTimeoutError`` for one that is being used: those before it are
-    gone."""
+    """Remove runs. Raises ``NotFoundError`` for a missing run and ``RequestError`` for one that another scope originates
+    from, before any is removed; ``LockTimeoutError`` for one in use, when those before it are removed."""
     for run in runs:
         if run_scope(store, naming.checked_id(run, "run id")).head() is None:
             raise NotFoundError(f"there is no run {run}; nothing was removed", hint="`stateline exec list` lists them")
@@ -196,7 +187,8 @@ def clean(store: Store, *, unfinished: bool, older_than: float, wait: float = 0.
     A run that is in use, or that another scope originates from, is kept and reported; so is a scope that cannot be
     read, and the exit code is then that of the damage.
     """
-    heads, unread = run_heads(store)
+    unread: list[UnreadableScope] = []
+    heads = sorted(_heads(store, unread), key=lambda head: head.envelope.created_at, reverse=True)
     origins = _origins(store) if heads else {}
     now = datetime.datetime.fromisoformat(next_timestamp(store.clock()))
     removed: list[str] = []

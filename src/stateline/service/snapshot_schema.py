@@ -56,7 +56,7 @@ _KINDS = {"run": (RunState, RunEvent), "context": (ContextState, ContextEvent), 
 
 
 def snapshot_schema() -> dict[str, Json]:
-    """The schema, whole in itself."""
+    """Return the schema; it refers to no other."""
     defs = _components(Envelope, *(event for _, event in _KINDS.values()))
     for state, _ in _KINDS.values():
         defs |= {name: _with_nulls(part) for name, part in _components(state).items()}
@@ -78,7 +78,7 @@ def snapshot_schema() -> dict[str, Json]:
 
 
 def _components(*types: type) -> dict[str, Json]:
-    """Definitions by name, of these types and of those that they name."""
+    """Return definitions by name, of these types and of those that they name."""
     _, found = msgspec.json.schema_components(types, ref_template=_DEFS + "{name}")
     for part in found.values():
         part["description"] = " ".join(part.get("description", "").split())
@@ -93,7 +93,7 @@ def _of_kind(kind: str, state: str, event: str) -> dict[str, Json]:
 
 
 def _with_nulls(schema: dict[str, Json]) -> dict[str, Json]:
-    """``schema`` of an object, with null allowed wherever a part of the value may have been taken out."""
+    """Return ``schema`` of an object, with null allowed where a part of the value may be an object of the store."""
     changed = dict(schema)
     if "properties" in schema:
         changed["properties"] = {name: _or_null(part) for name, part in schema["properties"].items()}
