@@ -34,8 +34,7 @@ from stateline.service.machine_files import (
     record_run,
     tools_record,
 )
-from stateline.service.options import NO_MODELS, ModelSource
-from stateline.store.scope import WAIT
+from stateline.service.options import CallOptions
 from stateline.store.snapshot import require_known_version
 from stateline.store.store import Store
 from stateline.store.timestamps import next_timestamp
@@ -43,20 +42,17 @@ from stateline.store.timestamps import next_timestamp
 
 class NewRunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a run that starts. ``run`` None: a new id is generated. ``force`` restarts a run that exists.
-    ``parent`` is the required head, a revision. ``context`` is a context's name; ``context_head`` its snapshot and
-    ``context_content`` the content, if they are known already. ``exchanges`` is ``event.exchanges`` (None: without)."""
+    ``context`` is a context's name; ``context_head`` its snapshot and ``context_content`` the content, if they are known
+    already. ``exchanges`` is ``event.exchanges`` (None: without)."""
 
     run: str | None = None
     force: bool = False
-    input: Json = None
     labels: dict[str, str] = {}
     context: str | None = None
     context_head: Any = None  # store.Snapshot, which is not a msgspec type
     context_content: Context | None = None
     exchanges: Json = None
-    models: ModelSource = NO_MODELS
-    parent: str | None = None
-    wait: float = WAIT
+    call: CallOptions = CallOptions()
 
 
 def create_run(store: Store, options: NewRunOptions, machine_file: MachineFile) -> tuple[Run, bool]:
@@ -70,10 +66,10 @@ def create_run(store: Store, options: NewRunOptions, machine_file: MachineFile) 
     machine = parse_machine(store, machine_file)
     require_no_secret(store, options, machine_file)
     first = plan_start(store, options, machine, machine_file)
-    if options.parent is not None:
+    if options.call.parent is not None:
         scope = run_scope(store, options.run or "new")
-        require_head(scope, None if options.run is None else scope.head(), options.parent)
-    with machine_scope(store, machine_file).locked(options.wait):
+        require_head(scope, None if options.run is None else scope.head(), options.call.parent)
+    with machine_scope(store, machine_file).locked(options.call.wait):
         return start_chain(store, options, machine_file, first)
 
 
@@ -86,13 +82,13 @@ def start_chain(store: Store, options: NewRunOptions, machine_file: MachineFile,
             return found, False
     while True:
         scope = run_scope(store, options.run or new_id(store))
-        with scope.locked(options.wait):
+        with scope.locked(options.call.wait):
             head = scope.head()
             if head is not None and options.run is None:
                 continue  # another process took the new id
             if head is not None and not options.force:
                 return read_run(store, scope, head), False
-            require_head(scope, head, options.parent)
+            require_head(scope, head, options.call.parent)
             if head is not None:
                 require_known_version(head)
             record = keep_machine(store, machine_file.data, machine_file.format, first.machine)
@@ -106,7 +102,8 @@ def plan_start(store: Store, options: NewRunOptions, machine: Machine, machine_f
     ``engine.loop.begin`` and ``ModelSource.dependencies``; ``RequestError`` if the first stage calls a model that
     cannot be called."""
     name = options.context or machine.context
-    event = Started(input=options.input, labels=options.labels)
+    given = options.call.input
+    event = Started(input=None if given is msgspec.UNSET else given, labels=options.labels)
     origin = Origin(
         machine_path=machine_file.path, tools=tools_record(machine, machine_file), exchanges=options.exchanges
     )
@@ -124,7 +121,9 @@ def plan_start(store: Store, options: NewRunOptions, machine: Machine, machine_f
         origin = replace(origin, context={"path": head.path, "sha256": head.sha256})
     dependencies = MANUAL
     if any(stage.kind == "agent" for stage in machine.stages.values()):
-        dependencies = options.models.dependencies(_run_before_start(store, options, machine_file, machine, context))
+        dependencies = options.call.models.dependencies(
+            _run_before_start(store, options, machine_file, machine, context)
+        )
     first = begin(store, machine, event, origin, StartFacts(context=context, manual=dependencies.manual))
     calls_model = first.decision.state.tree.phase == "ready" and machine.stages[machine.start].kind == "agent"
     if calls_model and dependencies.ready is not None:

@@ -43,13 +43,10 @@ def execute(store: Store, options: ExecuteOptions) -> Outcome:
         start = NewRunOptions(
             run=options.run,
             force=options.force,
-            input=None if call.input is msgspec.UNSET else call.input,
             labels=options.labels,
             context=options.context,
-            models=call.models,
             exchanges=call.models.begin(),
-            parent=call.parent,
-            wait=call.wait,
+            call=call,
         )
         run, started = create_run(store, start, machine_file)
         signals.run = run.id

@@ -98,13 +98,11 @@ def run(store: Store, options: RunOptions) -> Outcome:
         start = NewRunOptions(
             run=options.run,
             force=options.force,
-            input=None if call.input is msgspec.UNSET else call.input,
             context=prepared.scope.partition(":")[2],
             context_head=prepared.head,
             context_content=content,
             exchanges=models.exchanges(),
-            models=models,
-            wait=call.wait,
+            call=replace(call, parent=None),  # the required head is the context's
         )
         first = plan_start(store, start, prompt.machine, prompt.machine_file)
         first = replace(first, redactions=first.redactions + prompt.masks)
