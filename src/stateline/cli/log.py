@@ -18,7 +18,6 @@ from stateline.errors import IntegrityError, UsageError
 if TYPE_CHECKING:
     from stateline.history.declared_losses import RepairHistory
     from stateline.history.diff import Change
-    from stateline.history.log import UnknownChanges
     from stateline.store.snapshot import Snapshot
     from stateline.store.store import Store
 
@@ -73,18 +72,17 @@ def _lines(store: Store, start: Snapshot, options: LogOptions) -> Iterator[str]:
 
 
 def _patch_lines(
-    store: Store, snapshot: Snapshot, changes: list[Change] | UnknownChanges, repairs: RepairHistory
+    store: Store, snapshot: Snapshot, changes: list[Change] | str, repairs: RepairHistory
 ) -> Iterator[str]:
     from stateline.cli.state_changes import lines
-    from stateline.history.log import UnknownChanges, unknown_changes
 
-    if not isinstance(changes, UnknownChanges):
+    if not isinstance(changes, str):
         try:
             yield from lines(store, changes, snapshot)
             return
         except IntegrityError as error:
-            changes = unknown_changes(repairs, snapshot, error)
-    yield coloured(plain(f"cannot be shown: {changes.why}"), "red")
+            changes = repairs.reason(snapshot, error)
+    yield coloured(plain(f"cannot be shown: {changes}"), "red")
 
 
 def _lost(first: int, last: int) -> str:
@@ -108,19 +106,16 @@ def _documents(store: Store, start: Snapshot, options: LogOptions) -> list[Any]:
     ]
 
 
-def _patch(
-    store: Store, snapshot: Snapshot, changes: list[Change] | UnknownChanges, repairs: RepairHistory
-) -> dict[str, Any]:
+def _patch(store: Store, snapshot: Snapshot, changes: list[Change] | str, repairs: RepairHistory) -> dict[str, Any]:
     """The member ``patch`` of a row; null, with the reason in ``unshown``, if something it needs is lost."""
     from stateline.history.diff import patch
-    from stateline.history.log import UnknownChanges, unknown_changes
 
-    if not isinstance(changes, UnknownChanges):
+    if not isinstance(changes, str):
         try:
             return {"patch": patch(store, changes)}
         except IntegrityError as error:
-            changes = unknown_changes(repairs, snapshot, error)
-    return {"patch": None, "unshown": changes.why}
+            changes = repairs.reason(snapshot, error)
+    return {"patch": None, "unshown": changes}
 
 
 LOG = Command(

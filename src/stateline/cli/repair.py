@@ -82,10 +82,6 @@ def _loss(loss: Loss) -> str:
     return f"{coloured('lost', 'red')} {what}{number} {plain(name)}{scope}{why}"
 
 
-def _remain(number: int) -> str:
-    return f"{counted(number, 'finding')} {'remains' if number == 1 else 'remain'}"
-
-
 def _verdict(result: RepairReport, key: str | None) -> str:
     from shlex import quote
 
@@ -94,7 +90,8 @@ def _verdict(result: RepairReport, key: str | None) -> str:
         done = "repaired" if result.applied and result.actions else "nothing is damaged"
         return f"{coloured('ok', 'green')}: {done}"
     if result.applied:
-        return f"{coloured('DAMAGED', 'red')}: {_remain(len(result.findings))}; `stateline verify{of}` lists them"
+        left = f"after the repair: {counted(len(result.findings), 'finding')}"
+        return f"{coloured('DAMAGED', 'red')}: {left}; `stateline verify{of}` lists them"
     follow = f"next: `stateline repair{of} --apply`" if result.actions else "see above for what prevents the repair"
     return f"{coloured('DAMAGED', 'red')}: nothing was changed; {follow}"
 

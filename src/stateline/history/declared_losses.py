@@ -40,6 +40,13 @@ class RepairHistory:
                 )
         return None
 
+    def reason(self, snapshot: Snapshot, error: IntegrityError) -> str:
+        """Return the message of :meth:`explain`; raise ``error`` if no repair has declared the loss."""
+        loss = self.explain(snapshot, error)
+        if loss is None:
+            raise error
+        return loss.message
+
     def _read(self, seq: int) -> None:
         """Read the snapshots newer than ``seq``."""
         try:

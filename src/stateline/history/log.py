@@ -49,19 +49,14 @@ class LogRow(msgspec.Struct, frozen=True):
         return msgspec.structs.asdict(self)
 
 
-class UnknownChanges(msgspec.Struct, frozen=True):
-    """Placeholder for changes that cannot be computed because a repair has declared lost what they need."""
-
-    why: str
-
-
 def entries(
     store: Store, snapshot: Snapshot, limit: int | None, *, with_changes: bool
-) -> Iterator[tuple[Snapshot, list[Change] | UnknownChanges | None]]:
+) -> Iterator[tuple[Snapshot, list[Change] | str | None]]:
     """Yield at most ``limit`` snapshots from ``snapshot`` back, each with None as soon as it is read.
 
     With ``with_changes`` each is yielded once more, with the changes from the one before it (for the first of a chain:
-    from an empty state). Nothing older than the last one is read, with ``with_changes`` one more.
+    from an empty state), or with the reason if a repair has declared lost what they need. Nothing older than the last
+    one is read, with ``with_changes`` one more.
 
     Raises ``IntegrityError`` where the chain is broken, and as ``diff.compare`` for losses that no repair has declared.
     """
@@ -83,23 +78,13 @@ def entries(
 
 
 def repair_history(store: Store, snapshot: Snapshot) -> RepairHistory:
-    """Return the repairs of the scope of ``snapshot``, for :func:`unknown_changes`. Nothing is read yet."""
+    """Return the repairs of the scope of ``snapshot``. Nothing is read yet."""
     from stateline.history.declared_losses import RepairHistory
 
     return RepairHistory(store.scope(snapshot.envelope.scope))
 
 
-def unknown_changes(repairs: RepairHistory, snapshot: Snapshot, error: IntegrityError) -> UnknownChanges:
-    """Return the placeholder for the changes up to ``snapshot``; raise ``error`` if no repair has declared the loss."""
-    loss = repairs.explain(snapshot, error)
-    if loss is None:
-        raise error
-    return UnknownChanges(loss.message)
-
-
-def _changes(
-    store: Store, before: Json, snapshot: Snapshot, repairs: RepairHistory | None
-) -> list[Change] | UnknownChanges:
+def _changes(store: Store, before: Json, snapshot: Snapshot, repairs: RepairHistory | None) -> list[Change] | str:
     from stateline.history.diff import compare
 
     try:
@@ -107,7 +92,7 @@ def _changes(
     except IntegrityError as error:
         if repairs is None:
             raise
-        return unknown_changes(repairs, snapshot, error)
+        return repairs.reason(snapshot, error)
 
 
 class ScopeRow(Document, frozen=True):

@@ -147,7 +147,7 @@ class _Repair:
         lock = f"{scope}/{naming.LOCK}"
         if self.quarantine and wrong_kind(self.store.backend, lock):
             # Nobody holds it: writers refuse to lock anything but a regular file.
-            self._set_aside(None, DamagedFile(lock, "not_regular", ""))
+            self._set_aside(None, DamagedFile(lock, "not_regular"))
         with self.store.backend.lock(scope, self.wait) if self.quarantine else nullcontext():
             plan = plan_scope(self.store, scope, objects)
             self.obstacles += plan.obstacles
@@ -175,7 +175,7 @@ class _Repair:
             if self.quarantine:
                 self.store.backend.put(own, self.store.backend.get(other, canonical.SNAPSHOT_LIMIT))
             self._add("put_back", plan.key, own, f"snapshot {found.item.seq}, from {found.found_as}")
-            moved += self._set_aside(plan.key, DamagedFile(other, "misplaced", ""))
+            moved += self._set_aside(plan.key, DamagedFile(other, "misplaced"))
         return moved
 
     def _publish(self, plan: ScopePlan, moved: list[str]) -> None:

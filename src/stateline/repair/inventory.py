@@ -9,6 +9,7 @@ from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import VERSION, Link, Pointer, Ref, read_envelope
 from stateline.bundle.repair_record import MEMBER
 from stateline.errors import IntegrityError, NewerVersionError, StatelineError, UnsafePathError
+from stateline.repair.report import Obstacle
 from stateline.store.integrity import ObjectChecker, wrong_kind
 from stateline.store.protocol import BlobMissingError
 from stateline.store.snapshot import Snapshot, parse_snapshot
@@ -62,7 +63,6 @@ class DamagedFile(msgspec.Struct, frozen=True):
 
     path: str
     code: str
-    message: str
 
     @property
     def time(self) -> str:
@@ -75,7 +75,7 @@ class ScopeInventory:
     """Content of one scope.
 
     ``items`` are the intact snapshots by digest, ``damaged`` the files to set aside, ``misplaced`` the snapshots whose
-    own name is free (they are among ``items``). ``obstacles`` are files that could not be read now or are of a newer
+    own name is free (they are among ``items``). ``obstacles`` are about files that could not be read now or are of a newer
     version; the scope must then be left alone. ``pointer`` is None if it is missing or damaged (``damaged_pointer``).
 
     Raises ``UnsafePathError`` for files that others may change, ``StorageError`` if the directory cannot be listed.
@@ -88,7 +88,7 @@ class ScopeInventory:
         self.key: str | None = None
         self.items: dict[str, IntactSnapshot] = {}
         self.damaged: list[DamagedFile] = []
-        self.obstacles: list[DamagedFile] = []
+        self.obstacles: list[Obstacle] = []
         self.pointer: Pointer | None = None
         self.damaged_pointer: DamagedFile | None = None
         self.misplaced: list[MisplacedSnapshot] = []
@@ -106,9 +106,7 @@ class ScopeInventory:
         try:
             self.pointer = self.store.backend.read(self.scope)
         except StatelineError as error:
-            found = self._classify(error, path)
-            if found is not None:
-                self.damaged_pointer = found
+            self.damaged_pointer = self._classify(error, path)
 
     def _add(self, name: str) -> None:
         path = f"{self.scope}/{name}"
@@ -117,9 +115,9 @@ class ScopeInventory:
             self._add_snapshot(name, path)
         elif name == naming.LOCK:
             if wrong_kind(self.store.backend, path):
-                self.damaged.append(DamagedFile(path, "not_regular", "the lock is not a regular file"))
+                self.damaged.append(DamagedFile(path, "not_regular"))
         elif name != naming.POINTER and not name.startswith((naming.TEMPORARY, naming.EXTENSION)):
-            self.damaged.append(DamagedFile(path, "foreign_file", "no file of this name belongs here"))
+            self.damaged.append(DamagedFile(path, "foreign_file"))
 
     def _add_snapshot(self, name: str, path: str) -> None:
         data = b""
@@ -157,7 +155,7 @@ class ScopeInventory:
         except StatelineError:
             return False
         if code == "altered" and self.obstacles[before:]:
-            # ObjectChecker that altered bytes name are no obstacle.
+            # Objects that altered bytes name are not an obstacle.
             del self.obstacles[before:]
             return False
         self._candidates.append(MisplacedSnapshot(name, item, envelope.scope, code))
@@ -177,8 +175,7 @@ class ScopeInventory:
             referenced = item.sha256 in self.items or item.sha256 in wanted
             code = "misplaced" if referenced else found.code
             if code == "altered" or not fits or name in self._names or item.sha256 in self.items:
-                path = f"{self.scope}/{found.found_as}"
-                self.damaged.append(DamagedFile(path, code, "its bytes do not have the digest in its name"))
+                self.damaged.append(DamagedFile(f"{self.scope}/{found.found_as}", code))
                 continue
             self.key = self.key or found.key
             item = msgspec.structs.replace(item, path=name)
@@ -190,13 +187,13 @@ class ScopeInventory:
     def _classify(self, error: StatelineError, path: str) -> DamagedFile | None:
         """Return the damage that an error at ``path`` means; None, with an obstacle added, if it prevents a repair."""
         if isinstance(error, IntegrityError):
-            return DamagedFile(path, error.finding, error.message)
+            return DamagedFile(path, error.finding)
         if isinstance(error, UnsafePathError):
             if wrong_kind(self.store.backend, path) is None:
                 raise error
-            return DamagedFile(path, "not_regular", error.message)
+            return DamagedFile(path, "not_regular")
         code = "newer_version" if isinstance(error, NewerVersionError) else "unreadable"
-        self.obstacles.append(DamagedFile(path, code, error.message))
+        self.obstacles.append(Obstacle(None, path, code, error.message))
         return None
 
     def _item(self, snapshot: Snapshot) -> IntactSnapshot:
@@ -230,13 +227,11 @@ class ScopeInventory:
                 message = f"the snapshot {path} makes a false claim about an object: {fault.message}"
                 raise IntegrityError(message, finding="malformed")
             else:
-                self.obstacles.append(DamagedFile(naming.object_path(fault.sha256), fault.code, fault.message))
+                self.obstacles.append(Obstacle(None, naming.object_path(fault.sha256), fault.code, fault.message))
         return tuple(dict.fromkeys(lost))
 
     def _choose_between_copies(self) -> None:
         """Keep, of files with the same bytes under two fitting names, the one that others refer to."""
-        if not self._copies:
-            return
         named = {item.prev for item in [*self.items.values(), *self._copies]}
         if self.pointer is not None:
             named.add(self.pointer.path)
@@ -244,6 +239,4 @@ class ScopeInventory:
             kept = self.items[copy.sha256]
             if copy.path in named and kept.path not in named:
                 self.items[copy.sha256], copy = copy, kept
-            self.damaged.append(
-                DamagedFile(f"{self.scope}/{copy.path}", "misplaced", "a copy of a snapshot under a second name")
-            )
+            self.damaged.append(DamagedFile(f"{self.scope}/{copy.path}", "misplaced"))

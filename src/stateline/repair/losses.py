@@ -8,12 +8,11 @@ from stateline.repair.inventory import DamagedFile, IntactSnapshot, ScopeInvento
 from stateline.repair.lineage import Lineage
 from stateline.repair.report import Loss
 
-OBJECTS_LOST = "objects that it needs are lost"
-
 
 def loss_of(inventory: ScopeInventory, item: IntactSnapshot) -> Loss:
     """Return the loss of a snapshot above the state that continues: its objects are lost."""
-    return Loss(scope=inventory.key, seq=item.seq, sha256=item.sha256, path=item.path, why=OBJECTS_LOST, newer=True)
+    why = "objects that it needs are lost"
+    return Loss(scope=inventory.key, seq=item.seq, sha256=item.sha256, path=item.path, why=why, newer=True)
 
 
 def find_losses(
@@ -22,8 +21,7 @@ def find_losses(
     """Return what the chain ``line`` misses, and what was newer than ``content``, from which the scope continues."""
     losses = [loss_of(inventory, item) for item in line.chain[: line.chain.index(content)]]
     reported: set[str] = set()
-    lost_head = _lost_head(inventory, content) if head_lost else None
-    if lost_head is not None:
+    if head_lost and (lost_head := _lost_head(inventory, content)) is not None:
         reported.add(str(lost_head.path))
         losses.append(lost_head)
     names = {item.prev_sha: item.prev for item in line.chain}
@@ -35,10 +33,10 @@ def find_losses(
     for file in inventory.damaged:
         if file.time and file.code != "misplaced" and _name(file) not in reported:
             losses.append(_damaged_loss(inventory, file, newer=file.time > line.tip.time))
-    for sha in line.objects:
-        path = naming.object_path(sha)
-        losses.append(Loss(scope=inventory.key, seq=None, sha256=sha, path=path, why="object"))
-    return losses
+    return losses + [
+        Loss(scope=inventory.key, seq=None, sha256=sha, path=naming.object_path(sha), why="object")
+        for sha in line.objects
+    ]
 
 
 def all_losses(inventory: ScopeInventory) -> list[Loss]:

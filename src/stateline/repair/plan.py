@@ -15,7 +15,7 @@ from stateline.bundle.envelope import VERSION
 from stateline.errors import StatelineError, UnsafePathError
 from stateline.repair.inventory import DamagedFile, IntactSnapshot, ScopeInventory
 from stateline.repair.lineage import Lineage, find_head, find_tip, trace
-from stateline.repair.losses import OBJECTS_LOST, all_losses, find_losses, loss_of
+from stateline.repair.losses import all_losses, find_losses, loss_of
 from stateline.repair.report import Loss, Obstacle
 from stateline.store.integrity import ObjectChecker, digest_of, wrong_kind
 from stateline.store.protocol import BlobMissingError
@@ -65,7 +65,7 @@ def plan_scope(store: Store, scope: str, objects: ObjectChecker) -> ScopePlan:
     inventory = ScopeInventory(store, scope, objects)
     plan = ScopePlan(inventory=inventory, set_aside=[*inventory.damaged])
     if inventory.obstacles:
-        plan.obstacles = [Obstacle(inventory.key, file.path, file.code, file.message) for file in inventory.obstacles]
+        plan.obstacles = [msgspec.structs.replace(found, scope=inventory.key) for found in inventory.obstacles]
         return plan
     if _never_acknowledged(inventory):
         return plan
@@ -109,8 +109,7 @@ def _choose_line(items: dict[str, IntactSnapshot], plan: ScopePlan) -> Lineage |
     while (tip := find_tip(items, pointer)) is not None:
         line = trace(tip, items)
         if line.refused is not None:
-            message = "seq or created_at do not follow, as the snapshot that names it demands"
-            plan.set_aside.append(DamagedFile(f"{scope}/{line.refused.path}", "misordered", message))
+            plan.set_aside.append(DamagedFile(f"{scope}/{line.refused.path}", "misordered"))
             del items[line.refused.sha256]
         elif line.content is not None:
             return line
@@ -118,7 +117,7 @@ def _choose_line(items: dict[str, IntactSnapshot], plan: ScopePlan) -> Lineage |
             return None
         else:
             for item in line.chain:
-                plan.set_aside.append(DamagedFile(f"{scope}/{item.path}", "missing", OBJECTS_LOST))
+                plan.set_aside.append(DamagedFile(f"{scope}/{item.path}", "missing"))
                 plan.lost.append(loss_of(plan.inventory, item))
                 del items[item.sha256]
     return None
@@ -136,8 +135,7 @@ def _set_orphans_aside(items: dict[str, IntactSnapshot], line: Lineage, plan: Sc
         first = item.seq == 0 and item.origin is None
         if (follows or first) and item.sha256 not in parents and not item.lost:
             continue
-        message = "the chain does not lead to it, and no crash leaves it behind"
-        plan.set_aside.append(DamagedFile(f"{plan.inventory.scope}/{item.path}", "orphaned", message))
+        plan.set_aside.append(DamagedFile(f"{plan.inventory.scope}/{item.path}", "orphaned"))
         plan.orphans.append(item.seq)
         plan.newer_aside |= line.content is not None and item.created_at > line.content.created_at
 
@@ -197,7 +195,7 @@ def plan_store(store: Store, damage: list[Finding], key: str | None) -> StorePla
             # The state dir itself is never moved.
             plan.obstacles.append(Obstacle(found.scope, found.path, found.code, found.message))
         else:
-            plan.set_aside.append(DamagedFile(found.path, found.code, found.message))
+            plan.set_aside.append(DamagedFile(found.path, found.code))
     if key is not None:
         scopes = {naming.scope_hash(key): None} if damage else {}
     by_path = {file.path: file for file in plan.set_aside}
@@ -241,8 +239,7 @@ def _plan_object(store: Store, found: Finding, plan: StorePlan) -> None:
     directory = found.path.count("/") < 2 and found.code == "not_regular"
     in_the_way = wrong_kind(store.backend, found.path + "/" if directory else found.path)
     if in_the_way is not None:
-        message = f"{in_the_way} is not of the kind it must be; it was not opened"
-        plan.set_aside.append(DamagedFile(in_the_way, "not_regular", message))
+        plan.set_aside.append(DamagedFile(in_the_way, "not_regular"))
         return
     sha = found.path.rpartition("/")[2]
     if naming.is_sha256(sha) and naming.object_path(sha) == found.path:
@@ -256,4 +253,4 @@ def _plan_object(store: Store, found: Finding, plan: StorePlan) -> None:
             return
         except StatelineError:
             pass
-    plan.set_aside.append(DamagedFile(found.path, found.code, found.message))
+    plan.set_aside.append(DamagedFile(found.path, found.code))

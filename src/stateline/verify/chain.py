@@ -75,8 +75,6 @@ class ChainCheck:
         if report.key is not None:
             report.findings = [msgspec.structs.replace(finding, scope=report.key) for finding in report.findings]
 
-    # -- reading ---------------------------------------------------------------------------------------------------
-
     def _list(self) -> None:
         report = self.report
         self._add_unsafe("")
@@ -275,5 +273,4 @@ class ChainCheck:
             self.report.add("damage", code, path, message)
 
     def _add_unsafe(self, name: str) -> None:
-        if self.objects.places is not None:
-            self.report.findings += unsafe_findings(self.objects.places, f"{self.scope}/{name}", self.report.key)
+        self.report.findings += unsafe_findings(self.objects.places, f"{self.scope}/{name}", self.report.key)

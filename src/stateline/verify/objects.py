@@ -129,9 +129,8 @@ class ObjectCheck:
                 self.findings.append(Finding.of(error, None, path))
                 continue
             if actual != sha:
-                self._add(
-                    "damage", "altered", path, "its bytes do not have the digest in its name; no snapshot names it"
-                )
+                message = "its bytes do not have the digest in its name; no snapshot names it"
+                self._add("damage", "altered", path, message)
             elif certain:
                 message = "no snapshot names it: left by a crash or a removed scope, or a save is in progress"
                 self._add("residue", "unreferenced", path, message)
@@ -140,8 +139,7 @@ class ObjectCheck:
                 self._add("warning", "unreferenced", path, message)
 
     def _add_unsafe(self, path: str) -> None:
-        if self.places is not None:
-            self.findings += unsafe_findings(self.places, path, None)
+        self.findings += unsafe_findings(self.places, path, None)
 
     def _add(self, severity: Severity, code: str, path: str, message: str, scope: str | None = None) -> None:
         self.findings.append(Finding(severity, code, scope, path, message))
@@ -158,10 +156,13 @@ def _add_claim(ref: Ref, checked: set[bytes]) -> bool:
     return True
 
 
-def unsafe_findings(places: Inspectable, path: str, scope: str | None) -> list[Finding]:
-    """Return one finding if a writer would refuse the place. A trailing slash means that it should be a directory."""
+def unsafe_findings(places: Inspectable | None, path: str, scope: str | None) -> list[Finding]:
+    """Return one finding if a writer would refuse the place. A trailing slash means that it should be a directory.
+
+    Without ``places`` the backend is not on a file system.
+    """
     try:
-        danger = places.inspect(path)
+        danger = places.inspect(path) if places is not None else None
     except StatelineError:
         # A place that cannot be examined cannot be read either; reading it gives the reason.
         return []
