@@ -616,7 +616,7 @@ def test_a_snapshot_in_another_scopes_place_is_misplaced(root: Path) -> None:
     assert renamed != wrong
     os.rename(root / other / head.path, root / other / wrong)
     (root / other / "latest.json").write_bytes(canonical.encode({"version": "1", "path": wrong, "sha256": head.sha256}))
-    with pytest.raises(IntegrityError, match="name does not fit"):
+    with pytest.raises(IntegrityError, match="content does not fit"):
         store.scope("notes:other").load()
 
 

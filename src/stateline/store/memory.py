@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from stateline.bundle import naming
 from stateline.bundle.envelope import Pointer
-from stateline.errors import ConflictError, IntegrityError, LockTimeoutError
-from stateline.store.protocol import FULL, BlobExistsError, BlobMissingError, Durability
+from stateline.errors import IntegrityError, LockTimeoutError
+from stateline.store.protocol import FULL, BlobExistsError, BlobMissingError, Durability, moved_head
 
 
 class MemoryBackend:
@@ -71,10 +71,7 @@ class MemoryBackend:
         naming.checked_scope(scope)
         with self._guard:
             if self._heads.get(scope) != expected:
-                raise ConflictError(
-                    "the head moved while this change was made; the other change was kept",
-                    hint="load the head again and repeat the change",
-                )
+                raise moved_head()
             self._heads[scope] = new
 
     def scopes(self) -> Iterator[str]:

@@ -37,11 +37,7 @@ class ObjectStore:
     """Values and artifacts in a backend, addressed by digest."""
 
     def __init__(
-        self,
-        backend: Backend,
-        *,
-        redactor: Redactor | None = None,
-        clock: Callable[[], int] | None = None,
+        self, backend: Backend, *, redactor: Redactor | None = None, clock: Callable[[], int] | None = None
     ) -> None:
         """``redactor`` masks secrets before anything is hashed (default: it knows no values, and masks
         by the names of keys); ``clock`` returns the time as [ns] since 1970 (default: ``time.time_ns``)."""
@@ -151,11 +147,8 @@ class ObjectStore:
         try:
             self.backend.put(naming.object_path(ref.sha256), data)
         except BlobExistsError:
-            raise IntegrityError(
-                f"the object {ref.sha256} exists with other bytes; nothing was written",
-                finding="altered",
-                hint=DAMAGE_HINT,
-            ) from None
+            message = f"the object {ref.sha256} exists with other bytes; nothing was written"
+            raise IntegrityError(message, finding="altered", hint=DAMAGE_HINT) from None
         self._kept.add(ref)
 
 

@@ -13,7 +13,7 @@ from typing import Literal, Protocol, runtime_checkable
 import msgspec
 
 from stateline.bundle.envelope import Pointer
-from stateline.errors import StatelineError
+from stateline.errors import ConflictError, StatelineError
 
 Durability = Literal["full", "fast"]
 """Survival of what is acknowledged. ``full``: a power loss. ``fast``: the death of every process at any moment,
@@ -30,6 +30,14 @@ class BlobMissingError(Exception):
 
 class BlobExistsError(Exception):
     """The name is taken by other bytes, which were left as they are. ``str(error)`` is the name."""
+
+
+def moved_head() -> ConflictError:
+    """Return the error of a swap whose expected head is not the head."""
+    return ConflictError(
+        "the head moved while this change was made; the other change was kept",
+        hint="load the head again and repeat the change",
+    )
 
 
 class PathProblem(msgspec.Struct, frozen=True):

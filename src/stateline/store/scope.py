@@ -242,11 +242,9 @@ class Scope:
         event = dict(masked["event"])
         if count:
             event["redactions"] = count
-        return (
-            masked["state"],
-            event,
-            draft if masked["state"] is state else canonical.encode_unchecked(masked["state"]),
-        )
+        if masked["state"] is not state:
+            draft = canonical.encode_unchecked(masked["state"])
+        return masked["state"], event, draft
 
     def _write(
         self, head: Snapshot | None, drafted: tuple[Json, bytes | None], kind: str, event: dict[str, Json]

@@ -75,13 +75,8 @@ def parse_snapshot(scope: str, path: str, data: bytes, sha: str | None = None) -
         envelope = read_envelope(data, f"the snapshot {scope}/{path}")
     except IntegrityError as error:
         raise IntegrityError(error.message, finding=error.finding, hint=DAMAGE_HINT) from None
-    problem = ""
-    if naming.scope_hash(envelope.scope) != scope:
-        problem = f"it belongs to the scope {envelope.scope}"
-    elif not naming.name_fits(path, envelope.created_at, sha):
-        problem = "its name does not fit its content"
-    if problem:
-        message = f"the snapshot {scope}/{path} is misplaced: {problem}"
+    if naming.scope_hash(envelope.scope) != scope or not naming.name_fits(path, envelope.created_at, sha):
+        message = f"the snapshot {scope}/{path} is misplaced: its scope {envelope.scope} or its content does not fit"
         raise IntegrityError(message, finding="misplaced", hint=DAMAGE_HINT)
     return Snapshot(scope, path, sha, data, envelope)
 

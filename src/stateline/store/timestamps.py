@@ -18,10 +18,7 @@ def next_timestamp(now: int, after: str | None = None) -> str:
         try:
             earliest = datetime.datetime.fromisoformat(after) + datetime.timedelta(microseconds=1)
         except (ValueError, OverflowError):
-            raise IntegrityError(
-                f"no time can follow the head's created_at, {after}; nothing was written",
-                finding="malformed",
-                hint=DAMAGE_HINT,
-            ) from None
+            message = f"no time can follow the head's created_at, {after}; nothing was written"
+            raise IntegrityError(message, finding="malformed", hint=DAMAGE_HINT) from None
         moment = max(moment, earliest)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

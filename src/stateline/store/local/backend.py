@@ -15,7 +15,6 @@ from typing import TypeVar
 from stateline.bundle import naming
 from stateline.bundle.envelope import Pointer, read_pointer
 from stateline.errors import (
-    ConflictError,
     DurabilityUnknownError,
     IntegrityError,
     StatelineError,
@@ -29,7 +28,7 @@ from stateline.store.local.os_errors import storage
 from stateline.store.local.permissions import path_problem
 from stateline.store.local.state_dir import StateDir
 from stateline.store.local.store_file import SMALL_FILE
-from stateline.store.protocol import DAMAGE_HINT, FAST, FULL, BlobMissingError, Durability, PathProblem
+from stateline.store.protocol import DAMAGE_HINT, FAST, FULL, BlobMissingError, Durability, PathProblem, moved_head
 
 SWAP_WAIT = 10.0
 """Limit of the wait of a swap outside the lock [s]."""
@@ -188,7 +187,8 @@ class LocalBackend:
             try:
                 # After the file is synced, which takes long: where the lock does not hold, the head may move in
                 # the meantime.
-                self._require_head(scope, expected)
+                if self.read(scope) != expected:
+                    raise moved_head()
                 self.fs.rename(directory, temporary, directory, naming.POINTER)
             except (OSError, StatelineError) as error:
                 # A network mount may rename and lose the answer.
@@ -202,13 +202,6 @@ class LocalBackend:
             if durable:
                 # Only now is the commit durable; only after this may it be acknowledged.
                 self.directories.sync(directory, "the new head is visible")
-
-    def _require_head(self, scope: str, expected: Pointer | None) -> None:
-        if self.read(scope) != expected:
-            raise ConflictError(
-                "the head moved while this change was made; the other change was kept, this one is not the head",
-                hint="load the head again and repeat the change",
-            )
 
     def _is_head(self, scope: str, pointer: Pointer, failed: OSError) -> bool:
         """Return True if it is the head although the rename ``failed``. Raises ``DurabilityUnknownError`` if that
@@ -252,7 +245,9 @@ class LocalBackend:
 
     def inspect(self, name: str) -> PathProblem | None:
         if not name:
-            return self.state_dir.own_problem()
+            with storage(f"look at {self.path}"), suppress(FileNotFoundError, NotADirectoryError):
+                return path_problem(self.fs.stat_path(self.path), self.path, "directory")
+            return None
         kind = "directory" if name.endswith("/") else "file"
         place, _, base = name.rstrip("/").rpartition("/")
         root = self.state_dir.open_unexamined()

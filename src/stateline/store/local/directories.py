@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 from stateline.bundle import naming
@@ -40,53 +40,45 @@ class Directories:
         Raises FileNotFoundError if it does not exist.
         """
         held = self.held(place)
-        return nullcontext(held.directory) if held is not None else self._opened(place)
+        return nullcontext(held.directory) if held is not None else self._opened(place, self._open)
 
     @contextmanager
-    def _opened(self, place: str) -> Iterator[Directory]:
-        directory = self.state_dir.require()
-        opened = []
+    def _opened(self, place: str, step: Callable[[Directory, str], Directory]) -> Iterator[Directory]:
+        directory, opened = self.state_dir.require(), []
         try:
             for part in place.split("/"):
-                directory = self.state_dir.open_inside(directory, part)
+                directory = step(directory, part)
                 opened.append(directory)
-                self._check(directory)
             yield directory
         finally:
             for directory in opened:
                 self.fs.close_directory(directory)
 
-    def _check(self, directory: Directory) -> None:
+    def _open(self, parent: Directory, name: str) -> Directory:
+        directory = self.state_dir.open_inside(parent, name)
         writing = self.holds_any()
         if writing or directory.path not in self._checked:
-            self.state_dir.check_access(self.fs.stat(directory), directory.path, "directory", writing=writing)
+            try:
+                self.state_dir.check_access(self.fs.stat(directory), directory.path, "directory", writing=writing)
+            except BaseException:
+                self.fs.close_directory(directory)
+                raise
             if len(self._checked) > _REMEMBERED:
                 self._checked.clear()
             self._checked.add(directory.path)
+        return directory
 
     def open_for_writing(self, place: str) -> AbstractContextManager[Directory]:
         """Open a directory for a block: made if it is missing, durable in its parent, and not open to others."""
         held = self.held(place)
         if held is None:
-            return self._opened_or_made(place)
+            return self._opened(place, self._open_or_make)
         directory = held.directory
         if not directory.durable:
             if not self._in_use(directory, place):
                 self.state_dir.sync(self.state_dir.require())
             directory.durable = True
         return nullcontext(directory)
-
-    @contextmanager
-    def _opened_or_made(self, place: str) -> Iterator[Directory]:
-        parent, opened = self.state_dir.require(), []
-        try:
-            for part in place.split("/"):
-                parent = self._open_or_make(parent, part)
-                opened.append(parent)
-            yield parent
-        finally:
-            for directory in opened:
-                self.fs.close_directory(directory)
 
     def _open_or_make(self, parent: Directory, name: str) -> Directory:
         made = False

@@ -14,9 +14,6 @@ _REASONS = {
     errno.EROFS: ("the file system is read-only", "use a state dir on a writable disk (--state-dir)"),
     errno.EACCES: ("permission was denied", "check who owns the state dir, or use another (--state-dir)"),
     errno.EIO: ("the disk reported an I/O error", "check the disk; what was acknowledged before is untouched"),
-    errno.EMFILE: ("too many files are open", "raise the limit (ulimit -n)"),
-    errno.ENFILE: ("too many files are open on this machine", "close some programs, then call again"),
-    errno.EFBIG: ("the file would be larger than this process may write", "raise the limit (ulimit -f)"),
 }
 
 _SWEPT = (

@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 import sys
+from contextlib import suppress
 
 from stateline.store.local.filesystem import Filesystem, Stat
 from stateline.store.protocol import PathProblem
@@ -113,16 +114,11 @@ def network_warning(path: str, identity: tuple[int, int]) -> str | None:
     # File systems on a disk have a major device number; only the others are looked up.
     if sys.platform != "linux" or os.major(device) != 0:
         return None
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
-            number = f"{os.major(device)}:{os.minor(device)}"
-            for line in mounts:
-                fields = line.split()
-                if fields[2] == number and (name := fields[fields.index("-") + 1]) in NETWORK:
-                    return (
-                        f"{path} is on a network file system ({name}): locks and durability are not promised there; "
-                        "prefer a local disk"
-                    )
-    except (OSError, ValueError, IndexError):
-        return None
+    with suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+        number = f"{os.major(device)}:{os.minor(device)}"
+        for line in mounts:
+            fields = line.split()
+            if fields[2] == number and (name := fields[fields.index("-") + 1]) in NETWORK:
+                promises = "locks and durability are not promised there; prefer a local disk"
+                return f"{path} is on a network file system ({name}): {promises}"
     return None

@@ -106,12 +106,6 @@ class StateDir:
             self._parent_problems = () if self._trust_parent else tuple(open_parents(self.fs, self.path))
         return self._parent_problems
 
-    def own_problem(self) -> PathProblem | None:
-        """Return why a writer would refuse the state dir itself, without opening it; None if it does not exist."""
-        with storage(f"look at {self.path}"), suppress(FileNotFoundError, NotADirectoryError):
-            return path_problem(self.fs.stat_path(self.path), self.path, "directory")
-        return None
-
     def check_access(self, stat: Stat, path: str, kind: str, *, writing: bool = False) -> None:
         """Check an opened path that others may change: ``UnsafePathError`` for a writer, a warning for a reader."""
         problem = path_problem(stat, path, kind)
@@ -175,19 +169,13 @@ class StateDir:
                 self._check_store_file(root, writing=True)
             except FileNotFoundError:
                 self._sync_above(missing)
-                self._make_store_file(root)
+                require_empty(self.fs, root)
+                with suppress(BlobExistsError):  # another process made its store file at the same moment
+                    make_store_file(self.fs, root)
+                    self.sync(root)
         if warning:
             self.warnings.append(warning)
         self._prepared = True
-
-    def _make_store_file(self, root: Directory) -> None:
-        require_empty(self.fs, root)
-        try:
-            make_store_file(self.fs, root)
-            self.sync(root)
-        except BlobExistsError:
-            # Another process made its store file at the same moment; it serves as well.
-            pass
 
     def require_writable(self) -> None:
         """Raise what a writer would raise, as far as reading can tell.

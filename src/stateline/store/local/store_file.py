@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import FORMAT
@@ -60,12 +61,10 @@ def require_empty(fs: Filesystem, root: Directory) -> None:
     foreign = sorted(name for name in fs.names(root) if not name.startswith((naming.TEMPORARY, "lost+found")))
     if not foreign:
         return
-    try:
+    with suppress(FileNotFoundError):
         # Another process may have made the store between the look for its file and the listing.
         read_store_file(fs, root)
         return
-    except FileNotFoundError:
-        pass
     if any(naming.is_sha256(name) for name in foreign):
         message = f"{naming.STORE_FILE} is missing in {root.path}"
         raise IntegrityError(message, finding="missing", hint=DAMAGE_HINT)
