@@ -155,15 +155,16 @@ def _findings(state_dir: Path) -> list[Finding]:
 
 
 def _require_named(chain: Chain, findings: list[Finding]) -> int:
-    """Each snapshot that follows one on the chain which has a child there is told of with that child; the number of
-    such forks. What follows those lies in the same finding."""
+    """Require that each fork of the chain is reported, with both snapshots unless the second chain grew (orphaned);
+    return the number of forks."""
     child = {chain.parent_of(sha): chain.names[sha] for sha in chain.order}
-    said = [finding.message + finding.path for finding in findings if finding.code != "temporary"]
+    reported = [finding.message + finding.path for finding in findings if finding.code != "temporary"]
+    grown = any(finding.code == "orphaned" for finding in findings)
     forks = 0
     for sha in chain.loose:
         parent = chain.parent_of(sha)
         if parent in child:
             forks += 1
-            named = [text for text in said if chain.names[sha] in text and child[parent] in text]
-            require(bool(named), f"verify does not say that {chain.names[sha]} and {child[parent]} follow one snapshot")
+            named = grown or any(chain.names[sha] in text and child[parent] in text for text in reported)
+            require(named, f"verify does not say that {chain.names[sha]} and {child[parent]} follow one snapshot")
     return forks
