@@ -127,22 +127,20 @@ def _replied(reply: Reply) -> tuple[Replied | Failed | Lost, CallCost]:
 
 
 def _with_overrides(facts: Facts, dependencies: Dependencies) -> Facts:
-    """``facts`` with what this call says laid over the context."""
+    """Return ``facts`` with the settings and prompts of this call over those of the context."""
     context = facts.context or {}
     prompts = dict(context.get("prompts") or {})
     if dependencies.system is not None:
         prompts["system"] = dependencies.system
     if dependencies.developer is not None:
         prompts["developer"] = dependencies.developer
-    stored = {
-        name: value for name, value in (context.get("settings") or {}).items() if name not in dependencies.settings
-    }
-    settings = {**stored, **{name: value for name, value in dependencies.settings.items() if value is not None}}
+    own = dependencies.settings
+    merged = (context.get("settings") or {}) | own
+    settings = {name: value for name, value in merged.items() if value is not None or name not in own}
     return replace(facts, context={"prompts": prompts, "settings": settings})
 
 
 def _named(run: Run, dependencies: Dependencies) -> dict[str, Json]:
-    """The model as the event names it, with the settings that this call laid over the context's."""
     redact = run.scope.store.redactor.redact
     named: dict[str, Json] = {"name": redact(dependencies.name)[0]}
     if dependencies.settings:

@@ -1,4 +1,4 @@
-"""Types of the ``event`` of a run's snapshot, read strictly; the section "Runs" of ``docs/format.md`` describes them."""
+"""Types of the ``event`` of a run's snapshot, read strictly. See the section "Runs" of ``docs/format.md``."""
 
 from __future__ import annotations
 

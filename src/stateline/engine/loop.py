@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 
 import msgspec
 
@@ -189,7 +188,7 @@ def _attempts(run: Run, watch: Watch, dependencies: Dependencies, recalled: Depe
     lost = 0
     while True:
         if recalled is not None:
-            run, recalled = _call_model(run, recalled, again=True), None
+            run, recalled = _call_model(run, recalled, again=True, recalled=True), None
         elif stage_of(run).kind == "agent" and not may_call_model(run, dependencies):
             return run
         else:
@@ -224,26 +223,20 @@ def _attempt(run: Run, watch: Watch, dependencies: Dependencies, *, again: bool)
     if not stage.repeatable or counts_call_first(run):
         run = apply(run, Intended(), dependencies)
     if stage.kind == "agent":
-        return _call_model(run, dependencies, again=again, unsent=_save_unsent)
+        return _call_model(run, dependencies, again=again, recalled=False)
     outcome = _perform(run)
     return take(run, EventContext(event=outcome.event, cost=Cost(seconds=outcome.seconds), dependencies=dependencies))
 
 
-def _call_model(
-    run: Run,
-    dependencies: Dependencies,
-    *,
-    again: bool,
-    unsent: Callable[[Run, Dependencies, StatelineError], None] | None = None,
-) -> Run:
-    """Call the model and save its reply. ``unsent`` receives an error before which nothing was sent."""
+def _call_model(run: Run, dependencies: Dependencies, *, again: bool, recalled: bool) -> Run:
+    """Call the model and save its reply. ``recalled``: the call was made before, so an error does not undo it."""
     from stateline.engine.agent import ask
 
     try:
         happened = ask(run, dependencies, again=again)
     except StatelineError as error:
-        if unsent is not None:
-            unsent(run, dependencies, error)
+        if not recalled:
+            _save_unsent(run, dependencies, error)
         raise
     run = take(run, happened)
     if happened.interrupted is not None:
@@ -282,17 +275,13 @@ def _perform(run: Run) -> TaskOutcome:
     return run_task(
         Program(
             argv=stage.argv,
-            directory=_directory(run),
+            directory=os.path.dirname(str(run.event["machine"]["path"])),
             env=stage.env,
             document=document,
             timeout=stage.timeout,
             mask=lambda text: str(run.scope.store.redactor.redact(text)[0]),
         )
     )
-
-
-def _directory(run: Run) -> str:
-    return os.path.dirname(str(run.event["machine"]["path"]))
 
 
 def pause_before(run: Run) -> float:

@@ -86,7 +86,6 @@ def _call_end(tree: Instance, identity: str, result: Json) -> dict[str, Json]:
 
 
 def _error_kind(result: Json) -> str | None:
-    """The kind of the failure that a tool's result is, if it is one."""
     error = result.get("error") if isinstance(result, dict) and result.keys() == {"error"} else None
     kind = error.get("kind") if isinstance(error, dict) else None
     return kind if isinstance(kind, str) else None
@@ -192,7 +191,6 @@ def _counted(run: Run, event: Event, after: Instance, effect: dict[str, Json]) -
 
 
 def _asked(before: RunState | None, after: RunState) -> list[Json]:
-    """The tool calls of the reply that has just been kept, as the event names them."""
     said = after.tree.conversation[len(before.tree.conversation) :] if before is not None else []
     if not said or said[0]["role"] != "assistant":
         return []

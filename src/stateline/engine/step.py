@@ -190,7 +190,6 @@ def _decide(run: Run, context: EventContext) -> Decision:
 
 
 def _reply_in(run: Run, event: Event) -> Replied | None:
-    """Return the model's reply in ``event``, from the model or from an answer."""
     if isinstance(event, Replied):
         return event
     if not isinstance(event, Answered) or stage_of(run).kind != "agent" or is_calling_tools(run.state.tree):
@@ -226,7 +225,6 @@ def _result(event: Succeeded | Replied | CallEnded) -> Json:
 
 
 def _masked(store: Store, run: Run, event: Event) -> tuple[Event, int]:
-    """The event with secrets masked before anything is decided by it, and how many values that were."""
     counts = []
 
     def mask(value: Any) -> Any:
