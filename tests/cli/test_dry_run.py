@@ -1,4 +1,4 @@
-"""``--dry-run`` says what the real call then does and how it exits, and touches nothing."""
+"""``--dry-run`` reports the actions and the exit code of the real call, and changes nothing."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ TABLE: list[tuple[Setup, list[str], bytes, str, int]] = [
 ]
 
 
-def test_the_plan_is_what_the_real_call_then_does(cli: Cli, task: Task) -> None:
+def test_the_plan_matches_the_real_call(cli: Cli, task: Task) -> None:
     def check(row: tuple[Setup, list[str], bytes, str, int]) -> None:
         setup, words, stdin, action, exits = row
         setup(cli, task)
@@ -315,7 +315,7 @@ def test_the_first_effect_is_named(cli: Cli, task: Task) -> None:
     assert (document["plan"]["run"], document["plan"]["scope"]) == ("r1", "run:r1")
 
 
-def test_a_plan_as_text_says_it_too(cli: Cli, task: Task) -> None:
+def test_the_text_of_a_plan_has_its_parts(cli: Cli, task: Task) -> None:
     absent(cli, task)
     text = cli("execute", str(cli.home / "m.json"), "--dry-run").out.decode()
     assert text.startswith("would start a run and exit 3")

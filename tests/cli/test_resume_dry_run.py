@@ -84,7 +84,7 @@ def unsettled(cli: Cli, task: Task) -> None:
 
 
 def unsettled_before_a_task(cli: Cli, task: Task) -> None:
-    """As ``unsettled``, and what comes next is a task: with -i the way there is the turn."""
+    """Make a run like ``unsettled`` whose next stage is a task: with -i, the transition to it is the turn."""
     route = {"when": "output == state.one", "to": "b"}
     machine = cli.machine(a=task("echo 1", routes=[route]), b=task("echo 2"))
     cli.json("execute", machine, "--id", "r1", exits=1)
@@ -224,7 +224,7 @@ TABLE: list[tuple[Setup, list[str], bytes, str, int]] = [
 ]
 
 
-def test_the_plan_is_what_the_real_call_then_does(cli: Cli, task: Task) -> None:
+def test_the_plan_matches_the_real_call(cli: Cli, task: Task) -> None:
     def check(row: tuple[Setup, list[str], bytes, str, int]) -> None:
         setup, words, stdin, action, exits = row
         cli.monkeypatch.delenv("OPENAI_API_KEY", raising=False)

@@ -1,4 +1,4 @@
-"""``run --dry-run`` (row D14): the same plan each time, which the real call carries out; and it touches nothing."""
+"""``run --dry-run``: the same plan each time, which the real call executes; and it changes nothing."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ TABLE: list[tuple[Setup, list[str], str, int, str]] = [
 ]  # fmt: skip
 
 
-def test_the_plan_is_what_the_real_call_then_does(cli: Cli) -> None:
+def test_the_plan_matches_the_real_call(cli: Cli) -> None:
     def check(row: tuple[Setup, list[str], str, int, str]) -> None:
         setup, words, action, exits, context = row
         setup(cli)
@@ -144,7 +144,7 @@ def test_the_plan_is_what_the_real_call_then_does(cli: Cli) -> None:
     for_each_in_new_home(cli, check, TABLE)
 
 
-def test_the_calls_of_a_model_that_a_plan_names_are_those_that_are_made(cli: Cli) -> None:
+def test_the_model_calls_of_a_plan_are_those_of_the_real_call(cli: Cli) -> None:
     cli.monkeypatch.setenv("OPENAI_API_KEY", "sk-not-a-real-key-0123456789abcdef")
     reply = json.dumps({"prompts": {"system": "S", "developer": []}, "settings": {}})
 

@@ -1,4 +1,4 @@
-"""What a run keeps of its playback does not grow with its turns."""
+"""Size of the exchange numbers that a run stores of its playback."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def call(store: Store, one_turn: bool = False, **said: Any) -> CallOptions:
     return CallOptions(one_turn=one_turn, models=models)
 
 
-def test_three_hundred_turns_of_playback_take_no_more_room_in_an_event_than_ten(tmp_path: Path) -> None:
+def test_event_size_does_not_grow_with_the_turns_of_a_playback(tmp_path: Path) -> None:
     def check(tmp_path: Path, text: str, stale: list[Any]) -> None:
         machine = new_machine(tmp_path)
         store = Store.in_memory()
@@ -75,7 +75,7 @@ def test_three_hundred_turns_of_playback_take_no_more_room_in_an_event_than_ten(
     for_each(check, [("Go.", []), ("Go on.", [[1, TURNS]])], root=tmp_path)
 
 
-def test_calls_of_one_turn_keep_the_same_numbers(tmp_path: Path, machine: str) -> None:
+def test_calls_of_one_turn_record_the_same_numbers_as_one_call(tmp_path: Path, machine: str) -> None:
     store = Store.in_memory()
     playback = recorded(tmp_path / "rec", "Go.")
     execute(store, ExecuteOptions(machine=machine, run="r", call=call(store, True, playback=playback)))
@@ -85,7 +85,7 @@ def test_calls_of_one_turn_keep_the_same_numbers(tmp_path: Path, machine: str) -
     assert load_run(store, "r").state.outputs == {"think": "7"}
 
 
-def test_an_event_whose_numbers_are_none_is_damage_and_is_not_counted_out(tmp_path: Path) -> None:
+def test_malformed_exchange_numbers_in_an_event_are_damage(tmp_path: Path) -> None:
     def check(tmp_path: Path, used: Any, name: str) -> None:
         machine = new_machine(tmp_path)
         store = Store.in_memory()
@@ -109,9 +109,7 @@ def test_an_event_whose_numbers_are_none_is_damage_and_is_not_counted_out(tmp_pa
     )
 
 
-def test_an_event_that_names_no_real_path_of_a_recording_is_damage_wherever_the_call_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_event_with_a_relative_recording_path_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def check(tmp_path: Path, directory: str, mode: str) -> None:
         machine = new_machine(tmp_path)
         store = Store.in_memory()

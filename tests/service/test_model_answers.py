@@ -1,4 +1,4 @@
-"""Whoever calls next may stand in for the model: the request, the forms of an answer, and answers that are refused."""
+"""Calls that answer in place of a model: the request, the forms of an answer, and refused answers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def events(store: Store) -> list[str]:
     return [snapshot.event["type"] for snapshot in store.scope(f"run:{RUN}").walk()][::-1]
 
 
-def test_the_request_says_all_that_a_model_would_get(store: Store, path: str) -> None:
+def test_the_request_holds_everything_that_a_model_would_receive(store: Store, path: str) -> None:
     prepare(store, ContextOptions(name="demo", context_request=ContextRequest(system="S", developer=["D"])))
     waits = begin(store, path, context="demo")
     assert (waits.status, waits.exit_code, waits.stage) == ("waiting", 3, "think")
@@ -88,7 +88,7 @@ def test_the_request_says_all_that_a_model_would_get(store: Store, path: str) ->
     assert events(store) == ["started"]
 
 
-def test_every_form_of_an_answer_is_taken(tmp_path: Path) -> None:
+def test_every_form_of_an_answer_is_accepted(tmp_path: Path) -> None:
     def check(place: Path, said: Any) -> None:
         store = new_store()
         path = new_path(place)
@@ -126,7 +126,7 @@ def test_the_tools_that_an_answer_calls_belong_to_its_turn(store: Store, path: s
     assert [row["output"] for row in history(store, RUN)] == [None, None, "done"]
 
 
-def test_the_same_answer_twice_is_one_answer_and_gives_the_same_document(tmp_path: Path) -> None:
+def test_a_repeated_answer_counts_once_and_returns_the_same_document(tmp_path: Path) -> None:
     def check(tmp_path: Path, one_turn: bool) -> None:
         store = new_store()
         path = new_path(tmp_path)
@@ -157,7 +157,7 @@ def forms(text: str, request: str) -> list[Any]:
     ]
 
 
-def test_an_answer_is_the_same_in_whichever_form_it_is_given_again(tmp_path: Path) -> None:
+def test_a_repeated_answer_is_recognized_in_every_form(tmp_path: Path) -> None:
     def check(place: Path, first: int) -> None:
         store = new_store()
         path = new_path(place)
@@ -174,9 +174,7 @@ def test_an_answer_is_the_same_in_whichever_form_it_is_given_again(tmp_path: Pat
     for_each(check, [(first,) for first in range(6)], root=tmp_path)
 
 
-def test_calls_of_tools_are_the_same_in_both_forms_and_not_with_other_arguments(
-    store: Store, path: str, tmp_path: Path
-) -> None:
+def test_tool_calls_are_equal_in_both_forms_unless_arguments_differ(store: Store, path: str, tmp_path: Path) -> None:
     request = begin(store, path).waiting["requestId"]
     use = {"type": "tool_use", "id": "t1", "name": "search", "input": {"q": "x"}}
     answer(store, {"requestId": request, "response": {"content": [use]}})
@@ -190,7 +188,7 @@ def test_calls_of_tools_are_the_same_in_both_forms_and_not_with_other_arguments(
             answer(store, broken)
 
 
-def test_an_answer_that_was_taken_before_forms_were_compared_is_known_as_it_was_given(store: Store, path: str) -> None:
+def test_an_answer_of_an_older_version_is_recognized_in_its_original_form(store: Store, path: str) -> None:
     said = {"requestId": begin(store, path).waiting["requestId"], "response": "done"}
     taken = answer(store, said)
     scope = store.scope(f"run:{RUN}")
@@ -204,7 +202,7 @@ def test_an_answer_that_was_taken_before_forms_were_compared_is_known_as_it_was_
         answer(store, {**said, "response": "Done"})
 
 
-def test_a_persons_words_are_never_read_as_a_form_of_something_else(store: Store, tmp_path: Path) -> None:
+def test_a_human_answer_is_never_parsed_as_a_model_reply(store: Store, tmp_path: Path) -> None:
     machine = tmp_path / "ask.json"
     machine.write_text(json.dumps({"stateline": 1, "name": "ask", "stages": {"a": {"human": {"prompt": "?"}}}}))
     waits = execute(store, ExecuteOptions(machine=str(machine), run=RUN))
@@ -216,7 +214,7 @@ def test_a_persons_words_are_never_read_as_a_form_of_something_else(store: Store
             answer(store, other)
 
 
-def test_the_answer_to_a_request_finds_its_run_and_never_begins_another(store: Store, path: str) -> None:
+def test_an_answer_that_names_a_request_goes_to_its_run(store: Store, path: str) -> None:
     said = {"response": "Here.", "requestId": begin(store, path).waiting["requestId"]}
     first = execute(store, ExecuteOptions(machine=path, call=CallOptions(input=said)))
     second = execute(store, ExecuteOptions(machine=path, call=CallOptions(input=said)))
@@ -265,7 +263,7 @@ def test_an_answer_that_breaks_the_output_schema_is_refused(store: Store, tmp_pa
     assert answer(store, "5").output == 5
 
 
-def test_a_refused_answer_is_told_masked(store: Store, path: str) -> None:
+def test_a_refused_answer_is_masked_in_the_error(store: Store, path: str) -> None:
     begin(store, path)
     with pytest.raises(InvalidAnswerError) as caught:
         answer(store, {"response": "", "tools": [{"name": "search", "params": {"q": [SECRET]}}]})
@@ -275,13 +273,13 @@ def test_a_refused_answer_is_told_masked(store: Store, path: str) -> None:
     assert any("masked" in warning for warning in done.warnings)
 
 
-def test_text_is_never_read_as_json_when_the_caller_says_so(store: Store, path: str) -> None:
+def test_input_format_text_is_never_parsed_as_json(store: Store, path: str) -> None:
     begin(store, path)
     call = CallOptions(stdin=lambda: b'{"response": "no"}\n', input_format="text")
     assert resume(store, RUN, call).output == '{"response": "no"}'
 
 
-def test_to_continue_is_an_answer_where_nothing_is_asked(store: Store, tmp_path: Path) -> None:
+def test_continue_is_accepted_where_the_run_waits_for_nothing(store: Store, tmp_path: Path) -> None:
     say = {"task": ["/bin/echo", "1"]}
     path = write_machine(tmp_path, {"a": {**say, "default_next": "b"}, "b": say})
     execute(store, ExecuteOptions(machine=path, run=RUN, call=CallOptions(one_turn=True)))
@@ -293,7 +291,7 @@ def test_to_continue_is_an_answer_where_nothing_is_asked(store: Store, tmp_path:
         execute(store, ExecuteOptions(machine=path, run=RUN, call=go_on))
 
 
-def test_a_model_performs_what_a_run_waited_for_and_leaves_standard_input_alone(store: Store, path: str) -> None:
+def test_a_model_answers_the_open_request_and_standard_input_is_not_read(store: Store, path: str) -> None:
     def unread() -> bytes:
         raise AssertionError("standard input was read")
 
@@ -307,7 +305,7 @@ def test_a_model_performs_what_a_run_waited_for_and_leaves_standard_input_alone(
     assert model.requests[0].key == request
 
 
-def test_without_its_model_a_run_waits_for_whoever_calls_next(store: Store, path: str) -> None:
+def test_without_a_model_the_run_waits_for_the_next_call(store: Store, path: str) -> None:
     model = Scripted(calls(("search", {"q": "x"})), says("never said"))
     first = execute(
         store, ExecuteOptions(machine=path, run=RUN, call=CallOptions(input="it", models=model, one_turn=True))
@@ -320,9 +318,7 @@ def test_without_its_model_a_run_waits_for_whoever_calls_next(store: Store, path
     assert answer(store, "mine").output == "mine"
 
 
-def test_a_model_call_that_must_not_be_repeated_says_so_first_also_where_the_run_waits(
-    store: Store, tmp_path: Path
-) -> None:
+def test_a_lost_model_call_that_is_not_repeatable_is_reported_first(store: Store, tmp_path: Path) -> None:
     path = write_machine(tmp_path, {"think": {"agent": {"prompt": "?"}, "repeatable": False}})
     execute(store, ExecuteOptions(machine=path, run=RUN))
     model = Scripted(says("done"))
@@ -330,7 +326,7 @@ def test_a_model_call_that_must_not_be_repeated_says_so_first_also_where_the_run
     assert events(store) == ["started", "intended", "replied"]
 
 
-def test_an_answer_that_comes_too_late_is_a_conflict(store: Store, path: str) -> None:
+def test_a_late_answer_is_a_conflict(store: Store, path: str) -> None:
     begin(store, path)
     answer(store, {"response": "", "tools": [{"name": "search", "params": {"q": "x"}}]})
     head = store.scope(f"run:{RUN}").load()
@@ -341,7 +337,7 @@ def test_an_answer_that_comes_too_late_is_a_conflict(store: Store, path: str) ->
     assert store.scope(f"run:{RUN}").load().sha256 == head.sha256
 
 
-def test_a_plan_says_how_the_call_then_exits(tmp_path: Path) -> None:
+def test_a_plan_has_the_exit_code_of_the_real_call(tmp_path: Path) -> None:
     def check(place: Path, one_turn: bool, modelled: bool, said: Any) -> None:
         path = new_path(place)
         for begun in (False, True):

@@ -1,4 +1,4 @@
-"""What happens between the look at a head and the lock on it: somebody else was quicker."""
+"""Races: another process saves between the read of a head and the lock on it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ ECHO = {"task": ["sh", "-c", "echo x >> ran; echo 1"], "repeatable": True}
 END: dict[str, Any] = {"end": {}}
 
 
-def test_whoever_comes_second_to_derive_restores(store: Store, backend: Raced) -> None:
+def test_the_second_of_two_derivations_restores(store: Store, backend: Raced) -> None:
     backend.other = lambda: prepare(store, context(system="first"))
     second = prepare(store, context(system="second"))
     head = store.scope("context:demo").load()
@@ -101,7 +101,7 @@ def test_whoever_comes_second_to_derive_restores(store: Store, backend: Raced) -
     assert "--system" in second.warnings[0]
 
 
-def test_whoever_comes_second_to_refine_refines_the_new_head(store: Store, backend: Raced) -> None:
+def test_the_second_of_two_refinements_refines_the_new_head(store: Store, backend: Raced) -> None:
     prepare(store, context(system="S"))
     backend.other = lambda: prepare(store, context("first"))
     prepare(store, context("second"))
@@ -110,7 +110,7 @@ def test_whoever_comes_second_to_refine_refines_the_new_head(store: Store, backe
     assert head.envelope.state["refinements"]["count"] == head.seq == 2
 
 
-def test_a_demanded_head_that_moves_before_the_lock_is_a_conflict(store: Store, backend: Raced) -> None:
+def test_a_required_head_that_moves_before_the_lock_is_a_conflict(store: Store, backend: Raced) -> None:
     head = prepare(store, context(system="S")).head.sha256
     backend.other = lambda: prepare(store, context("first"))
     with pytest.raises(ConflictError):
@@ -139,7 +139,7 @@ def test_the_same_named_answer_at_once_gives_the_same_document(store: Store, bac
     assert events(store, "r1") == ["started", "answered"]
 
 
-def test_an_answer_to_a_question_that_was_settled_twice_over_is_refused(
+def test_an_answer_to_a_request_that_was_answered_meanwhile_is_refused(
     store: Store, backend: Raced, tmp_path: Path
 ) -> None:
     asks = machine(tmp_path, a=ASK | {"default_next": "b"}, b=ASK | {"default_next": "c"}, c=ASK, done=END)
@@ -155,7 +155,7 @@ def test_an_answer_to_a_question_that_was_settled_twice_over_is_refused(
     assert resume(store, "r1", CallOptions()).outputs == {"a": 1, "b": 2}
 
 
-def test_a_run_that_somebody_else_started_is_gone_on_with(store: Store, backend: Raced, tmp_path: Path) -> None:
+def test_a_run_that_another_process_started_is_continued(store: Store, backend: Raced, tmp_path: Path) -> None:
     options = ExecuteOptions(
         machine=machine(tmp_path, a=ECHO | {"default_next": "b"}, b=ECHO), call=CallOptions(one_turn=True)
     )
@@ -167,9 +167,7 @@ def test_a_run_that_somebody_else_started_is_gone_on_with(store: Store, backend:
     assert (tmp_path / "ran").read_text() == "x\nx\n"
 
 
-def test_a_turn_that_somebody_else_performed_is_not_performed_again(
-    store: Store, backend: Raced, tmp_path: Path
-) -> None:
+def test_a_turn_that_another_process_performed_is_not_repeated(store: Store, backend: Raced, tmp_path: Path) -> None:
     options = ExecuteOptions(
         machine=machine(tmp_path, a=ECHO | {"default_next": "b"}, b=ECHO), call=CallOptions(one_turn=True)
     )
@@ -189,9 +187,7 @@ def test_a_change_is_accepted_once(store: Store, backend: Raced, tmp_path: Path)
     assert events(store, "r1") == ["started", "replaced"]
 
 
-def test_a_run_that_was_started_again_meanwhile_is_not_cleaned_away(
-    store: Store, backend: Raced, tmp_path: Path
-) -> None:
+def test_clean_keeps_a_run_that_was_restarted_meanwhile(store: Store, backend: Raced, tmp_path: Path) -> None:
     path = machine(tmp_path, a=ASK, done=END)
     execute(store, ExecuteOptions(machine=path, run="r1"))
     resume(store, "r1", CallOptions(input=1))
@@ -202,7 +198,7 @@ def test_a_run_that_was_started_again_meanwhile_is_not_cleaned_away(
     assert resume(store, "r1", CallOptions()).status == "waiting"
 
 
-def test_an_input_that_lost_the_race_to_start_answers_nothing(
+def test_input_of_a_call_that_lost_the_race_to_start_is_not_an_answer(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ExecuteOptions(machine=machine(tmp_path, a=ASK, done=END), run="r1")
@@ -241,9 +237,7 @@ def test_a_retry_clears_only_the_failure_that_was_seen(store: Store, backend: Ra
     assert (tmp_path / "ran").read_text() == "x\nx\n"
 
 
-def test_a_run_that_moved_on_since_it_was_listed_is_not_cleaned_away(
-    store: Store, backend: Raced, tmp_path: Path
-) -> None:
+def test_clean_keeps_a_run_that_advanced_since_it_was_listed(store: Store, backend: Raced, tmp_path: Path) -> None:
     path = machine(tmp_path, a=ASK | {"default_next": "b"}, b=ASK, done=END)
     execute(store, ExecuteOptions(machine=path, run="r1"))
     backend.other = lambda: resume(store, "r1", CallOptions(input=1))
@@ -267,7 +261,7 @@ def prompt_of(text: str, run: str | None = "r1", **more: Any) -> RunOptions:
 
 @pytest.mark.parametrize("stages", [{"a": ECHO}, {"a": ASK, "done": END}], ids=["complete", "waiting"])
 @pytest.mark.parametrize("accept", [False, True])
-def test_a_run_that_another_machine_file_began_meanwhile_is_neither_restarted_nor_reported(
+def test_a_run_that_another_machine_file_started_meanwhile_is_a_conflict(
     store: Store, backend: Raced, tmp_path: Path, stages: dict[str, Any], accept: bool
 ) -> None:
     mine = machine(tmp_path, a=ECHO | {"default_next": "b"}, b=ECHO)
@@ -280,7 +274,7 @@ def test_a_run_that_another_machine_file_began_meanwhile_is_neither_restarted_no
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_run_that_the_same_machine_file_began_meanwhile_is_gone_on_with(
+def test_a_run_that_the_same_machine_file_started_meanwhile_is_continued(
     store: Store, backend: Raced, tmp_path: Path
 ) -> None:
     options = ExecuteOptions(machine=machine(tmp_path, a=ECHO), run="r1")
@@ -290,7 +284,7 @@ def test_a_run_that_the_same_machine_file_began_meanwhile_is_gone_on_with(
 
 
 @pytest.mark.parametrize("by", ["run", "execute"])
-def test_a_prompt_does_not_begin_the_run_that_somebody_else_began_meanwhile(
+def test_a_prompt_for_a_run_that_was_started_meanwhile_is_a_conflict(
     store: Store, backend: Raced, tmp_path: Path, by: str
 ) -> None:
     prepare(store, context(system="S"))
@@ -303,7 +297,7 @@ def test_a_prompt_does_not_begin_the_run_that_somebody_else_began_meanwhile(
     assert store.scope("run:r1").load().event["machine"]["name"] == ("run" if by == "run" else "m")
 
 
-def test_a_run_with_force_begins_what_somebody_else_began_meanwhile_anew(store: Store, backend: Raced) -> None:
+def test_force_restarts_a_run_that_was_started_meanwhile(store: Store, backend: Raced) -> None:
     prepare(store, context(system="S"))
     backend.at = run_scope(store, "r1").hash
     backend.other = lambda: run_prompt(store, prompt_of("first"))
@@ -313,7 +307,7 @@ def test_a_run_with_force_begins_what_somebody_else_began_meanwhile_anew(store: 
 
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("by", ["run", "execute"])
-def test_a_new_id_that_somebody_else_took_meanwhile_is_left_to_them(
+def test_a_generated_id_that_was_taken_meanwhile_is_replaced(
     store: Store, backend: Raced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str, force: bool
 ) -> None:
     prepare(store, context(system="S"))
@@ -336,7 +330,7 @@ def begun_anew(store: Store, path: str) -> Callable[[], Any]:
     return lambda: execute(store, ExecuteOptions(machine=path, run="r1", force=True, call=CallOptions(one_turn=True)))
 
 
-def test_a_run_that_was_begun_anew_meanwhile_is_not_gone_on_with(store: Store, backend: Raced, tmp_path: Path) -> None:
+def test_a_run_that_was_restarted_meanwhile_is_not_continued(store: Store, backend: Raced, tmp_path: Path) -> None:
     path = machine(tmp_path, a=ECHO | {"default_next": "b"}, b=ECHO)
     options = ExecuteOptions(machine=path, run="r1", call=CallOptions(one_turn=True))
     for call in (lambda: resume(store, "r1", CallOptions()), lambda: execute(store, options)):
@@ -348,9 +342,7 @@ def test_a_run_that_was_begun_anew_meanwhile_is_not_gone_on_with(store: Store, b
         assert events(store, "r1")[-2:] == ["started", "succeeded"]
 
 
-def test_a_call_that_began_a_run_leaves_it_when_somebody_else_begins_it_anew(
-    store: Store, backend: Raced, tmp_path: Path
-) -> None:
+def test_a_call_stops_when_another_process_restarts_its_run(store: Store, backend: Raced, tmp_path: Path) -> None:
     path = machine(tmp_path, a=ECHO | {"default_next": "b"}, b=ECHO)
 
     def between_turns(run: Any, what: str) -> None:
@@ -361,7 +353,7 @@ def test_a_call_that_began_a_run_leaves_it_when_somebody_else_begins_it_anew(
     assert events(store, "r1") == ["started", "succeeded", "started", "succeeded"]
 
 
-def test_a_retry_does_not_go_on_with_a_run_that_was_begun_anew(store: Store, backend: Raced, tmp_path: Path) -> None:
+def test_a_retry_does_not_continue_a_restarted_run(store: Store, backend: Raced, tmp_path: Path) -> None:
     path = machine(tmp_path, a={"task": ["sh", "-c", "echo x >> ran; false"], "repeatable": True})
     execute(store, ExecuteOptions(machine=path, run="r1"))
     backend.other = begun_anew(store, path)
@@ -370,7 +362,7 @@ def test_a_retry_does_not_go_on_with_a_run_that_was_begun_anew(store: Store, bac
     assert (tmp_path / "ran").read_text() == "x\nx\n"
 
 
-def test_a_change_is_not_accepted_for_a_run_that_was_begun_anew(store: Store, backend: Raced, tmp_path: Path) -> None:
+def test_a_change_is_not_accepted_for_a_restarted_run(store: Store, backend: Raced, tmp_path: Path) -> None:
     path = machine(tmp_path, a=ASK, done=END)
     execute(store, ExecuteOptions(machine=path, run="r1"))
     Path(path).write_text(Path(path).read_text() + "\n")
@@ -380,7 +372,7 @@ def test_a_change_is_not_accepted_for_a_run_that_was_begun_anew(store: Store, ba
     assert events(store, "r1") == ["started", "started"]
 
 
-def test_a_run_that_was_repaired_meanwhile_is_gone_on_with(store: Store, backend: Raced, tmp_path: Path) -> None:
+def test_a_run_that_was_repaired_meanwhile_is_continued(store: Store, backend: Raced, tmp_path: Path) -> None:
     path = machine(tmp_path, a=ECHO | {"default_next": "b"}, b=ECHO)
     execute(store, ExecuteOptions(machine=path, run="r1", call=CallOptions(one_turn=True)))
 
@@ -395,7 +387,7 @@ def test_a_run_that_was_repaired_meanwhile_is_gone_on_with(store: Store, backend
     assert resume(store, "r1", CallOptions()).status == "complete"
 
 
-def test_an_answer_to_another_runs_request_begins_no_run(store: Store, tmp_path: Path) -> None:
+def test_an_answer_to_the_request_of_another_run_starts_no_run(store: Store, tmp_path: Path) -> None:
     prepare(store, context(system="S"))
     asks = machine(tmp_path, a=ASK, done=END)
     request = execute(store, ExecuteOptions(machine=asks, run="r1")).waiting["requestId"]

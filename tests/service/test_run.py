@@ -1,4 +1,4 @@
-"""The machine of one stage that ``run`` builds is the one that its stored source says."""
+"""The machine of one stage that ``run`` builds equals the one of its stored source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def state() -> RunState:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1).filter(str.strip))
-def test_the_stored_source_gives_the_machine_and_the_prompt_means_what_it_says(text: str) -> None:
+def test_the_stored_source_gives_the_machine_and_renders_to_the_prompt(text: str) -> None:
     asked = machine_of_prompt(Store.in_memory(), RunOptions(prompt=text))
     assert load(asked.machine_file.data, "run.json") == asked.machine
     if not asked.masks:
@@ -34,7 +34,7 @@ def test_braces_are_never_read_as_expressions(text: str) -> None:
         assert prompt(asked.machine.stages["agent"], state(), Facts()) == text
 
 
-def test_the_stored_source_names_the_tools_and_where_they_are_listed(tmp_path: Path) -> None:
+def test_the_stored_source_names_the_tools_and_their_manifest(tmp_path: Path) -> None:
     path = tmp_path / "my tools.txt"
     one = {"name": "one", "description": "One.", "schema": {"type": "object"}, "argv": ["true"]}
     path.write_text(json.dumps({"tools": [one]}))

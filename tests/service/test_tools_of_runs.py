@@ -1,4 +1,4 @@
-"""The tools manifest of a machine: read when a run begins, a part of the machine from then on."""
+"""The tools manifest of a machine: read when a run starts, and from then on a part of the machine."""
 
 from __future__ import annotations
 
@@ -60,9 +60,7 @@ def call(model: Scripted, **more: Any) -> CallOptions:
     return CallOptions(models=model, one_turn=True, **more)
 
 
-def test_the_tools_are_kept_with_the_machine_and_their_place_with_the_event(
-    store: Store, path: str, tmp_path: Path
-) -> None:
+def test_the_machine_record_holds_the_tools_and_the_event_their_path(store: Store, path: str, tmp_path: Path) -> None:
     execute(store, ExecuteOptions(machine=path, run=RUN))
     head = scope(store).load()
     data = (tmp_path / "tools.json").read_bytes()
@@ -76,9 +74,7 @@ def test_the_tools_are_kept_with_the_machine_and_their_place_with_the_event(
     assert spec["toolset"]["tools"]["a"]["argv"] == ["/bin/sh", "-c", "echo 1"]
 
 
-def test_a_manifest_that_changed_since_is_told_and_taken_only_when_the_operator_says_so(
-    store: Store, path: str, tmp_path: Path
-) -> None:
+def test_a_changed_manifest_is_refused_without_accept_change(store: Store, path: str, tmp_path: Path) -> None:
     model = Scripted(calls(("a", {})), calls(("a", {})), says("done"))
     execute(store, ExecuteOptions(machine=path, run=RUN, call=call(model)))
     write_tools(tmp_path, a=shell("echo 2"))
@@ -96,9 +92,7 @@ def test_a_manifest_that_changed_since_is_told_and_taken_only_when_the_operator_
     assert [message["content"] for message in model.requests[2].messages if message["role"] == "tool"] == [1, 2]
 
 
-def test_a_run_that_is_resumed_by_its_id_goes_by_the_tools_it_began_with(
-    store: Store, path: str, tmp_path: Path
-) -> None:
+def test_resume_uses_the_tools_with_which_the_run_started(store: Store, path: str, tmp_path: Path) -> None:
     model = Scripted(calls(("a", {})), calls(("a", {})), says("done"))
     execute(store, ExecuteOptions(machine=path, run=RUN, call=call(model)))
     (tmp_path / "tools.json").unlink()
@@ -106,7 +100,7 @@ def test_a_run_that_is_resumed_by_its_id_goes_by_the_tools_it_began_with(
     assert [message["content"] for message in model.requests[2].messages if message["role"] == "tool"] == [1, 1]
 
 
-def test_a_manifest_that_cannot_be_used_is_an_error_and_nothing_is_stored(tmp_path: Path) -> None:
+def test_an_unusable_manifest_is_an_error_and_nothing_is_stored(tmp_path: Path) -> None:
     def check(tmp_path: Path, spoil: str) -> None:
         store = new_store()
         path = new_path(tmp_path)
@@ -136,7 +130,7 @@ def test_a_manifest_that_cannot_be_used_is_an_error_and_nothing_is_stored(tmp_pa
     )
 
 
-def test_a_manifest_that_cannot_be_read_any_more_is_no_empty_one(store: Store, path: str, tmp_path: Path) -> None:
+def test_a_manifest_that_became_unreadable_is_an_error(store: Store, path: str, tmp_path: Path) -> None:
     execute(store, ExecuteOptions(machine=path, run=RUN))
     (tmp_path / "tools.json").unlink()
     with pytest.raises(StatelineError, match="tools manifest"):
@@ -184,13 +178,13 @@ def begun(store: Store, path: str) -> Scripted:
     return model
 
 
-def test_a_round_goes_on_where_it_stands(store: Store, path: str) -> None:
+def test_a_round_of_tool_calls_continues_after_a_crash(store: Store, path: str) -> None:
     model = begun(store, path)
     assert resume(store, RUN, CallOptions(models=model)).output == "done"
     assert len(model.requests) == 2
 
 
-def test_what_the_engine_relies_on_is_demanded_before_any_tool_runs(tmp_path: Path) -> None:
+def test_the_effects_of_a_round_are_checked_before_any_tool_runs(tmp_path: Path) -> None:
     def check(place: Path, change: Any) -> None:
         store = new_store()
         path = new_path(place)
@@ -221,7 +215,7 @@ def test_what_the_engine_relies_on_is_demanded_before_any_tool_runs(tmp_path: Pa
     )
 
 
-def test_calls_that_may_have_been_performed_in_lost_snapshots_wait_for_word(
+def test_calls_that_lost_snapshots_may_have_performed_have_unknown_outcome(
     store: Store, path: str, tmp_path: Path
 ) -> None:
     model = begun(store, path)
@@ -254,7 +248,7 @@ def test_a_repeatable_tool_is_never_in_doubt(store: Store, tmp_path: Path) -> No
     assert resume(store, RUN, CallOptions(models=model)).status == "complete"
 
 
-def test_calls_whose_newer_snapshots_a_repair_declared_lost_wait_for_word(tmp_path: Path) -> None:
+def test_calls_before_snapshots_declared_lost_have_unknown_outcome(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "s", durability="fast")
     write_tools(tmp_path, a=shell("echo x >> ran; echo 1"))
     path = machine(tmp_path)

@@ -1,4 +1,4 @@
-"""What a call reads and masks, it reads and masks once; what a turn did not change, it does not write."""
+"""A call reads and masks each value once, and a turn writes only what it changed."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_secrets_in_the_input_and_labels_are_masked_and_counted_once(store: Stor
     assert first.event["redactions"] == 4
 
 
-def test_a_refused_input_is_shown_masked_by_the_call_and_by_its_rehearsal(store: Store, tmp_path: Path) -> None:
+def test_a_refused_input_is_masked_in_the_error_and_in_the_plan(store: Store, tmp_path: Path) -> None:
     asks = machine(tmp_path, {"ask": {"human": {"prompt": "?"}}}, input={"type": "object", "maxProperties": 0})
     options = ExecuteOptions(machine=asks, run="r", call=CallOptions(input={"say": SECRET}))
     with pytest.raises(InvalidValueError) as caught:
@@ -110,9 +110,7 @@ def test_a_refused_input_is_shown_masked_by_the_call_and_by_its_rehearsal(store:
     assert list(store.backend.scopes()) == []
 
 
-def test_a_turn_of_a_run_with_a_large_value_that_stays_writes_under_4_kib(
-    store: Store, backend: Counted, tmp_path: Path
-) -> None:
+def test_a_turn_with_a_large_unchanged_value_writes_under_4_kib(store: Store, backend: Counted, tmp_path: Path) -> None:
     stages = {
         "a": say(1, repeatable=True, set={"n": "state.n + 1"}, routes=[{"when": "state.n < 9", "to": "a"}])
         | {"default_next": "end"},

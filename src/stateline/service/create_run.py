@@ -42,8 +42,8 @@ from stateline.store.timestamps import next_timestamp
 
 class NewRunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a run that starts. ``run`` None: a new id is generated. ``force`` restarts a run that exists.
-    ``context`` is a context's name; ``context_head`` its snapshot and ``context_content`` the content, if they are known
-    already. ``exchanges`` is ``event.exchanges`` (None: without)."""
+    ``context`` names a context; ``context_head`` and ``context_content`` are its snapshot and content, if known already.
+    ``exchanges`` is ``event.exchanges`` (None: without)."""
 
     run: str | None = None
     force: bool = False

@@ -167,8 +167,8 @@ def history(store: Store, run: str | None) -> list[dict[str, Json]]:
 
 
 def remove(store: Store, runs: list[str], *, wait: float = WAIT) -> Removal:
-    """Remove runs. Raises ``NotFoundError`` for a missing run and ``RequestError`` for one that another scope originates
-    from, before any is removed; ``LockTimeoutError`` for one in use, when those before it are removed."""
+    """Remove runs. Before any is removed, raises ``NotFoundError`` for a missing run and ``RequestError`` for one that
+    another scope originates from; ``LockTimeoutError`` for one in use, when those before it are removed."""
     for run in runs:
         if run_scope(store, naming.checked_id(run, "run id")).head() is None:
             raise NotFoundError(f"there is no run {run}; nothing was removed", hint="`stateline exec list` lists them")

@@ -1,4 +1,4 @@
-"""Numbers as ranges, against Python's own sets."""
+"""Numbers as ranges, compared with Python sets."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _some = st.lists(st.one_of(st.integers(1, 30), st.integers(1, HIGHEST)))
 
 
 @given(_some)
-def test_numbers_are_those_that_were_added_and_each_once(said: list[int]) -> None:
+def test_numbers_are_a_set_of_the_added_ones(said: list[int]) -> None:
     found = Numbers(said)
     assert list(found) == sorted(set(said))
     assert len(found) == len(set(said))
 
 
 @given(_some, _some)
-def test_ranges_say_all_of_it_and_nothing_twice(said: list[int], more: list[int]) -> None:
+def test_ranges_round_trip_and_do_not_overlap(said: list[int], more: list[int]) -> None:
     ranges = Numbers(said).ranges()
     assert all(first <= last for first, last in ranges)
     assert all(one[1] + 1 < other[0] for one, other in itertools.pairwise(ranges))
@@ -40,17 +40,17 @@ def test_ranges_say_all_of_it_and_nothing_twice(said: list[int], more: list[int]
 
 
 @given(st.integers(1, 1000), st.integers(1, 300))
-def test_numbers_in_a_row_are_one_range_however_many(first: int, count: int) -> None:
+def test_consecutive_numbers_are_one_range(first: int, count: int) -> None:
     assert Numbers(range(first, first + count)).ranges() == [[first, first + count - 1]]
 
 
-def test_what_is_given_out_is_no_part_of_the_numbers() -> None:
+def test_returned_ranges_are_copies() -> None:
     found = Numbers([1, 2])
     found.ranges()[0][1] = 99
     assert list(found) == [1, 2]
 
 
-def test_what_is_no_ranges_is_refused_and_never_counted_out(tmp_path: Path) -> None:
+def test_malformed_ranges_are_refused_without_expanding_them(tmp_path: Path) -> None:
     def check(_: Path, ranges: Any) -> None:
         with pytest.raises(ValueError, match=r"range|numbers"):
             Numbers.read(ranges)

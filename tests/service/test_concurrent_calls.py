@@ -1,4 +1,4 @@
-"""Two real calls at one run, context or store; `stress.processes.contests` says what must come of each."""
+"""Two concurrent calls on one run, context or store, with the scenarios of `stress.processes.contests`."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from stress.processes import contests
 
 
 @pytest.mark.parametrize("name", contests.CONTESTS)
-def test_two_calls_at_once_perform_no_turn_twice_and_lose_nothing(name: str, tmp_path: Path) -> None:
+def test_two_concurrent_calls_perform_each_turn_once(name: str, tmp_path: Path) -> None:
     assert contests.CONTESTS[name](tmp_path / "round")["calls"] >= 2

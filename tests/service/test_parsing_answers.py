@@ -1,4 +1,4 @@
-"""Reading answers, and the names of default contexts, against oracles that owe them nothing."""
+"""Parsing of answers, and the names of default contexts, against independent oracles."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ JSON = st.recursive(
 
 
 @given(JSON, st.sampled_from([None, 2]), st.booleans())
-def test_json_is_read_as_json_however_it_is_spelled(value: object, indent: int | None, ascii: bool) -> None:
+def test_json_is_parsed_in_every_spelling(value: object, indent: int | None, ascii: bool) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=ascii)
     assert parse_answer(f" {text}\n".encode()) == value
 
 
 @given(st.text())
-def test_text_that_is_no_json_is_a_string(text: str) -> None:
+def test_text_that_is_not_json_is_a_string(text: str) -> None:
     data = text.encode()
     try:
         json.loads(data)
@@ -44,7 +44,7 @@ def test_text_that_is_no_json_is_a_string(text: str) -> None:
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_are_an_answer_or_refused(data: bytes) -> None:
+def test_any_bytes_are_accepted_or_refused(data: bytes) -> None:
     try:
         answer = parse_answer(data)
     except InvalidValueError:
@@ -52,7 +52,7 @@ def test_any_bytes_are_an_answer_or_refused(data: bytes) -> None:
     assert answer is msgspec.UNSET or json.dumps(answer)
 
 
-def test_nothing_is_no_answer(tmp_path: Path) -> None:
+def test_white_space_is_not_an_answer(tmp_path: Path) -> None:
     def check(_: Path, data: bytes) -> None:
         assert parse_answer(data) is msgspec.UNSET
 
