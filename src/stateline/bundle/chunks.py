@@ -36,18 +36,15 @@ class ChunkBuilder:
 
     def add(self, item: Json, table: dict[str, Ref]) -> None:
         """Add an item as it stands inline, with the table of the objects taken out of it (pointer "" for all of it)."""
-        if table:
-            self._add_objects(f"/{len(self.items)}", table)
+        if table and not self.objects:
+            self._size += 1  # two braces, and one comma less than entries
+        for pointer, ref in table.items():
+            place = f"/{len(self.items)}{pointer}"
+            self.objects[place] = ref
+            self._size += _length(place) + _length(ref.document()) + 2
         self.items.append(item)
         self._size += _length(item) + 1
         self._containers += isinstance(item, (dict, list))
-
-    def _add_objects(self, place: str, table: dict[str, Ref]) -> None:
-        if not self.objects:
-            self._size += 1  # two braces, and one comma less than entries
-        for pointer, ref in table.items():
-            self.objects[place + pointer] = ref
-            self._size += _length(place + pointer) + _length(ref.document()) + 2
 
     def chunk(self) -> Chunk:
         """Return the chunk with the items so far."""

@@ -59,7 +59,7 @@ class Pointer(msgspec.Struct, frozen=True):
         return canonical.encode({"version": VERSION, "path": self.path, "sha256": self.sha256})
 
 
-class Chunk(msgspec.Struct, frozen=True):
+class Chunk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A piece of a long list: ``items`` with null at each pointer of ``objects`` (relative to ``items``). The items of
     the chunk ``before`` (None for the first) come first."""
 
@@ -203,7 +203,6 @@ def _too_deep(state: bytes | None) -> bool:
 
 
 def _untyped_problem(document: Mapping[str, Any]) -> str:
-    """Return the problem of a snapshot that its types do not show, or ""."""
     if "objects" not in document:
         return "`objects` is missing"
     for name in ("origin", "merged"):
@@ -213,7 +212,6 @@ def _untyped_problem(document: Mapping[str, Any]) -> str:
 
 
 def _members_problem(objects: Mapping[str, Any]) -> str:
-    """Return the problem with the members of a well-typed table's entries, or ""."""
     for pointer, entry in objects.items():
         if entry.keys() != _ENTRY:
             return f"the entry of `objects` for {pointer[:80]!r} must have the members media_type, sha256 and size"
@@ -257,8 +255,7 @@ def ref_problem(ref: Ref) -> str:
 def table_problem(value: Json, objects: Mapping[str, Ref]) -> str:
     """Return the mismatch between a value and its table of objects, or ""."""
     for pointer, ref in objects.items():
-        problem = ref_problem(ref)
-        if problem:
+        if problem := ref_problem(ref):
             return f"in the entry of `objects` for {pointer[:80]!r} {problem}"
         # One place has one spelling: with two, the object would be ambiguous.
         if "/".join(canonical.escape(canonical.unescape(token)) for token in pointer.split("/")) != pointer:
@@ -305,19 +302,21 @@ def read_pointer(data: bytes, what: str = "the pointer") -> Pointer:
     return Pointer(path=path, sha256=str(sha))
 
 
+class _Node(msgspec.Struct, forbid_unknown_fields=True):
+    value: Json
+    objects: dict[str, Ref]
+
+
 def read_node(data: bytes, what: str = "the node") -> tuple[Json, dict[str, Ref]]:
     """Return (value, table of objects) of a node's bytes. Raises :class:`IntegrityError`."""
     document = _object(data, what)
     try:
-        objects = msgspec.convert(document.get("objects"), dict[str, Ref])
+        node = msgspec.convert(document, _Node)
     except msgspec.ValidationError as error:
         raise IntegrityError(f"{what} is not a node: {error}", finding="malformed") from None
-    value = document.get("value")
-    problem = "" if document.keys() == {"value", "objects"} else "unknown fields"
-    problem = problem or _members_problem(document["objects"]) or table_problem(value, objects)
-    if problem:
+    if problem := _members_problem(document["objects"]) or table_problem(node.value, node.objects):
         raise IntegrityError(f"{what} is not a node: {problem}", finding="malformed")
-    return value, objects
+    return node.value, node.objects
 
 
 def read_chunk(data: bytes, what: str = "the chunk") -> Chunk:
@@ -327,23 +326,18 @@ def read_chunk(data: bytes, what: str = "the chunk") -> Chunk:
         chunk = msgspec.convert(document, Chunk)
     except msgspec.ValidationError as error:
         raise IntegrityError(f"{what} is not a chunk of a list: {error}", finding="malformed") from None
-    problem = _chunk_problem(chunk, document)
-    if problem:
+    if problem := _chunk_problem(chunk, document):
         raise IntegrityError(f"{what} is not a chunk of a list: {problem}", finding="malformed")
     return chunk
 
 
 def _chunk_problem(chunk: Chunk, document: Mapping[str, Any]) -> str:
-    """Return the problem of a well-typed chunk, or ""."""
-    if document.keys() != {"before", "items", "objects"}:
-        return "unknown fields"
     if not chunk.items:
         return "it has no items"
     if chunk.before is not None:
         if document["before"].keys() != _ENTRY or chunk.before.media_type != LIST_TYPE:
             return "`before` does not name a chunk"
-        problem = ref_problem(chunk.before)
-        if problem:
+        if problem := ref_problem(chunk.before):
             return f"in `before` {problem}"
     return _members_problem(document["objects"]) or table_problem(chunk.items, chunk.objects)
 

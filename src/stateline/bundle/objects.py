@@ -220,7 +220,6 @@ def _joined(value: Json, parts: list[_Part]) -> _Part:
 
 
 def _weight(packed: Json, table: dict[str, Ref]) -> int:
-    """Return the size of a list inline [bytes]: its items, and its table if it has one."""
     entries = {pointer: ref.document() for pointer, ref in table.items()}
     return len(canonical.encode(packed)) + (len(canonical.encode(entries)) if entries else 0)
 
@@ -243,8 +242,7 @@ def _require_size(data: bytes) -> None:
 
 
 def _checked(ref: Ref) -> Ref:
-    problem = ref_problem(ref)
-    if problem:
+    if problem := ref_problem(ref):
         raise InvalidValueError(f"an object cannot be stored: {problem}", hint="for example text/plain")
     return ref
 

@@ -201,7 +201,6 @@ def _group_is_gone(leader: Leader) -> bool:
 
 
 def _signal_group(group: int, signum: int) -> None:
-    """Send a signal to every member that may be signalled."""
     try:
         os.killpg(group, signum)
     except (ProcessLookupError, PermissionError):

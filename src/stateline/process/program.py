@@ -91,7 +91,6 @@ def _run(program: Program, stop: Event | None) -> bytes | ProgramFailure:
 
 
 def _spawn_failure(program: Program, error: OSError | ValueError) -> ProgramFailure:
-    """Explain why the system did not start a program that exists."""
     import errno
 
     name = quoted(program.argv[0], program.mask)

@@ -24,20 +24,13 @@ def environment_secrets(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]
     for name, value in environ.items():
         if _is_secret_variable(name.upper()):
             yield name, value
-        if "://" in value:
-            for password in _passwords(value):
-                yield name, password
+        yield from ((name, password) for password in _passwords(value))
 
 
 def _is_secret_variable(name: str) -> bool:
-    """``name`` is in capitals."""
-    if name.endswith(_HARMLESS_VARIABLES):
-        return False
-    return (
-        name.endswith(_SECRET_VARIABLES)
-        or name in _SECRET_VARIABLE_NAMES
-        or any(part in name for part in _SECRET_VARIABLE_PARTS)
-    )
+    secret = name.endswith(_SECRET_VARIABLES) or name in _SECRET_VARIABLE_NAMES
+    secret = secret or any(part in name for part in _SECRET_VARIABLE_PARTS)
+    return secret and not name.endswith(_HARMLESS_VARIABLES)
 
 
 def _passwords(text: str) -> list[str]:
