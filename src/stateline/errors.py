@@ -25,8 +25,8 @@ do next). The tree:
     |-- IntegrityError            5                missing, altered or truncated data; nothing was changed
     `-- UnsafePathError           6                permissions or ownership that a writer must not trust
 
-``StorageError`` is not an ``OSError`` and ``UnsafePathError`` not a ``PermissionError``: the store handles OSErrors of
-the system at many places where these two pass through, and would take them for a refusal of the disk.
+``StorageError`` is not an ``OSError`` and ``UnsafePathError`` not a ``PermissionError``: the store, which handles the
+system's OSErrors, would take them for a refusal of the disk.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class DeclaredLosses:
 
 
 def _is_sound(gap: Gap) -> bool:
-    """Return whether the gap leads down: to a lower ``seq``, or to the same snapshot under another name."""
+    """Return true if the gap leads down: to a lower ``seq``, or to the same snapshot under another name."""
     below = gap.resumes
     if not naming.is_sha256(gap.lost.sha256) or below is None:
         return naming.is_sha256(gap.lost.sha256)

@@ -167,8 +167,7 @@ def _run(leader: Leader, pipes: Pipes, output: CapturedOutput, deadline: float, 
 
 
 def _end_group(leader: Leader) -> None:
-    """End all processes of the group. Bounded: after twice ``GRACE`` the processes that survive SIGKILL are given
-    up."""
+    """End all processes of the group. Those that survive SIGKILL are given up after twice ``GRACE``."""
     ended = _group_is_gone(leader)
     try:
         if not ended:
@@ -181,7 +180,7 @@ def _end_group(leader: Leader) -> None:
 
 
 def _await_group(leader: Leader, deadline: float) -> bool:
-    """Wait until the group is gone. False if something is left at ``deadline`` [monotonic s]."""
+    """Return true when the group is gone, false if something is left at ``deadline`` [monotonic s]."""
     pause = 0.0001
     while not _group_is_gone(leader):
         if time.monotonic() >= deadline:
@@ -194,9 +193,8 @@ def _await_group(leader: Leader, deadline: float) -> bool:
 def _group_is_gone(leader: Leader) -> bool:
     """Reap the leader if it has ended; return true if no member is left that could be signalled. The answer is kept:
     afterwards the number may belong to another group."""
-    if leader.group_gone or not leader.reap():
-        return leader.group_gone
-    leader.group_gone = not _has_members(leader.pid)
+    if not leader.group_gone and leader.reap():
+        leader.group_gone = not _has_members(leader.pid)
     return leader.group_gone
 
 

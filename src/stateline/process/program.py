@@ -97,9 +97,8 @@ def _spawn_failure(program: Program, error: OSError | ValueError) -> ProgramFail
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.ENOENT, errno.ENOTDIR):
         if not os.path.isdir(program.directory):
-            return ProgramFailure(
-                kind="spawn", message=f"the directory of {program.source} is gone", hint="restore the directory"
-            )
+            message, hint = f"the directory of {program.source} is gone", "restore the directory"
+            return ProgramFailure(kind="spawn", message=message, hint=hint)
         message, hint = f"the interpreter of {name} is missing", "correct the first line of the script (#!...)"
     elif number == errno.ENOEXEC:
         message = f"{name} is neither a binary for this system nor a script that names its interpreter"

@@ -9,8 +9,7 @@ during waits with :func:`interruptible`. Finished work is then never lost betwee
             outcome = run_task(call)  # opens the shield while it waits for the task
             save(outcome)             # a signal that comes now is raised after this line
 
-SIGHUP belongs to the set because a task runs in another session: a terminal that closes ends Stateline and would leave
-the task running.
+SIGHUP is included because a task runs in another session, where it would outlive a terminal that closes.
 """
 
 from __future__ import annotations
@@ -110,7 +109,6 @@ class Signals:
         self._raise_pending()
 
     def _raise_pending(self) -> None:
-        """Raise the recorded signal, unless one was raised already or a shield is active."""
         if self._pending and not self._raised and not self._depth:
             self._raised = True
             self._deliver(self._pending)

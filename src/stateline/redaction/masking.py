@@ -67,7 +67,8 @@ class Masker:
             items = [self.value(item, hidden=hidden) for item in value]
             return items if _differs(items, value) else value
         if isinstance(value, int | float) and not isinstance(value, bool) and self.forms:
-            return self._number(value)
+            encoded = encode_to_scan(value)
+            return self._hidden(str(value)) if encoded and encoded.decode() in self.forms else value
         return value
 
     def _members(self, value: dict[Json, Json], hidden: bool, under: str) -> dict[Json, Json]:
@@ -105,10 +106,6 @@ class Masker:
             return text
         self.count += 1
         return PLACEHOLDER
-
-    def _number(self, number: int | float) -> Json:
-        encoded = encode_to_scan(number)
-        return self._hidden(str(number)) if encoded and encoded.decode() in self.forms else number
 
     def text(self, text: str) -> str:
         """Return ``text`` with a mask in place of each secret; those that overlap make one mask."""

@@ -21,9 +21,8 @@ Names of properties in a JSON Schema are not secrets: an object directly inside 
 (``masking._SCHEMA_NAMES``) is handled like any other value. The price: an object under a secret's name inside something
 called ``properties`` is not masked for its name; a string there is.
 
-Cost: a value without secrets costs one scan of its encoding per spelling of each known value, and the checks of
-:mod:`~stateline.redaction.prefilter` for the third rule, all at the speed of C. Otherwise time is linear in the size of
-the value, for each known value and each format.
+A value without secrets costs one scan of its encoding per spelling of each known value, and the checks of
+:mod:`~stateline.redaction.prefilter`. Otherwise time is linear in its size, for each known value and each format.
 """
 
 from __future__ import annotations
@@ -117,17 +116,16 @@ class Redactor:
 
         for place, is_key, text in _texts(value, keys):
             for start, end, kind in masker.spans(text):
-                what = self._known_value(text, start)
+                names = (
+                    f"the value of {name}"
+                    for form, (escaped, name) in self._forms.items()
+                    if text.startswith((form, escaped.decode()), start)
+                )
+                what = next(names, "")
                 if what or not is_harmless(kind, text, start, end):
                     where = masker.pointer(place)
                     return SecretMatch(f"a key of {where or 'the whole'}" if is_key else where, what or kind, start)
         return None
-
-    def _known_value(self, text: str, start: int) -> str:
-        for form, (escaped, name) in self._forms.items():
-            if text.startswith((form, escaped.decode()), start):
-                return f"the value of {name}"
-        return ""
 
     def redact(self, value: Json, *, encoded: bytes | None = None) -> tuple[Json, int]:
         """Return ``value`` with every secret masked, and the number of masks.

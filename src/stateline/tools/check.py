@@ -52,9 +52,8 @@ def check_manifest(
     shown = (f"{one.where}: {one.message}" + (f" ({one.hint})" if one.hint else "") for one in problems[:_SHOWN])
     first = "; ".join(shown)
     more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-    count = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
-    hint = "correct the manifest; nothing was run or stored"
-    raise InvalidManifestError(f"{name} has {count}: {first}{more}", problems, hint=hint)
+    message = f"{name} has {len(problems)} mistake{'s' * (len(problems) > 1)}: {first}{more}"
+    raise InvalidManifestError(message, problems, hint="correct the manifest; nothing was run or stored")
 
 
 def toolset_hash(toolset: Toolset | None) -> str:
