@@ -88,7 +88,7 @@ class ModelServer:
 
     @property
     def count(self) -> int:
-        """How many requests came so far."""
+        """Number of requests so far."""
         with self._came:
             return len(self.requests)
 

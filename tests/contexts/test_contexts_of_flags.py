@@ -1,4 +1,4 @@
-"""Contexts that are made of flags alone, and what is told of a call that is unlike the one that made them."""
+"""Contexts made of flags alone, and warnings about calls that differ from them."""
 
 from __future__ import annotations
 

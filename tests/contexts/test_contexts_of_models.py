@@ -1,4 +1,4 @@
-"""What a model is asked for a context, in whose role, and what is taken of its reply. No call is made here."""
+"""Requests to a model for a context, their roles, and the parsed replies. No call is made here."""
 
 from __future__ import annotations
 

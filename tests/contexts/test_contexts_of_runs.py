@@ -1,4 +1,4 @@
-"""A run names its context by what that says, in ``state``, and by where it lies, in ``event``; and goes by both."""
+"""The context of a run: its content in ``state``, its place in ``event``."""
 
 from __future__ import annotations
 

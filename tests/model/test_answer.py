@@ -1,4 +1,4 @@
-"""What a run that waits for a model may be answered with."""
+"""Answers to a run that waits for a model's reply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages: what is sent, and what is peculiar to this provider."""
+"""Messages of Anthropic: the request, and the rules of this provider."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often a provider is asked, how long that may take, and whether it was paid."""
+"""Attempts of a call: their number, their time limits, and their cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from each_case import each
-from model.asked import QUICK, Opened, ask, asked, refusal
+from model.provider_requests import QUICK, Opened, ask, asked, refusal
 from model_server import ModelServer, Say
 
 from stateline.model.providers import http
@@ -33,7 +33,7 @@ def test_the_key_and_the_idempotency_key_are_sent_again_with_each_retry(
 @each("provider", PROVIDERS)
 @each("streamed", [False, True])
 def test_a_call_that_is_not_repeatable_is_sent_once(opened: Opened, provider: str, streamed: bool) -> None:
-    """Whether the provider worked on it is not known."""
+    """A refusal after which the provider may have worked on the call."""
     with ModelServer(Say(status=500, headers=QUICK), otherwise=Say("Yes.")) as server:
         failure = refusal(opened(provider, server), asked(repeatable=False), streamed)
         assert server.count == 1
@@ -56,7 +56,7 @@ def test_a_wait_of_more_than_two_minutes_is_told_and_not_waited_for(opened: Open
         failure = refusal(opened(provider, server), asked(), False)
         assert server.count == 1
     assert failure.message == f"{provider} answered with status 429: Too many"
-    assert failure.hint == "the provider asks to wait 3600 s"
+    assert failure.hint == "the provider asks to wait 3600 s, which is too long"
 
 
 @each("provider", PROVIDERS)
@@ -170,7 +170,7 @@ def test_a_wait_that_outlasts_the_call_is_told_and_not_waited_for(opened: Opened
         failure = refusal(opened(provider, server), asked(timeout=20.0), False)
         assert server.count == 1
     assert (failure.kind, failure.sent) == ("model", False)
-    assert failure.hint == "the provider asks to wait 50 s, longer than the call may take"
+    assert failure.hint == "the provider asks to wait 50 s, which is too long"
 
 
 @each("provider", PROVIDERS)

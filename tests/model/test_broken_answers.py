@@ -1,4 +1,4 @@
-"""Answers that break anywhere: at any byte, in the middle of a body, in a stream's framing. None is half a reply."""
+"""Answers that break at any byte, in the middle of a body or in a stream's framing: none is accepted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def body(provider: str, said: Say, *, stream: bool) -> bytes:
 
 
 def came(opened: Opened, provider: str, said: list[Say], streamed: bool) -> list[Reply | str]:
-    """What comes of each: the reply, or the kind of the failure. What was told beforehand is never more than it."""
+    """Return the reply of each provider, or the kind of the failure; text that was streamed is a prefix of the reply."""
     outcomes: list[Reply | str] = []
     with ModelServer(*said) as server:
         model = opened(provider, server)

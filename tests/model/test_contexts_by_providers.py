@@ -1,4 +1,4 @@
-"""The pre-stage asks each provider by the mechanism that its SDK has for a JSON Schema, in exactly the SDK's shape."""
+"""Contexts by each provider: the SDK's own mechanism for a JSON Schema, in the SDK's types."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONTEXT = '{"prompts": {"system": "Be brief.", "developer": ["Ask."]}, "settings
 
 
 def shape(provider: str) -> Any:
-    """What a request's body may be, as the SDK types it."""
+    """The SDK's type of a request's body."""
     if provider == "anthropic":
         from anthropic.types.message_create_params import MessageCreateParamsNonStreaming as Anthropic
 

@@ -1,4 +1,4 @@
-"""The providers keep the contract of models, which ships for others' models too."""
+"""The providers fulfil the published contract of models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAULTS = {
 
 
 def said(one: Reply | ModelCallError) -> list[Say]:
-    """What a server says for it to come about."""
+    """Return the server's answer that leads to this outcome."""
     if isinstance(one, ModelCallError):
         return FAULTS[one.kind]
     calls = [(call.name, call.arguments) for call in one.tool_calls]

@@ -1,4 +1,4 @@
-"""Record until it works, then play back: runs that met failures of the model end as they did, with nobody to ask."""
+"""Runs that met failures of the model, recorded and played back without a model."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_run_that_failed_and_was_retried_by_hand_is_retried_by_hand_again(tmp_
 
 
 def test_a_bound_on_calls_counts_a_failed_one_in_a_playback_too(tmp_path: Path) -> None:
-    """Where it was not sent it does not count: the file says which."""
+    """A call that was not sent does not count: the file holds ``sent``."""
     machine = stages(retry={"max_attempts": 9})
     path = write_machine(tmp_path, machine, bounds={"max_llm_calls": 2})
     store, outcome = recorded(path, tmp_path / "rec", Say("no", status=400), *[Say("Half", finish="length")] * 2)

@@ -1,4 +1,4 @@
-"""The providers against llmock, a server that others wrote: its tool calls, its streams, its faults."""
+"""The providers against llmock, a server by other authors: tool calls, streams and faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chat completions: what is sent, and the spellings of servers that only resemble OpenAI's."""
+"""Chat completions: the request, and the variants of compatible servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answering from recordings: the order, what is told, and going on in another process."""
+"""Playback: the order of replies, warnings, and continuing in another process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from each_case import each
-from model.recorded import ModelRecord, ask, put, talk
+from model.recording_samples import ModelRecord, ask, put, talk
 
 from stateline.errors import InvalidValueError, NotFoundError, PlaybackMissError, RequestError
 from stateline.model.protocol import ModelRequest

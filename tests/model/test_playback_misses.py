@@ -1,4 +1,4 @@
-"""What is shown where a strict playback misses: the recording that was meant, and where the two part."""
+"""Errors of a strict playback: the expected recording, and the difference from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from each_case import each
 from hypothesis import given
 from hypothesis import strategies as st
-from model.recorded import ask, put, talk
+from model.recording_samples import ask, put, talk
 
 from stateline.errors import PlaybackMissError, StatelineError
 from stateline.model.protocol import ModelRequest

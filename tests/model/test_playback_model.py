@@ -1,4 +1,4 @@
-"""The three modes against an oracle that knows nothing of digests, files or positions: any recordings, any requests."""
+"""The three modes of playback against an oracle: random recordings, random requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from model.recorded import Scripted, ask
+from model.recording_samples import Scripted, ask
 
 from stateline.errors import PlaybackMissError
 from stateline.model.protocol import ModelRequest, Reply, ToolCall, Usage
@@ -76,7 +76,7 @@ def fits(exchange: Exchange, request: ModelRequest) -> bool:
 
 
 def oracle(mode: str, recorded: list[Exchange], asked: list[ModelRequest]) -> tuple[list[str], list[int]]:
-    """What is said to each request ("miss" where nothing is), and the numbers that are left."""
+    """Return the reply to each request ("miss" for none), and the numbers that are left."""
     waiting = sorted(recorded, key=lambda exchange: exchange.number)
     said = []
     for request in asked:

@@ -1,4 +1,4 @@
-"""What holds for every provider, against a real server on loopback, plain and streamed."""
+"""Behaviour of all providers against a real server on loopback, plain and streamed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from each_case import each
-from model.asked import SEARCH, Opened, ask, asked, refusal
+from model.provider_requests import SEARCH, Opened, ask, asked, refusal
 from model_server import ModelServer, Say
 
 from stateline.model.protocol import Reply, ToolCall, ToolSpec, Usage
@@ -326,7 +326,7 @@ def test_a_character_that_was_cut_in_two_is_told_whole(opened: Opened, provider:
 
 
 class Struck(BaseException):
-    """What a signal's handler raises."""
+    """The exception of a signal handler."""
 
 
 @each("provider", PROVIDERS)

@@ -1,4 +1,4 @@
-"""Calls that failed, and replies that were refused: what is kept of them, and when it is played."""
+"""Failed calls and refused replies in a recording, and their playback."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from each_case import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model.recorded import Scripted, ask, put, read_exchanges
+from model.recording_samples import Scripted, ask, put, read_exchanges
 
 from stateline.errors import PlaybackMissError, RequestError
 from stateline.model.protocol import FailureKind, ModelCallError, ModelRequest, Reply

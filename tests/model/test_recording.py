@@ -1,4 +1,4 @@
-"""Exchanges on the disk: what is written, what is read, and what is refused."""
+"""Files of exchanges: writing, reading and refusals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from each_case import each
 from hypothesis import given
 from hypothesis import strategies as st
-from model.recorded import ModelRecord, Scripted, ask, put, read_exchanges, talk
+from model.recording_samples import ModelRecord, Scripted, ask, put, read_exchanges, talk
 
 from stateline.errors import (
     InvalidValueError,
@@ -47,7 +47,7 @@ def use_filesystem(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Filesyste
 
 
 def recorded(directory: Path, request: ModelRequest, reply: Reply, **how: Any) -> tuple[Reply, Exchange]:
-    """What the recorder returns, and what it has kept."""
+    """Return the recorder's reply, and the exchanges that it recorded."""
     returned = Recorder(Scripted([reply]), directory, **how).reply(request)
     return returned, read_exchanges(directory)[-1]
 

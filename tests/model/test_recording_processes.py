@@ -1,4 +1,4 @@
-"""Several processes on one recording, and killed ones: no exchange is lost, mixed up or paid for twice."""
+"""Several processes that record to one directory, and killed ones: no exchange is lost or paid for twice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from each_case import each
-from model.recorded import read_exchanges
+from model.recording_samples import read_exchanges
 
 from stateline.model.protocol import ModelRequest
 from stateline.model.recordings.playback import MODES, Playback
@@ -22,7 +22,7 @@ TESTS = Path(__file__).resolve().parent.parent
 # Records as many exchanges as it is told, under requests of its own.
 MANY = """
 import sys
-from model.recorded import ModelRecord, ask
+from model.recording_samples import ModelRecord, ask
 from stateline.model.recordings.recorder import Recorder
 place, who, count = sys.argv[1:]
 recorder = Recorder(ModelRecord(), place)
@@ -36,7 +36,7 @@ print(*recorder.used)
 # `die` it ends by its own hand right before that save.
 RUN = """
 import json, os, signal, sys
-from model.recorded import ModelRecord, talk
+from model.recording_samples import ModelRecord, talk
 from stateline.model.recordings.recorder import Recorder
 place, saved, ledger, turns, die = sys.argv[1:]
 
@@ -80,7 +80,7 @@ def test_processes_that_record_at_once_lose_nothing_and_share_no_number(tmp_path
 
 
 def requests(turns: int) -> list[ModelRequest]:
-    from model.recorded import talk
+    from model.recording_samples import talk
 
     return talk(turns)
 

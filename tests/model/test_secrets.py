@@ -1,4 +1,4 @@
-"""The key goes out in one header, and nowhere else."""
+"""The key is sent in one header, and appears nowhere else."""
 
 from __future__ import annotations
 

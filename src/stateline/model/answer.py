@@ -50,7 +50,12 @@ def parse_reply(
         return Reply(content=_validated(value, schema))
     if not isinstance(value, dict):
         raise _refused("the answer is neither text nor an object", _FORMS)
-    _check_request(value, request_id)
+    given = value.get("requestId")
+    if given is not None and request_id is not None and given != request_id:
+        raise _refused(
+            f"the answer is for the request {quoted(str(given))}, and the run waits for {quoted(request_id)}",
+            "look at the request again, and answer that one",
+        )
     text, calls = _text_and_calls(value)
     return _reply(text, calls, tools, used)
 
@@ -95,11 +100,9 @@ def _is_form(value: Json) -> bool:
 
 def _validated(value: Json, schema: Json) -> str:
     """Return ``value`` as canonical JSON. Raises :class:`InvalidAnswerError` if it breaks ``schema``."""
-    broken = json_schema.violations(schema, value)
-    if broken:
-        more = f" and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
+    if broken := _violations(schema, value):
         raise _refused(
-            f"the answer breaks output_schema: {'; '.join(broken[:_SHOWN])}{more}",
+            f"the answer breaks output_schema: {broken}",
             f"give a value that fits the schema of the request; or {_FORMS}",
         )
     return canonical.encode(value).decode()
@@ -130,25 +133,18 @@ def _call(call: dict[str, Any], id: str, specs: dict[str, ToolSpec]) -> ToolCall
         canonical.check(arguments, depth=ARGUMENTS_DEPTH)
     except InvalidValueError as error:
         raise _refused(f"the arguments of {quoted(name)} cannot be kept: {error.message}", error.hint) from None
-    broken = json_schema.violations(specs[name].parameters, arguments)
-    if broken:
-        more = f" and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
+    if broken := _violations(specs[name].parameters, arguments):
         raise _refused(
-            f"the arguments of {quoted(name)} break its schema: {'; '.join(broken[:_SHOWN])}{more}",
+            f"the arguments of {quoted(name)} break its schema: {broken}",
             "correct the arguments; the request contains the schema",
         )
     return ToolCall(id=id, name=name, arguments=arguments)
 
 
-def _check_request(value: dict[str, Json], request_id: str | None) -> None:
-    given = value.get("requestId")
-    if given is None or request_id is None:
-        return
-    if given != request_id:
-        raise _refused(
-            f"the answer is for the request {quoted(str(given))}, and the run waits for {quoted(request_id)}",
-            "look at the request again, and answer that one",
-        )
+def _violations(schema: Json, value: Json) -> str:
+    broken = json_schema.violations(schema, value)
+    more = f" and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
+    return "; ".join(broken[:_SHOWN]) + more
 
 
 def _response(response: Json) -> tuple[str, list[dict[str, Any]]]:

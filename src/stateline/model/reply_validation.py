@@ -145,24 +145,18 @@ def complete_reply(partial: PartialReply, finishes: Mapping[str, Finish], reques
     finish = finishes.get(partial.finish) if isinstance(partial.finish, str) else None
     if finish is None:
         raise _incomplete(partial.finish)
-    if len(partial.calls) > MAX_CALLS:
-        raise invalid_reply(f"calls {len(partial.calls)} tools at once")
     if finish == "tool_calls" and not partial.calls:
         raise invalid_reply("ended to call a tool and calls none")
     if not partial.calls and not text.strip():
         raise invalid_reply("is empty")
-    ids = new_ids([call.id for call in partial.calls], used_ids(request.messages))
+    used = {call["id"] for message in request.messages for call in message.get("tool_calls") or ()}
+    ids = new_ids([call.id for call in partial.calls], used)
     calls = [_complete_call(call, id) for call, id in zip(partial.calls, ids, strict=True)]
     model = partial.model[:_NAME_LIMIT] if isinstance(partial.model, str) and partial.model.isprintable() else ""
     # Some servers report `stop` with tool calls.
     return Reply(
         content=text, tool_calls=calls, finish="tool_calls" if calls else "stop", usage=partial.usage, model=model
     )
-
-
-def used_ids(messages: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return the ids of all calls in a conversation."""
-    return {call["id"] for message in messages for call in message.get("tool_calls") or ()}
 
 
 def new_ids(given: list[Any], used: set[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import ModuleType
 
 import httpx2
@@ -13,7 +14,7 @@ from stateline.bundle.canonical import Json
 from stateline.errors import RequestError
 from stateline.machine.problems import printable
 from stateline.model.protocol import FailureKind, ModelCallError
-from stateline.model.providers.http import ANSWER_LIMIT, READ_TIMEOUT, RETRY_AFTER_LIMIT, Attempts, StopRetrying
+from stateline.model.providers.http import ANSWER_LIMIT, READ_TIMEOUT, Attempts, StopRetrying
 
 _MESSAGE_LIMIT = 300
 _CLOSE = 0.1
@@ -99,8 +100,7 @@ class ErrorTranslator:
             hint = "redirects are not followed: give the base URL where they end"
         if self._attempts.too_long_wait:
             wait = self._attempts.retry_after
-            too_long = "" if wait > RETRY_AFTER_LIMIT else ", longer than the call may take"
-            hint = f"the provider asks to wait {wait:.0f} s{too_long}"
+            hint = f"the provider asks to wait {wait:.0f} s, which is too long"
         return self._failure("model", f"answered with status {status}{self._detail(body)}{self._tried()}", hint)
 
     def _failure(self, kind: FailureKind, problem: str, hint: str = "") -> ModelCallError:
@@ -118,7 +118,8 @@ class ErrorTranslator:
             if isinstance(detail, dict) and detail.get(name):
                 detail = detail[name]
         if isinstance(detail, dict | list) and detail:
-            detail = _encoded(detail)
+            with suppress(RecursionError):
+                detail = msgspec.json.encode(detail, enc_hook=str).decode()
         # The first lines of an HTML page say nothing.
         if not isinstance(detail, str) or not detail.strip() or detail.lstrip().startswith("<"):
             return ""
@@ -128,11 +129,3 @@ class ErrorTranslator:
         """Return ``text`` for a message: without secrets and control characters, on one line, shortened."""
         text = " ".join(self._mask(text[: 100 * _MESSAGE_LIMIT]).split())
         return printable(text if len(text) <= _MESSAGE_LIMIT else text[:_MESSAGE_LIMIT] + "…").rstrip(".")
-
-
-def _encoded(value: object) -> str:
-    """Return ``value`` as JSON, "" if it nests too deep."""
-    try:
-        return msgspec.json.encode(value, enc_hook=str).decode()
-    except RecursionError:
-        return ""

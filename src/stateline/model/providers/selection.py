@@ -65,7 +65,8 @@ def choose(name: str, base_url: str = "", *, environ: Mapping[str, str] | None =
     if provider not in PROVIDERS:
         provider, model = "openai", name
         if not (base_url or environ.get(_BASE_URLS[provider], "")).strip():
-            raise _unknown(name)
+            message = f"the model {quoted(name)} names no known provider: {', '.join(PROVIDERS)}"
+            raise RequestError(message, hint=_NAME_HINT)
     elif not slash or not model:
         raise RequestError(f"the model {quoted(name)} names a provider and no model", hint=f"write {provider}/NAME")
     if not model.isprintable() or model != model.strip():
@@ -105,15 +106,6 @@ def open_model(choice: Choice, *, environ: Mapping[str, str] | None = None) -> M
     return OpenAIModel(choice.model, choice.base_url, key, mask)
 
 
-def _unknown(name: str) -> RequestError:
-    provider, slash, _ = name.partition("/")
-    if slash:
-        message = f"{quoted(provider)} in {quoted(name)} is not a known provider: {', '.join(PROVIDERS)}"
-    else:
-        message = f"the model {quoted(name)} names no provider; the providers are {', '.join(PROVIDERS)}"
-    return RequestError(message, hint=_NAME_HINT)
-
-
 def _holds_secret(text: str, environ: Mapping[str, str]) -> bool:
     """Return whether ``text`` would be masked."""
     return bool(Redactor.from_environment(environ).redact(text)[1])
@@ -151,11 +143,7 @@ def _checked(url: str, provider: str, environ: Mapping[str, str]) -> str:
 def _require_sdk(provider: str) -> None:
     from importlib.util import find_spec
 
-    try:
-        found = find_spec(provider)
-    except ValueError:  # another module has its name
-        found = None
-    if found is None:
+    if find_spec(provider) is None:
         message = f"the SDK for {provider} is not installed"
         raise RequestError(message, hint=f"pip install 'stateline[{provider}]'")
 

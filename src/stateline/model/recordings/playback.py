@@ -15,8 +15,7 @@ from stateline.bundle.canonical import Json
 from stateline.errors import PlaybackMissError
 from stateline.model.protocol import ModelRequest, Reply, TextListener
 from stateline.model.recordings.exchange import Exchange, Mask, digest_of, file_name, no_mask, request_document
-from stateline.model.recordings.recording import Recording, not_found
-from stateline.model.recordings.recording_index import RecordingIndex
+from stateline.model.recordings.recording import Recording, RecordingIndex, not_found
 
 Mode = Literal["strict", "sequential", "hybrid"]
 """``strict``: the next exchange must have the same request. ``sequential``: the next exchange, whatever its request.

@@ -1,4 +1,4 @@
-"""The call that asks a model for a context: what is raised where no reply came, and what a recording keeps of one."""
+"""The call of a model for a context: errors, and the recording of a refused reply."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from each_case import each
-from model.recorded import Scripted
+from model.recording_samples import Scripted
 
 from stateline.contexts.by_model import call, derivation, refinement
 from stateline.contexts.context import ContextRequest

@@ -1,4 +1,4 @@
-"""Requests, and what comes of them, for tests of providers."""
+"""Requests to providers, and their failures, for tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ask(model: Model, request: ModelRequest, streamed: bool) -> Reply:
 
 
 def refusal(model: Model, request: ModelRequest, streamed: bool) -> ModelCallError:
-    """How the call failed."""
+    """Return the failure of the call."""
     with pytest.raises(ModelCallError) as raised:
         ask(model, request, streamed)
     return raised.value

@@ -1,4 +1,4 @@
-"""Replies as they are put together, whatever the pieces."""
+"""Replies assembled from pieces, and their validation."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def test_a_long_name_of_a_model_is_cut(said: Any, kept: str) -> None:
 
 def test_too_many_calls_are_refused() -> None:
     draft = PartialReply()
-    draft.finish = "stop"
-    draft.calls = [PartialCall("a", "f") for _ in range(1001)]
-    with pytest.raises(ModelCallError, match="calls 1001 tools"):
-        complete_reply(draft, {"stop": "stop"}, REQUEST)
+    for _ in range(1000):
+        draft.add_call("a", "f")
+    with pytest.raises(ModelCallError, match="more than 1000 tools"):
+        draft.add_call("a", "f")
 
 
 def test_arguments_that_nest_deeper_than_a_run_can_keep_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Names of models, base URLs and keys: what is meant, and what is refused before anything is sent."""
+"""Names of models, base URLs and keys: which are accepted, and which are refused before anything is sent."""
 
 from __future__ import annotations
 
@@ -67,18 +67,11 @@ def test_anthropic_s_own_url_may_be_written_with_its_version() -> None:
         assert choose("anthropic/x", url, environ={}) == Choice("anthropic", "x")
 
 
-@each(
-    "name, said",
-    [
-        ("gpt-5-mini", "names no provider"),
-        ("google/gemini", "'google' in 'google/gemini' is not a known provider"),
-        ("/x", "'' in '/x' is not a known provider"),
-    ],
-)
-def test_a_name_without_a_known_provider_is_refused_with_the_ways_out(name: str, said: str) -> None:
+@each("name", ["gpt-5-mini", "google/gemini", "/x"])
+def test_a_name_without_a_known_provider_is_refused_with_a_hint(name: str) -> None:
     with pytest.raises(RequestError) as raised:
         choose(name, environ={})
-    assert said in raised.value.message
+    assert repr(name) in raised.value.message
     assert "openai, anthropic" in raised.value.message
     for way in ("openai/NAME", "anthropic/NAME", "--base-url", "manual"):
         assert way in raised.value.hint

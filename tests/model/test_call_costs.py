@@ -1,4 +1,4 @@
-"""What a call has used, whatever came of it: attempts, tokens, time; and by which key a server knows it."""
+"""Cost of a call in attempts, tokens and time; idempotency keys; errors of the environment."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from each_case import each
-from model.asked import QUICK, SEARCH, Opened, ask, asked, refusal
-from model.recorded import Scripted
+from model.provider_requests import QUICK, SEARCH, Opened, ask, asked, refusal
+from model.recording_samples import Scripted
 from model_server import CHAT, MESSAGES, ModelServer, Say, written
 
 from stateline.errors import RequestError

@@ -1,4 +1,4 @@
-"""The pre-stage with a model: how often it is asked, and what is kept. A real server on loopback counts."""
+"""Contexts prepared with a model: number of calls, and what is saved. A real server on loopback counts."""
 
 from __future__ import annotations
 

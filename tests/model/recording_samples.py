@@ -1,4 +1,4 @@
-"""Requests, models and recordings that tests of recording and playback share."""
+"""Requests, models and recordings for tests of recording and playback."""
 
 from __future__ import annotations
 
