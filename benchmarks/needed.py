@@ -48,7 +48,6 @@ _TURN = [
         "stateline.cli.call_options",
         "stateline.cli.inputs",
         "stateline.cli.outcome_text",
-        "stateline.cli.plans",
         "stateline.machine.decider.advance",
         "stateline.machine.decider.handlers",
     ),
@@ -62,7 +61,7 @@ _TURN = [
     *("select", "selectors", "signal", "_posixsubprocess", "subprocess", "stateline.process", "stateline.process.*"),
 ]
 _MODEL = [
-    *("stateline.cli.run", "stateline.cli.context_text", "stateline.service.run"),
+    *("stateline.cli.run", "stateline.service.run"),
     *("stateline.service.model_setup", "stateline.contexts.prepare", "stateline.prestage", "stateline.prestage.*"),
     *("stateline.model", "stateline.model.*", "stateline.machine.*"),
 ]

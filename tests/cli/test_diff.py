@@ -115,7 +115,7 @@ def test_a_refined_context_shows_prompts_and_settings_by_name_and_bookkeeping_la
     lines = said(cli, "context:c~1", "context:c")
     assert lines[:2] == ['+ prompts.developer[0]  "Be brief"', "~ settings.temperature  0.7 -> 0.2"]
     assert len(lines) == 3
-    assert lines[2] == "  bookkeeping: refinements.count 0 -> 1"
+    assert lines[2].startswith("  bookkeeping: refinements.count 0 -> 1")
 
 
 def test_a_turn_shows_status_state_and_outputs_before_bookkeeping(cli: Cli, task: Task) -> None:

@@ -138,9 +138,9 @@ def _parse_leading(parser: Parser, words: list[str], flags: Namespace) -> list[s
     parser.parse(words[:count], flags)
     if flags.version:
         from stateline._version import __version__
-        from stateline.cli.output import print_text
+        from stateline.cli.output import write_stdout
 
-        print_text(f"stateline {__version__}\n")
+        write_stdout(f"stateline {__version__}\n".encode())
         raise SystemExit(0)
     if count >= len(words):
         raise MissingCommandError(parser)
@@ -153,10 +153,8 @@ def _unknown_command(root: Group, path: Sequence[str], name: str) -> UsageError:
 
     here = " ".join(path)
     places = _places(root, "stateline")
-    near = (
-        name if name in places else did_you_mean(name, list(places)).removeprefix("did you mean '").removesuffix("'?")
-    )
-    hint = f"did you mean `{places[near]}`? " if near else ""
+    similar = [name] if name in places else did_you_mean(name, list(places)).split("'")[1:2]
+    hint = f"did you mean `{places[similar[0]]}`? " if similar else ""
     return UsageError(f"{here} has no command {name!r}", hint=f"{hint}`{here} --help` lists the commands")
 
 

@@ -12,10 +12,9 @@ from stateline.cli.call_options import call_arguments, call_of, models_of, repea
 from stateline.cli.command import Command
 from stateline.cli.inputs import pairs
 from stateline.cli.options import Settings
-from stateline.cli.outcome_text import outcome_output
+from stateline.cli.outcome_text import outcome_output, plan_output
 from stateline.cli.output import Output, notify
 from stateline.cli.parser import argument, repeatable, switch
-from stateline.cli.plans import plan_output
 from stateline.service.exchanges import ModelOptions
 from stateline.service.options import CallOptions
 from stateline.service.options import ExecuteOptions as Request

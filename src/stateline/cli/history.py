@@ -75,24 +75,18 @@ def _flat(value: Any) -> str:
 
 def _whole(name: str, value: Any, word: str, result: Any, room: int) -> list[str]:
     lines = _block(one_line(name), value, room)
-    if not word:
-        return lines
-    after = _block(one_line(word), result, room - 2)
-    if len(lines) == len(after) == 1 and len(lines[0]) + 1 + len(after[0]) <= room:
-        return [f"{lines[0]} {after[0]}"]
-    return lines + [f"  {line}" for line in after]
+    return lines + [f"  {line}" for line in _block(one_line(word), result, room - 2)] if word else lines
 
 
 def _block(name: str, value: Any, room: int) -> list[str]:
     """A name and a value, on one line if they fit, else with the value below."""
     if value is UNSET:
         return [name]
-    lines = plain(value).split("\n") if isinstance(value, str) else [_flat(value)]
-    if not isinstance(value, str) and len(lines[0]) > room:
-        lines = pretty(value)
-    if not name or (len(lines) == 1 and len(name) + 1 + len(lines[0]) <= room):
-        return [f"{name} {lines[0]}".strip(), *lines[1:]]
-    return [name, *(f"  {line}" for line in lines)]
+    text = plain(value) if isinstance(value, str) else _flat(value)
+    if "\n" not in text and len(name) + 1 + len(text) <= room:
+        return [f"{name} {text}".strip()]
+    lines = text.split("\n") if isinstance(value, str) else pretty(value)
+    return [name, *(f"  {line}" for line in lines)] if name else lines
 
 
 HISTORY = Command(

@@ -22,9 +22,6 @@ def main() -> None:
 
     # A call is a short process: collecting garbage and tearing the interpreter down would be a third of it.
     gc.disable()
-    if sys.stdout is not None:
-        # Help must be printed in any locale.
-        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a TextIOWrapper here
     code = run(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -1,4 +1,4 @@
-"""A run's outcome for people: where it stands, what it waits for, and the commands that continue it."""
+"""The outcome of a run, or the plan of ``--dry-run``, for people: status, request, and commands that continue it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from stateline.cli.options import Settings
 from stateline.cli.output import Output, coloured, one_line, plain, pretty, was_just_streamed
 
 if TYPE_CHECKING:
+    from stateline.service.dry_run import Plan
     from stateline.service.outcome import Outcome
 
 _COLOUR = {"advanced": "bold", "complete": "green", "waiting": "yellow", "error": "red"}
@@ -17,6 +18,20 @@ _FIXED_IN_THE_FILE = ("set", "condition", "state_schema", "limit")
 """Kinds of failure that come back until the machine file is changed."""
 _SHOWN_LINES = 10
 """Most lines of a failure's message; the document has all of them."""
+_ACTIONS = {
+    "start": "start a run",
+    "restart": "start the run {run} again",
+    "advance": "continue the run {run}",
+    "answer": "answer the run {run}",
+    "retry": "retry the run {run}",
+    "wait": "leave the run {run} waiting",
+    "report": "only report the status of the run {run}",
+    "derive": "derive {scope}",
+    "refine": "refine {scope}",
+    "restore": "leave {scope} as it is",
+    "refuse": "be refused",
+}
+"""Words for the actions of a plan."""
 
 
 def outcome_output(settings: Settings, outcome: Outcome, *, flags: str) -> Output:
@@ -102,3 +117,33 @@ def _next_lines(outcome: Outcome, flags: str) -> list[str]:
         return [f"  next:   {restart}"] if _comes_back(outcome) else [f"  next:   {retry}", f"  or:     {restart}"]
     fix = "fix the machine file, then stateline execute MACHINE --accept-change; then "
     return [f"  next:   {fix if _comes_back(outcome) else ''}{retry}", "  or:     stateline execute MACHINE --force"]
+
+
+def plan_output(plan: Plan) -> Output:
+    """The output of a plan. The dry run itself exits 0; the plan has the exit code of the real call."""
+    lines = [f"would {_ACTIONS[plan.action].format(run=plan.run, scope=plan.scope)} and exit {plan.exit}"]
+    lines += [f"  effect: {_effect(effect)}" for effect in plan.effects]
+    if plan.reason:
+        lines.append(f"  because: {plain(plan.reason)}")
+    if plan.head:
+        lines.append(f"  head:   {plan.head}")
+    return Output(document=plan.document(), lines=lines, warnings=plan.warnings)
+
+
+def _effect(effect: dict[str, object]) -> str:
+    if effect["type"] == "task":
+        argv = effect["argv"]
+        return f"task of stage {effect['stage']}: {plain(' '.join(argv) if isinstance(argv, list) else '')}"
+    if effect["type"] == "tool":
+        return f"tool {plain(str(effect['tool']))} of stage {effect['stage']}"
+    if effect["type"] == "context":
+        return f"{effect['action']} {plain(str(effect['scope']))}"
+    call = {"playback": "a reply, played back, of", "record": "a recorded call of"}
+    of = call.get(str(effect.get("exchanges")), "a call of")
+    if effect["type"] == "model" and "stage" in effect:
+        tools = effect.get("tools")
+        named = f", with the tools {plain(', '.join(tools))}" if isinstance(tools, list) and tools else ""
+        return f"{of} {plain(str(effect['model']))} at stage {effect['stage']}{named}"
+    if "purpose" in effect:
+        return f"{of} {plain(str(effect['model']))} to {effect['purpose']} the context"
+    return f"a snapshot ({effect['event']})"

@@ -138,17 +138,11 @@ def at_end_of_stream(on_end: Callable[[], None]) -> None:
 
 
 def was_just_streamed(text: str) -> bool:
-    """True if ``text`` was streamed last, with nothing printed since, to the terminal that stdout is."""
+    """True if ``text`` was streamed last, with nothing printed since, and stdout is a terminal too."""
     if _Streamed.on_end is not None:
         _Streamed.on_end()
     streamed = "".join(_Streamed.pieces).strip()
-    return bool(streamed) and streamed == text.strip() and _is_one_terminal()
-
-
-def _is_one_terminal() -> bool:
-    if not (is_terminal(sys.stdout) and is_terminal(sys.stderr)):
-        return False
-    return os.path.samestat(os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno()))
+    return bool(streamed) and streamed == text.strip() and is_terminal(sys.stdout)
 
 
 def _end_stream() -> None:
@@ -174,26 +168,9 @@ def write_stdout(data: bytes) -> bool:
         return False
     except (OSError, ValueError) as error:
         raise StorageError(
-            f"cannot write the result to standard output: {_reason(error)}; the command's work is done and saved",
-            hint="free some space, then see `stateline exec status`",
+            f"cannot write to standard output: {getattr(error, 'strerror', None) or error}; the work is done and saved",
+            hint="free some space; `stateline exec status` shows the run used last",
         ) from None
-
-
-def print_text(text: str) -> None:
-    """Print help or the version. A closed pipe is not an error. Raises ``StorageError`` if stdout takes nothing."""
-    try:
-        print(text, end="", flush=True)
-    except BrokenPipeError:
-        pass
-    except (OSError, ValueError) as error:
-        raise StorageError(
-            f"cannot write to standard output: {_reason(error)}; nothing was changed",
-            hint="free some space, then repeat the command",
-        ) from None
-
-
-def _reason(error: OSError | ValueError) -> object:
-    return getattr(error, "strerror", None) or error
 
 
 def print_message(text: str) -> None:

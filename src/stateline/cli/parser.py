@@ -120,9 +120,9 @@ class Parser(argparse.ArgumentParser):
 
     def print_help(self, file: Any = None) -> None:
         """Print the help on standard output. Raises ``StorageError`` if that takes nothing."""
-        from stateline.cli.output import print_text
+        from stateline.cli.output import write_stdout
 
-        print_text(self.format_help())
+        write_stdout(self.format_help().encode())
 
     def error(self, message: str) -> NoReturn:
         """Raise ``UsageError``."""

@@ -29,8 +29,7 @@ def request_lines(run: str, waiting: dict[str, Any], kept: bool) -> list[str]:
 
 
 def example_of(schema: Any, depth: int = 0) -> Any:
-    """An example value for ``schema``: required members by type, the first choice of an enum. It fits simple schemas;
-    patterns and references are left to the user."""
+    """An example value for a simple ``schema``: required members by type, the first choice of an enum."""
     if not isinstance(schema, dict) or depth > _DEEPEST:
         return "..."
     for word in ("const", "default"):
@@ -52,9 +51,8 @@ def example_of(schema: Any, depth: int = 0) -> Any:
 def _kind(schema: dict[str, Any]) -> str:
     """The type in ``schema``, of several the first but null; "" without one."""
     given = schema.get("type")
-    kinds = given if isinstance(given, list) else [given]
-    kind = next((kind for kind in kinds if kind not in (None, "null")), kinds[0] if kinds else None)
-    return str(kind or ("object" if "properties" in schema else ""))
+    kinds = [kind for kind in given if kind != "null"] if isinstance(given, list) else [given]
+    return str((kinds and kinds[0]) or ("object" if "properties" in schema else ""))
 
 
 def _results(messages: list[dict[str, Any]]) -> list[str]:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from stateline.cli.call_options import call_arguments, call_of, models_of, repeated_flags
+from stateline.cli.call_options import call_arguments, call_of, models_of, repeated_flags, shows_progress
 from stateline.cli.command import Command
-from stateline.cli.context_text import context_output, progress
 from stateline.cli.inputs import pairs, read_file
 from stateline.cli.options import Settings
-from stateline.cli.outcome_text import outcome_output
-from stateline.cli.output import Output
+from stateline.cli.outcome_text import outcome_output, plan_output
+from stateline.cli.output import Output, counted, notify, one_line
 from stateline.cli.parser import argument, repeatable, switch
-from stateline.cli.plans import plan_output
 from stateline.contexts.context import ContextRequest
 from stateline.errors import UsageError
 from stateline.service.run import RunOptions as Request
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from stateline.store.store import Store
 
 _PROMPTS = "-p TEXT, --prompt-file FILE, or - for standard input"
+_WORDS = {"derive": "derived", "refine": "refined", "restore": "exists, unchanged"}
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +58,7 @@ def run_options(flags: Namespace, settings: Settings) -> RunOptions:
         context=settings.state_scope,
         context_request=context_request,
         models=models_of(flags, settings),
-        on_call=progress(settings, played=flags.playback is not None),
+        on_call=_progress(settings, played=flags.playback is not None),
         wait=settings.wait,
         # With a dash, standard input is the prompt.
         call=call_of(flags, settings, read_stdin=flags.dash is None),
@@ -86,62 +86,40 @@ def _run(options: RunOptions) -> Output:
 
         return plan_output(dry_run(store, verb, run=options.request.run))
     if options.context_only:
-        return context_output(options.settings, prepare_context(store, options.request))
+        return _context_output(options.settings, prepare_context(store, options.request))
     outcome = run(store, options.request)
     return outcome_output(options.settings, outcome, flags=repeated_flags(options.request.models))
 
 
 def _prompt(dash: str | None, text: str | None, file: str | None) -> str | None:
-    """The prompt; None without one. Raises ``UsageError``."""
+    """The prompt, without the newline at the end of a file; None without one. Raises ``UsageError``."""
+    from stateline.bundle.canonical import TEXT_LIMIT
+
     if dash not in (None, "-"):
         raise UsageError(f"unexpected argument {dash!r}; nothing was done", hint=f"give a prompt by {_PROMPTS}")
     if sum(given is not None for given in (dash, text, file)) > 1:
         raise UsageError("the prompt is given more than once; nothing was done", hint=f"give one of {_PROMPTS}")
-    if dash is not None:
-        text = _decoded(_read_stdin(), "standard input")
-    elif file is not None:
-        text = _decoded(_read_prompt(file), repr(file))
+    try:
+        if dash is not None:
+            if sys.stdin is None:
+                raise ValueError("there is no standard input")
+            text = _decoded(sys.stdin.buffer.read(TEXT_LIMIT + 1), TEXT_LIMIT)
+        elif file is not None:
+            text = _decoded(read_file(file, TEXT_LIMIT), TEXT_LIMIT)
+        elif text is not None:
+            text.encode()
+    except (OSError, ValueError) as error:
+        message = f"cannot read the prompt{f' {file!r}' if file else ''}: {error}; nothing was done"
+        raise UsageError(message, hint="check the path; write UTF-8") from None
     if text is not None and not text.strip():
         raise UsageError("the prompt is empty; nothing was done", hint=f"give a prompt by {_PROMPTS}")
-    if text is not None:
-        _require_utf8(text)
     return text
 
 
-def _read_stdin() -> bytes:
-    from stateline.bundle import canonical
-
-    if sys.stdin is None or sys.stdin.closed:
-        raise UsageError("there is no standard input to read the prompt from; nothing was done", hint="use -p TEXT")
-    return bytes(sys.stdin.buffer.read(canonical.TEXT_LIMIT + 1))
-
-
-def _read_prompt(file: str) -> bytes:
-    from stateline.bundle import canonical
-
-    try:
-        return read_file(file, canonical.TEXT_LIMIT)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read the prompt {file!r}: {error}; nothing was done", hint="check the path") from None
-
-
-def _decoded(data: bytes, what: str) -> str:
-    """The prompt in ``data``, without the newline at its end."""
-    from stateline.bundle import canonical
-
-    if len(data) > canonical.TEXT_LIMIT:
-        raise UsageError(f"the prompt on {what} is larger than {canonical.TEXT_LIMIT} bytes", hint="shorten it")
-    try:
-        return data.decode("utf-8").removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"the prompt on {what} is not UTF-8 (byte {error.start})", hint="write UTF-8") from None
-
-
-def _require_utf8(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise UsageError("the prompt is not UTF-8; nothing was done", hint="write UTF-8") from None
+def _decoded(data: bytes, limit: int) -> str:
+    if len(data) > limit:
+        raise ValueError(f"it is larger than {limit} bytes")
+    return data.decode().removesuffix("\n").removesuffix("\r")
 
 
 def _refinement(text: str | None, file: str | None) -> str | None:
@@ -160,6 +138,46 @@ def _refinement(text: str | None, file: str | None) -> str | None:
     if text is not None and not text.strip():
         raise UsageError("the refinement is empty; nothing was saved", hint="write the change that you want")
     return text
+
+
+def _context_output(settings: Settings, prepared: Prepared) -> Output:
+    """The output of a call that was about a context only."""
+    from stateline.service.outcome import context_outcome
+
+    outcome = context_outcome(prepared)
+    if settings.ephemeral:
+        outcome.warnings.append("the context was not kept (--ephemeral)")
+    return Output(document=outcome.document(), lines=_context_lines(prepared), warnings=outcome.warnings)
+
+
+def _context_lines(prepared: Prepared) -> list[str]:
+    """The action, the head, and the content."""
+    now = prepared.effective
+    lines = [f"{prepared.scope} {_WORDS[prepared.action]} (seq {prepared.head.seq})"]
+    lines.append(f"  head:   {prepared.head.sha256}")
+    if prepared.action == "restore":
+        return lines
+    if now.system:
+        lines.append(f"  system: {one_line(now.system, 100)}")
+    if now.developer:
+        newest = one_line(now.developer[-1], 60)
+        lines.append(f"  developer: {counted(len(now.developer), 'instruction')}, the last: {newest}")
+    if now.settings:
+        lines.append(
+            f"  settings: {', '.join(f'{name} = {one_line(now.settings[name], 40)}' for name in now.settings)}"
+        )
+    return lines
+
+
+def _progress(settings: Settings, *, played: bool) -> Callable[[str], None]:
+    """A function that reports a call of a model, or with ``played`` of a recording: it may take a while."""
+    what = "playing back the recording" if played else "asking the model"
+
+    def began(purpose: str) -> None:
+        if shows_progress(settings):
+            notify(settings, f"{what} to {purpose} the context ...")
+
+    return began
 
 
 RUN = Command(

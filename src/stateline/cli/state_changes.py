@@ -11,9 +11,8 @@ import msgspec
 
 from stateline.bundle.canonical import map_leaves
 from stateline.bundle.envelope import Ref
-from stateline.cli.output import coloured, counted, one_line, plain
+from stateline.cli.output import coloured, counted, plain
 from stateline.cli.snapshot_summary import size
-from stateline.cli.text_diff import focused, unified
 from stateline.history.diff import END, Change, Path, is_artifact, is_long_list, read_object
 from stateline.store.snapshot import Snapshot
 from stateline.store.store import Store
@@ -24,6 +23,11 @@ _BLOCK = 24
 """Most lines of one text."""
 _READ = 64 * 1024
 """Larger objects [bytes] are not read; their size and digest are shown."""
+
+_LINES = 5000
+"""Texts with more lines are not compared: that takes quadratic time."""
+_BEFORE = 30
+"""Equal characters before the first difference of two long lines."""
 
 _SIGNS = {"add": "+", "remove": "-", "replace": "~", "move": "~"}
 _COLOURS = {"+": "green", "-": "red", "~": "yellow"}
@@ -44,35 +48,19 @@ def _is_bookkeeping(kind: str, path: Path) -> bool:
     return kind == "context" and path[:1] in (("refinements",), ("source_hash",), ("toolset_hash",))
 
 
-def _is_in_summary(kind: str, path: Path) -> bool:
-    """True for a member that the snapshot's summary shows: the newest refinement."""
-    return kind == "context" and path[:2] == ("refinements", "last")
-
-
-def _instruction(snapshot: Snapshot, shown: list[Change]) -> list[str]:
-    """The newest refinement of a context, unless one of the changes shows it."""
-    text = snapshot.event.get("text") if snapshot.envelope.kind == "context" else None
-    if not isinstance(text, str) or not text or any(change.op == "add" and change.new == text for change in shown):
-        return []
-    return [f"the last instruction: “{one_line(text, WIDTH)}”"]
-
-
 def _spread(store: Store, kind: str, change: Change) -> list[Change]:
-    """A change of all prompts of a context as one change for each prompt."""
+    """A change of all prompts of a context as one change for each prompt: they are long texts."""
     if kind != "context" or change.path != ("prompts",) or change.op not in ("add", "remove"):
         return [change]
-    value = _opened(store, change.new if change.op == "add" else change.old)
-    if not isinstance(value, dict):
+    side = "new" if change.op == "add" else "old"
+    prompts = _opened(store, getattr(change, side))
+    if not isinstance(prompts, dict):
         return [change]
-    parts: list[tuple[Path, Any]] = []
-    for name in sorted(value, reverse=True):  # the system prompt before those of developers
-        member = _opened(store, value[name])
-        below = enumerate(member) if isinstance(member, list) else [(None, member)]
-        parts += [(("prompts", name) if index is None else ("prompts", name, index), part) for index, part in below]
-    shown = [(path, part) for path, part in parts if part not in (None, "")]
-    if change.op == "add":
-        return [Change(op="add", path=path, new=part) for path, part in shown]
-    return [Change(op="remove", path=path, old=part) for path, part in shown]
+    system, developer = (_opened(store, prompts.get(name)) for name in ("system", "developer"))
+    texts: dict[Path, Any] = {("prompts", "system"): system}
+    if isinstance(developer, list):
+        texts |= {("prompts", "developer", index): text for index, text in enumerate(developer)}
+    return [msgspec.structs.replace(change, path=path, **{side: text}) for path, text in texts.items() if text]
 
 
 def lines(store: Store, changes: list[Change], snapshot: Snapshot) -> Iterator[str]:
@@ -83,16 +71,14 @@ def lines(store: Store, changes: list[Change], snapshot: Snapshot) -> Iterator[s
     if not changes:
         yield "no difference: both have the same state"
     kind = snapshot.envelope.kind
-    kept = [
-        change for change in changes if _is_bookkeeping(kind, change.path) and not _is_in_summary(kind, change.path)
-    ]
-    shown = [change for change in changes if not _is_bookkeeping(kind, change.path)]
-    shown = [part for change in shown if not _is_empty(change) for part in _spread(store, kind, change)]
+    kept = [change for change in changes if _is_bookkeeping(kind, change.path)]
+    shown = [change for change in changes if not _is_bookkeeping(kind, change.path) and not _is_empty(change)]
+    shown = [part for change in shown for part in _spread(store, kind, change)]
     # Sorting is stable, so indices stay valid within a member.
     for _, group in groupby(sorted(shown, key=_rank), _kind):
         yield from _group(store, [*group])
     if kept:
-        words = "; ".join([*(_few_words(change) for change in kept), *_instruction(snapshot, shown)])
+        words = "; ".join(_few_words(change) for change in kept)
         yield coloured(_cut(plain(f"  bookkeeping: {words}"), WIDTH + 40), "dim")
 
 
@@ -136,16 +122,12 @@ def _change(store: Store, change: Change) -> Iterator[str]:
     if change.op == "move":
         yield f"{path}  was {plain(place(change.source))}"
     elif change.op == "replace":
-        old, new = (
-            _simplified(change.path, _opened(store, change.old)),
-            _simplified(change.path, _opened(store, change.new)),
-        )
-        yield from _replaced(path, old, new)
+        yield from _replaced(path, _opened(store, change.old), _opened(store, change.new))
     else:
-        value = _simplified(change.path, _opened(store, change.new if change.op == "add" else change.old))
+        value = _opened(store, change.new if change.op == "add" else change.old)
         if isinstance(value, str) and ("\n" in value.rstrip("\n") or len(value) > WIDTH):
             yield f"{path}  ({counted(len(value.split(chr(10))), 'line')}, {size(len(value.encode()))})"
-            yield from _block(unified("", value) if sign == "+" else unified(value, ""))
+            yield from _block(_unified("", value) if sign == "+" else _unified(value, ""))
         else:
             yield f"{path}  {_brief(value)}"
 
@@ -158,10 +140,10 @@ def _replaced(path: str, old: Any, new: Any) -> Iterator[str]:
         yield f"{path}  {_brief(old)} -> {_brief(new)}"
     elif isinstance(old, str) and isinstance(new, str) and "\n" in old + new:
         yield path
-        yield from _block(unified(old, new))
+        yield from _block(_unified(old, new))
     else:
         yield path
-        shown = focused(before, after, WIDTH)
+        shown = _focused(before, after, WIDTH)
         yield from _block([("-", _sized(old, before, shown[0])), ("+", _sized(new, after, shown[1]))])
 
 
@@ -195,16 +177,6 @@ def _opened(store: Store, value: Any) -> Any:
     return read_object(store, value)
 
 
-def _simplified(path: Path, value: Any) -> Any:
-    """A failure as kind and message, tools as names; any other value unchanged."""
-    if path == ("tool_caps",) and isinstance(value, dict) and isinstance(value.get("tools"), list):
-        names = [str(tool.get("name")) for tool in value["tools"] if isinstance(tool, dict)]
-        return f"{counted(len(value['tools']), 'tool')}: {', '.join(names)}"
-    if path[:1] == ("tree",) and path[1:] in (("error",), ("cause",)) and isinstance(value, dict):
-        return f"{value.get('kind')}: {value.get('message')}"
-    return value
-
-
 def _brief(value: Any) -> str:
     text = _json(value)
     return _cut(_sized(value, text, text), WIDTH)
@@ -236,3 +208,31 @@ def _described(ref: Ref) -> str:
 
 def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _unified(old: str, new: str) -> Iterator[tuple[str, str]]:
+    """(sign, line): ``-`` for a line of ``old`` only, ``+`` of ``new`` only, `` `` of both, ``@`` where lines are left
+    out. One equal line is kept around each difference."""
+    before, after = old.split("\n") if old else [], new.split("\n") if new else []
+    if not before or not after or len(before) + len(after) > _LINES:
+        yield from (("-", line) for line in before)
+        yield from (("+", line) for line in after)
+        return
+    import difflib
+
+    for number, row in enumerate(difflib.unified_diff(before, after, n=1, lineterm="")):
+        if number > 1:  # the first two name files
+            yield ("@", row.strip("@ ")) if row.startswith("@@") else (row[0], row[1:])
+
+
+def _focused(old: str, new: str, width: int) -> tuple[str, str]:
+    """Both texts, cut to ``width`` characters around the first difference."""
+    pairs = enumerate(zip(old, new, strict=False))
+    same = next((at for at, pair in pairs if pair[0] != pair[1]), min(len(old), len(new)))
+    start = max(same - _BEFORE, 0) if max(len(old), len(new)) > width else 0
+    return _window(old, start, width), _window(new, start, width)
+
+
+def _window(text: str, start: int, width: int) -> str:
+    shown = ("…" if start else "") + text[start:]
+    return shown if len(shown) <= width else shown[: width - 1] + "…"
