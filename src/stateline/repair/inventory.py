@@ -75,7 +75,7 @@ class ScopeInventory:
     """Content of one scope.
 
     ``items`` are the intact snapshots by digest, ``damaged`` the files to set aside, ``misplaced`` the snapshots whose
-    own name is free (they are among ``items``). ``obstacles`` are about files that could not be read now or are of a newer
+    own name is free (they are among ``items``). ``obstacles`` are files that could not be read now or are of a newer
     version; the scope must then be left alone. ``pointer`` is None if it is missing or damaged (``damaged_pointer``).
 
     Raises ``UnsafePathError`` for files that others may change, ``StorageError`` if the directory cannot be listed.
