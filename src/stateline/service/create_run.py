@@ -42,7 +42,7 @@ from stateline.store.timestamps import next_timestamp
 
 class NewRunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a run that starts. ``run`` None: a new id is generated. ``force`` restarts a run that exists.
-    ``context`` names a context; ``context_head`` and ``context_content`` are its snapshot and content, if known already.
+    ``context`` names a context; ``context_head`` and ``context_content`` are its snapshot and content, if known.
     ``exchanges`` is ``event.exchanges`` (None: without)."""
 
     run: str | None = None

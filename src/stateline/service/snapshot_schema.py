@@ -105,6 +105,5 @@ def _with_nulls(schema: dict[str, Json]) -> dict[str, Json]:
 
 def _or_null(schema: dict[str, Json]) -> dict[str, Json]:
     changed = _with_nulls(schema)
-    if schema.get("type") not in _TAKEN_OUT and "$ref" not in schema:
-        return changed
-    return {"anyOf": [changed, {"type": "null"}]}
+    may_be_object = schema.get("type") in _TAKEN_OUT or "$ref" in schema
+    return {"anyOf": [changed, {"type": "null"}]} if may_be_object else changed
