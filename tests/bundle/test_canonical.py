@@ -136,7 +136,7 @@ class Money(float):
     pass
 
 
-def test_what_json_cannot_hold_is_refused_with_its_place() -> None:
+def test_a_value_that_is_not_json_is_refused_with_its_place() -> None:
     def check(bad: Any, reason: str) -> None:
         for value, where in (({"a": [0, {"x/y~": bad}]}, "/a/1/x~1y~0"), ([bad], "/0")):
             for refuse in (canonical.encode, canonical.check):
@@ -463,7 +463,7 @@ def slowly_counted(data: bytes) -> int:
 
 
 @given(HOSTILE)
-def test_how_deep_a_text_nests_is_what_a_reader_of_single_bytes_counts(value: Any) -> None:
+def test_nesting_depth_agrees_with_a_reader_of_single_bytes(value: Any) -> None:
     for data in (json.dumps(value).encode(), json.dumps(value, indent=1, ensure_ascii=False).encode()):
         depth = slowly_counted(data)
         assert [canonical.deeper_than(data, limit) for limit in range(depth + 2)] == [True] * depth + [False] * 2

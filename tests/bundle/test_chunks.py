@@ -303,7 +303,7 @@ def test_only_a_list_can_be_appended_to() -> None:
     )
 
 
-def test_what_json_cannot_hold_is_refused_as_an_item() -> None:
+def test_an_item_that_is_not_json_is_refused() -> None:
     def check(bad: Any) -> None:
         parts = split({"chat": [message(number) for number in range(100)]})
         ref = parts.objects["/chat"]

@@ -93,7 +93,7 @@ def test_the_value_itself_stays_inline_at_any_size() -> None:
     assert split(many) == Split(many, {}, {})
 
 
-def test_what_is_small_without_its_parts_stays_inline_around_them() -> None:
+def test_a_value_that_is_small_without_its_parts_stays_inline() -> None:
     parts = split({"outer": {"big": "x" * 5000, "small": 1}})
     assert parts.value == {"outer": {"big": None, "small": 1}}
     assert parts.objects.keys() == {"/outer/big"}
@@ -124,7 +124,7 @@ def test_nodes_nest_and_parts_come_before_the_wholes_that_name_them() -> None:
     assert sum(ref.media_type == NODE_TYPE for ref in seen) >= 1
 
 
-def test_pointers_escape_what_keys_may_hold() -> None:
+def test_pointers_escape_special_characters_of_keys() -> None:
     value = {"a/b": {"m~n": "x" * 5000}, "": ["y" * 5000], "0": "z" * 5000}
     parts = split(value)
     assert parts.objects.keys() == {"/a~1b/m~0n", "//0", "/0"}
@@ -150,7 +150,7 @@ def test_a_word_of_the_table_in_user_data_means_nothing() -> None:
     assert joined(split({"v": value})) == {"v": value}
 
 
-def test_what_json_cannot_hold_is_refused_inside_objects() -> None:
+def test_a_value_that_is_not_json_is_refused_inside_objects() -> None:
     def check(bad: Any) -> None:
         with pytest.raises(InvalidValueError):
             split({"large": ["x" * 3000, "y" * 3000, [bad, "z" * 4090]], "direct": ["x" * 4096, bad] * 50})
@@ -246,7 +246,7 @@ def test_shared_nodes_cannot_hide_depth() -> None:
         resolve(list(chain), store.__getitem__)
 
 
-def test_objects_that_are_not_what_their_type_says_are_damage() -> None:
+def test_objects_that_do_not_fit_their_media_type_are_damage() -> None:
     for data, media_type in ((b"{", JSON_TYPE), (b'{ "a":1}', JSON_TYPE), (b"{}", NODE_TYPE), (b"[]", NODE_TYPE)):
         ref = Ref(canonical.sha256(data), len(data), media_type)
         with pytest.raises(IntegrityError):
@@ -270,7 +270,7 @@ def test_resolving_leaves_the_given_value_alone() -> None:
     assert value == {"a": ref, "l": [ref]}
 
 
-def test_a_draft_makes_no_difference_to_what_is_taken_out() -> None:
+def test_given_bytes_do_not_change_the_split() -> None:
     def check(size: int, threshold: int) -> None:
         texts = {"plain": "x" * size, "escaped": '"' * (size // 2), "list": ["\x00" * (size // 6), {"a": "y" * size}]}
         holding = {**texts, "ref": Ref("ab" * 32, 5), "artifact": Artifact(b"raw"), "media_type": "text/plain"}

@@ -157,7 +157,7 @@ def test_nearly_every_file_takes_the_quick_way(monkeypatch: pytest.MonkeyPatch) 
 
 
 @given(documents())
-def test_what_is_written_is_seen_as_a_reader_sees_it(document: dict[str, Any]) -> None:
+def test_a_writer_returns_the_envelope_that_a_reader_gets(document: dict[str, Any]) -> None:
     try:
         given_one = envelope.read_envelope(canonical.encode(document, depth=canonical.FILE_DEPTH))
     except (IntegrityError, NewerVersionError):

@@ -64,7 +64,7 @@ def failure(outcome: TaskOutcome) -> Failed:
 # --- what goes in and out ---
 
 
-def test_what_the_task_prints_is_its_output(task: Callable[..., TaskOutcome]) -> None:
+def test_the_output_of_a_task_is_the_document_that_it_prints(task: Callable[..., TaskOutcome]) -> None:
     assert task("echo", '{"a": [1, 2.5, null]}').event == Succeeded(output={"a": [1, 2.5, None]})
 
 
@@ -333,7 +333,7 @@ def test_a_secret_at_the_beginning_of_the_tail_is_masked_before_the_cut(secretiv
     )
 
 
-def test_a_secret_that_begins_before_what_is_kept_of_stderr_is_never_shown(secretive: Callable[..., str]) -> None:
+def test_a_secret_cut_at_the_kept_end_of_stderr_is_never_shown(secretive: Callable[..., str]) -> None:
     secret = "".join(f"<{number}>" for number in range(2200))  # masks shrink the text: the cut half moves to the tail
     for after in range(0, len(secret), 1500):
         message = secretive(secret, err=secret * 20 + "y" * after)
@@ -442,7 +442,7 @@ def test_descendants_of_a_finished_task_are_ended_and_do_not_hold_the_run(
     assert outcome.seconds < 60
 
 
-def test_what_a_finished_task_left_running_may_still_finish_the_output(task: Callable[..., TaskOutcome]) -> None:
+def test_descendants_of_a_finished_task_may_finish_the_output(task: Callable[..., TaskOutcome]) -> None:
     assert task("sh", "-c", "(sleep 0.2; echo 2]) & echo [1,").event == Succeeded(output=[1, 2])
 
 

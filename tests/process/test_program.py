@@ -54,7 +54,7 @@ class Elsewhere(threading.Thread):
 # --- its words ---
 
 
-def test_the_output_is_what_was_written_to_the_last_byte(run: Callable[..., ProgramResult]) -> None:
+def test_the_output_is_complete_to_the_last_byte(run: Callable[..., ProgramResult]) -> None:
     assert run("printf", "\\n a \\377\\000 \\n").outcome == b"\n a \xff\x00 \n"
 
 

@@ -120,7 +120,7 @@ def test_each_key_of_a_pointer_is_masked_before_it_is_escaped() -> None:
     assert str(FIND({"https://u:hunter22@h": {"x": {token: 1}}}, keys=False)) == "None"
 
 
-def test_what_json_hides_in_escapes_is_found_in_a_file_even_in_a_key() -> None:
+def test_secrets_in_json_escapes_are_found_in_values_and_keys() -> None:
     token, _ = made("npm")
     hidden = "\\u006e" + token[1:]
     assert str(FIND(f'{{"env": {{"{hidden}": "x"}}}}'.encode())) == "a key of /env: npm token"

@@ -72,7 +72,7 @@ def test_a_known_value_is_found_in_every_form_that_is_promised() -> None:
     for_each(check, CARRIERS.values(), [SECRET, PLAIN, "12345678", "ééééééééééé"])
 
 
-def test_what_stands_around_a_known_value_stays() -> None:
+def test_text_around_a_known_value_stays() -> None:
     assert redact(f"curl -H 'X: {PLAIN}' https://host", PLAIN) == f"curl -H 'X: {PLACEHOLDER}' https://host"
 
 
@@ -154,7 +154,7 @@ def test_leaves_that_are_not_json_are_left_alone() -> None:
     for_each(check, [(case,) for case in [Artifact(PLAIN.encode()), object(), (PLAIN,)]])
 
 
-def test_what_canonical_will_refuse_is_passed_on_to_it_with_its_secrets_masked() -> None:
+def test_values_that_are_not_json_are_masked_and_kept() -> None:
     def check(bad: Any) -> None:
         masked, _ = Redactor([("A", PLAIN)]).redact({"bad": [bad], "text": PLAIN})
         assert masked["text"] == PLACEHOLDER
@@ -449,7 +449,7 @@ def readings(text: str) -> list[str]:
     return found
 
 
-def test_the_oracle_finds_what_is_not_masked() -> None:
+def test_the_oracle_finds_secrets_that_are_not_masked() -> None:
     def check(carry: Callable[[str], str]) -> None:
         assert leaks({"a": [carry(PLAIN)]}, PLAIN)
 

@@ -318,7 +318,9 @@ def test_a_directory_that_is_gone_is_an_error_for_the_model(tool: Callable[..., 
     assert error(tool("true")) == ("spawn", "the directory of the manifest is gone")
 
 
-def test_a_secret_in_what_a_failed_tool_wrote_is_masked_before_it_is_cut(tool: Callable[..., Any], place: Path) -> None:
+def test_a_secret_in_the_output_of_a_failed_tool_is_masked_before_the_cut(
+    tool: Callable[..., Any], place: Path
+) -> None:
     def check(stream: int, after: int, before: int) -> None:
         redactor = Redactor([("X", SECRET)])
         (place / "said").write_text("x" * before + SECRET + "y" * after)
@@ -330,7 +332,7 @@ def test_a_secret_in_what_a_failed_tool_wrote_is_masked_before_it_is_cut(tool: C
     for_each(check, [1, 2], [0, 4060, 4085, 4096, 300_000], [0, 300_000])
 
 
-def test_a_secret_that_begins_before_what_is_looked_at_is_never_shown(tool: Callable[..., Any], place: Path) -> None:
+def test_a_secret_cut_at_the_kept_end_of_output_is_never_shown(tool: Callable[..., Any], place: Path) -> None:
     def check(stream: int) -> None:
         secret = "".join(
             f"<{number}>" for number in range(2200)

@@ -255,7 +255,7 @@ def test_a_missing_altered_truncated_or_grown_object_is_damage_once(
         path.chmod(0o600)
 
 
-def test_objects_that_are_not_what_their_type_says_are_damage(store: Store, publish: Publish, check: Check) -> None:
+def test_objects_that_do_not_fit_their_media_type_are_damage(store: Store, publish: Publish, check: Check) -> None:
     store.backend.prepare()
     bad = {"/a": (b"{ }", "application/json"), "/b": (b"[]", "application/vnd.stateline.node+json")}
     objects = {}

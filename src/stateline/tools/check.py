@@ -37,9 +37,9 @@ _SHOWN = 5
 def check_manifest(
     data: bytes, exists: ProgramCheck | None = None, name: str = _MANIFEST, document: Document | None = None
 ) -> Toolset:
-    """Return the tools in a manifest's bytes; ``document`` is ``read(data, FILE_NAME)`` if the caller has it. ``exists``
-    returns the reason why the program of an ``argv`` is missing, or None; without it, programs are not checked.
-    ``name`` is the manifest's name in messages.
+    """Return the tools in a manifest's bytes. ``exists`` returns the reason why the program of an ``argv`` is missing,
+    or None; without it, programs are not checked. ``name`` is the manifest's name in messages. ``document`` is
+    ``read(data, FILE_NAME)`` if the caller has it.
 
     Raises :class:`InvalidManifestError` with all mistakes in file order, and nothing else. Touches no file.
     """
