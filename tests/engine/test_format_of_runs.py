@@ -171,7 +171,7 @@ def begin(memory: Store) -> Callable[[], Run]:
         scope = memory.scope("run:r")
         with scope.locked(1.0):
             event = Started(input={"n": 1}, labels={"a": "b"})
-            first = loop.begin(memory, machine, event, loop.Origin(machine_path="/m.yaml"))
+            first = loop.begin(memory, machine, event, loop.Origin(machine_path="/m.yaml"), loop.StartFacts())
             return loop.start(scope, scope.head(), record, first)
 
     return start

@@ -95,8 +95,8 @@ def ask(run: Run, dependencies: Dependencies, *, again: bool = False) -> EventCo
         members |= _reply_members(run, outcome)
     except ModelCallError as failed:
         lost = again and failed.retryable and counts_call_first(run)
-        refused = Failed(kind=failed.kind, message=failed.message, hint=failed.hint, bound=failed.bound)
-        event = Lost(message=failed.message) if lost else refused
+        failure = Failed(kind=failed.kind, message=failed.message, hint=failed.hint, bound=failed.bound)
+        event = Lost(message=failed.message) if lost else failure
         call_cost = failed.cost
         if call_cost.usage is not None:
             members["usage"] = msgspec.to_builtins(call_cost.usage)

@@ -67,9 +67,6 @@ class StartFacts(msgspec.Struct, frozen=True, kw_only=True):
     manual: bool = True
 
 
-NOTHING = StartFacts()
-
-
 class RunStart(msgspec.Struct, frozen=True, kw_only=True):
     """The start of a run, decided before anything is stored. ``redactions`` is the number of masked values in its input
     and prompt."""
@@ -82,7 +79,7 @@ class RunStart(msgspec.Struct, frozen=True, kw_only=True):
     context: Context | None = None
 
 
-def begin(store: Store, machine: Machine, event: Started, origin: Origin, given: StartFacts = NOTHING) -> RunStart:
+def begin(store: Store, machine: Machine, event: Started, origin: Origin, given: StartFacts) -> RunStart:
     """Decide how a run starts; reads only.
 
     Raises ``InvalidValueError`` for an input that the machine's schema forbids.
