@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Literal
 
 import msgspec
@@ -112,10 +113,10 @@ def wrong_kind(backend: Backend, path: str) -> str | None:
 
 def with_recovery_hint(backend: Backend, key: str, error: IntegrityError) -> IntegrityError:
     """Return ``error`` of the scope ``key`` with its newest intact snapshot and the commands that help."""
-    newest = newest_intact(backend, naming.scope_hash(key))
-    found = f"the newest intact snapshot is {newest.path} (seq {newest.seq})" if newest else "no snapshot is intact"
     import shlex
 
+    newest = newest_intact(backend, naming.scope_hash(key))
+    found = f"the newest intact snapshot is {newest.path} (seq {newest.seq})" if newest else "no snapshot is intact"
     argument = shlex.quote(key)
     return IntegrityError(
         f"{error.message}. Nothing was changed; {found}.",
@@ -132,11 +133,8 @@ def newest_intact(backend: Backend, scope: str) -> Snapshot | None:
     objects = ObjectChecker(backend)
     names = sorted((name for name in backend.list(scope) if naming.snapshot_parts(name)), reverse=True)
     for name in names:
-        try:
+        with suppress(StatelineError, BlobMissingError):
             snapshot = parse_snapshot(scope, name, backend.get(f"{scope}/{name}", canonical.SNAPSHOT_LIMIT))
             if not objects.faults(snapshot.envelope.objects.values()):
                 return snapshot
-        except (StatelineError, BlobMissingError):
-            # Not readable, or not to be trusted: not the one wanted.
-            continue
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json, sha256
@@ -178,8 +179,6 @@ def _objects_in_parent(
             continue
         reads -= 1
         ref = changed.popleft()
-        try:
+        with suppress(StatelineError):
             met += references(get(ref), ref)
-        except StatelineError:
-            continue
     return known

@@ -87,9 +87,7 @@ class Scope:
         if envelope.prev is None or envelope.prev_sha is None:
             return None
         before = read_snapshot(self.store.backend, self.hash, Pointer(envelope.prev, envelope.prev_sha))
-        if before.seq + 1 != envelope.seq:
-            raise _misordered(before, snapshot)
-        return _older(before, snapshot)
+        return _checked_order(before, snapshot, envelope.seq - 1)
 
     def walk(self, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Yield snapshots from ``start`` (default: the head) back to the first, reading one file a step.
@@ -142,9 +140,7 @@ class Scope:
                     raise
                 gap, error = losses.take_gap(resumes.sha256), other
                 continue
-            if below.seq != resumes.seq:
-                raise _misordered(below, child)
-            return _older(below, child)
+            return _checked_order(below, child, resumes.seq)
         if gap is None:
             raise error
         return None
@@ -295,13 +291,9 @@ def require_key_without_secret(redactor: Redactor, key: str) -> None:
         )
 
 
-def _older(below: Snapshot, child: Snapshot) -> Snapshot:
-    if below.envelope.created_at >= child.envelope.created_at:
-        raise _misordered(below, child)
-    return below
-
-
-def _misordered(below: Snapshot, child: Snapshot) -> IntegrityError:
-    return IntegrityError(
-        f"the snapshots {below.path} and {child.path} are not in order", finding="misordered", hint=DAMAGE_HINT
-    )
+def _checked_order(below: Snapshot, child: Snapshot, seq: int) -> Snapshot:
+    """Return ``below``, the snapshot before ``child``. Raises ``IntegrityError`` unless it is older and has ``seq``."""
+    if below.seq == seq and below.envelope.created_at < child.envelope.created_at:
+        return below
+    message = f"the snapshots {below.path} and {child.path} are not in order"
+    raise IntegrityError(message, finding="misordered", hint=DAMAGE_HINT)
