@@ -191,12 +191,11 @@ def _json(value: Any) -> str:
     """A value as JSON on one line; objects as their size, artifacts also with their type."""
     if isinstance(value, Ref):
         return _described(value)
-    text = msgspec.json.format(msgspec.json.encode(map_leaves(value, _leaf)), indent=0).decode()
+    text = msgspec.json.format(
+        msgspec.json.encode(map_leaves(value, lambda leaf: _described(leaf) if isinstance(leaf, Ref) else leaf)),
+        indent=0,
+    ).decode()
     return plain(text)
-
-
-def _leaf(value: Any) -> Any:
-    return _described(value) if isinstance(value, Ref) else value
 
 
 def _described(ref: Ref) -> str:
@@ -230,9 +229,5 @@ def _focused(old: str, new: str, width: int) -> tuple[str, str]:
     pairs = enumerate(zip(old, new, strict=False))
     same = next((at for at, pair in pairs if pair[0] != pair[1]), min(len(old), len(new)))
     start = max(same - _BEFORE, 0) if max(len(old), len(new)) > width else 0
-    return _window(old, start, width), _window(new, start, width)
-
-
-def _window(text: str, start: int, width: int) -> str:
-    shown = ("…" if start else "") + text[start:]
-    return shown if len(shown) <= width else shown[: width - 1] + "…"
+    dots = "…" if start else ""
+    return _cut(dots + old[start:], width), _cut(dots + new[start:], width)
