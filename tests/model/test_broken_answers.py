@@ -26,7 +26,7 @@ def body(provider: str, said: Say, *, stream: bool) -> bytes:
 
 
 def came(opened: Opened, provider: str, said: list[Say], streamed: bool) -> list[Reply | str]:
-    """Return the reply of each provider, or the kind of the failure; text that was streamed is a prefix of the reply."""
+    """Return the reply of each provider, or the kind of the failure; streamed text is a prefix of the reply."""
     outcomes: list[Reply | str] = []
     with ModelServer(*said) as server:
         model = opened(provider, server)

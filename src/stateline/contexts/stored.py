@@ -67,8 +67,8 @@ def load_state(store: Store, head: Snapshot) -> dict[str, Json]:
 
 
 def redact_request(store: Store, request: ContextRequest) -> tuple[ContextRequest, int]:
-    """Return ``request`` as it will be stored, and the number of masked values. The task does not count: a model sees
-    it as the run stores it, and no context stores it."""
+    """Return ``request`` as it will be stored, and the number of masked values. The task does not count: no context
+    stores it."""
     counts = []
 
     def redact(value: Json) -> Json:

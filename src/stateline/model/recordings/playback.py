@@ -145,7 +145,6 @@ class Playback:
         return wanted.matches(entry.digest, entry.model)
 
     def _unused(self, purpose: str) -> Iterator[int]:
-        """Yield the unused numbers of a purpose in order; files are read as they are needed."""
         for number in self._source.numbers:
             if number not in self._played and self._index.entry(number).purpose == purpose:
                 yield number

@@ -177,14 +177,12 @@ class Recorder:
 
 
 class _Recalled:
-    """A model that replies to one call as it was recorded, and marks the exchange as used."""
-
     def __init__(self, exchange: Exchange, used: list[int]) -> None:
         self._exchange = exchange
         self._used = used
 
     def reply(self, request: ModelRequest, on_text: TextListener | None = None) -> Reply:
-        """Return the recorded reply. Raises ``ModelCallError`` as the call did."""
+        """Return the recorded reply, or raise as the call did, and mark the exchange as used."""
         self._exchange.pass_text(on_text)
         self._used.append(self._exchange.number)
         return self._exchange.outcome()

@@ -76,8 +76,8 @@ class IndexEntry(msgspec.Struct, frozen=True):
 
 
 class RecordingIndex:
-    """The exchanges of a recording in their order; each is read once, when it is needed. ``on_edited`` receives the number
-    of each exchange whose request was edited after the recording."""
+    """The exchanges of a recording in their order, each read once. ``on_edited`` receives the number of each exchange
+    whose request was edited after the recording."""
 
     def __init__(self, source: Recording, on_edited: Callable[[int], None]) -> None:
         self.numbers = source.numbers
