@@ -29,7 +29,7 @@ def plan_context(store: Store, options: ContextOptions) -> Plan:
 
 @contextmanager
 def new_home(cli: Cli, name: str) -> Iterator[None]:
-    """Give the command line another home, which is then the current directory, and another state dir for a block."""
+    """Give the command line another home (also the current directory) and another state dir for a block."""
     home, state = cli.home, cli.state
     cli.home = home / name
     cli.state = cli.home / "state dir"
