@@ -49,6 +49,34 @@ def test_flags_become_options_without_running_anything(cli: Cli) -> None:
     assert not cli.state.exists()
 
 
+def test_an_options_value_may_be_in_the_same_word_or_the_next(cli: Cli) -> None:
+    failures = Failures()
+    prompts = {
+        ("-p", "-x"): "-x",
+        ("-px",): "x",
+        ("-p=x",): "=x",
+        ("-vp", "x"): "x",
+        ("-vpx",): "x",
+        ("--prompt=x=y",): "x=y",
+        ("--prompt", "--dry-run"): "--dry-run",
+    }
+    for words, prompt in prompts.items():
+        with failures.case(words):
+            assert options_of("run", *words).request.prompt == prompt
+    failures.check()
+
+
+def test_an_unknown_option_is_a_usage_error_also_beside_help(cli: Cli) -> None:
+    failures = Failures()
+    for argv in (["run", "--nope", "--help"], ["run", "--help", "-z"], ["--nope", "--help"], ["run", "-vz"]):
+        with failures.case(argv), pytest.raises(UsageError):
+            options_of(*argv)
+    for argv in (["log", "-n", "x", "--help"], ["completion", "none", "--help"], ["run", "-hp", "x"]):
+        with failures.case(argv), pytest.raises(SystemExit):
+            options_of(*argv)
+    failures.check()
+
+
 def test_options_of_every_command_are_frozen(cli: Cli) -> None:
     failures = Failures()
     for argv in (["exec", "list"], ["execute", "m"], ["run"], ["exec", "resume", "r"], ["log", "x"], ["verify"]):

@@ -29,6 +29,12 @@ def test_commands_and_options_are_offered(cli: Cli) -> None:
     assert offered("stateline --debug exec --sta") == ["--state-dir", "--state-scope"]
 
 
+def test_common_options_are_offered_with_their_description(cli: Cli) -> None:
+    ((name, description),) = candidates("stateline run --state-d")
+    assert name == "--state-dir"
+    assert description.startswith("Directory of the store")
+
+
 def test_words_that_an_option_takes_are_offered(cli: Cli) -> None:
     assert offered("stateline log x --format ") == ["json", "text"]
     assert offered("stateline log x --format=j") == ["--format=json"]

@@ -65,13 +65,14 @@ def test_an_overlay_keeps_the_promises_of_a_backend_about_names_and_heads() -> N
 
 
 def test_an_overlay_refuses_what_a_writer_would_refuse_and_changes_nothing(tmp_path: Path) -> None:
-    for number, place in enumerate(("", "scope", "pointer", "objects")):
+    for number, place in enumerate(("", "scope", "pointer", "lock", "objects")):
         root = tmp_path / str(number)
         head = Store.open(root).scope(KEY).save({"text": "x" * 5000})
         places = {
             "": root,
             "scope": root / head.scope,
             "pointer": root / head.scope / naming.POINTER,
+            "lock": root / head.scope / naming.LOCK,
             "objects": root / "objects",
         }
         places[place].chmod(0o755)

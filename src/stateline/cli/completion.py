@@ -133,7 +133,7 @@ def _candidates(line: str) -> Iterator[Candidate]:
         else:
             arguments += 1
     if option is None and last.startswith("-"):
-        found = iter([(name, str(action.help)) for action in parser.declared for name in action.option_strings])
+        found = iter([(name, parser.help_of(action)) for action in parser.declared for name in action.option_strings])
     elif option is None and isinstance(node, Group):
         found = iter(node.summaries())
     else:

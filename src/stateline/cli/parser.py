@@ -64,6 +64,11 @@ class Parser(argparse.ArgumentParser):
         """The option of that name."""
         return next((action for action in self.declared if name in action.option_strings), None)
 
+    def help_of(self, action: Action) -> str:
+        """The help text of an option, also of a common option that the command's help does not list."""
+        common = {names[0]: str(keywords["help"]) for names, keywords in _COMMON}
+        return common.get(action.option_strings[0], "") if action.help == SUPPRESS else str(action.help)
+
     def parse(self, words: Sequence[str], flags: Namespace) -> None:
         """Parse ``words`` into ``flags``. Raises ``UsageError``; ``SystemExit`` after ``--help`` and ``--version``."""
         _, unknown = self.parse_known_args(self._arranged(words), flags)
@@ -78,26 +83,47 @@ class Parser(argparse.ArgumentParser):
         return index
 
     def _arranged(self, words: Sequence[str]) -> list[str]:
-        """Arguments before options, and each option in one word with its value."""
+        """Arguments before options, and each option in one word with its value. Raises ``UsageError`` for an unknown
+        option, also beside ``--help``."""
         arguments: list[str] = []
         options: list[str] = []
         rest = iter(words)
         for word in rest:
-            action = self.option(word)
             if word == "--":
                 arguments += rest
-            elif action is not None and takes_value(action):
-                value = next(rest, None)
-                options.append(word if value is None else f"{action.option_strings[-1]}={value}")
+            elif word.startswith("--"):
+                name, equals, _ = word.partition("=")
+                options.append(word if equals else self._with_value(name, None, rest))
+            elif is_option(word):
+                options += self._letters(word, rest)
             else:
-                (options if is_option(word) else arguments).append(word)
+                arguments.append(word)
         for word in filter(is_option, arguments):
             self._reject(word)
         for word in options:
             name, _, value = word.partition("=")
+            if self.option(name) is None:
+                self._reject(name)
             if value == "--":  # argparse drops it (Python before 3.13)
                 self.error(f"the value of {name} cannot be '--'")
-        return arguments + options
+        return ["--help"] if {"-h", "--help"} & set(options) else arguments + options
+
+    def _letters(self, word: str, rest: Iterator[str]) -> Iterator[str]:
+        """The options in a word such as ``-vp``. The last may be followed by its value, in the same word or the next."""
+        for index in range(1, len(word)):
+            name = f"-{word[index]}"
+            if takes_value(self.option(name)):
+                yield self._with_value(name, word[index + 1 :] or None, rest)
+                return
+            yield name
+
+    def _with_value(self, name: str, value: str | None, rest: Iterator[str]) -> str:
+        """The option in one word with its value, which is the next of ``rest`` unless it is given."""
+        action = self.option(name)
+        if action is None or not takes_value(action):
+            return name
+        value = next(rest, None) if value is None else value
+        return name if value is None else f"{action.option_strings[-1]}={value}"
 
     def _reject(self, word: str) -> NoReturn:
         if not is_option(word):

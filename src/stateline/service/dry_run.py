@@ -41,7 +41,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def document(self) -> dict[str, Json]:
         """The JSON document."""
         names = ("action", "run", "scope", "head", "effects", "reason")
-        return {"plan": {name: getattr(self, name) for name in names}, "exit": self.exit, "warnings": self.warnings}
+        return {
+            "plan": {name: getattr(self, name) for name in names},
+            "exit": self.exit,
+            "warnings": list(dict.fromkeys(self.warnings)),
+        }
 
 
 def dry_run(
@@ -105,7 +109,7 @@ def _action(plan: Plan, runs: list[Snapshot], store: Store) -> str:
     for event, action in (("retried", "retry"), ("answered", "answer")):
         if event in types:
             return action
-    if plan.action == "refuse":
+    if plan.action == "refuse" and set(types) != {"replaced"}:
         return "advance"
     # A changed machine is only recorded. Any other event advanced the run, except that its effect was found lost.
     last = runs[-1].event

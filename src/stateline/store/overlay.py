@@ -96,6 +96,7 @@ class OverlayBackend(MemoryBackend):
         naming.checked_scope(scope)
         self._require_writable_directory(scope)
         self._require_safe(f"{scope}/{naming.POINTER}")
+        self._require_safe(f"{scope}/{naming.LOCK}")
         yield
 
     def remove(self, scope: str) -> None:
