@@ -124,6 +124,12 @@ def test_a_playback_loads_no_provider_and_no_network(place: tuple[Path, str]) ->
 def test_a_turn_that_asks_nobody_loads_nothing_of_models(place: tuple[Path, str]) -> None:
     modules = loaded(place[0], "--state-dir", "s", "execute", "-i", "m.yaml")
     assert not modules & (
-        PROVIDERS | {"stateline.model.recordings.playback", "stateline.model.recordings.recorder", "stateline.tools"}
+        PROVIDERS
+        | {
+            "stateline.model.recordings.playback",
+            "stateline.model.recordings.recorder",
+            "stateline.tools.manifest",
+            "stateline.tools.check",
+        }
     )
     assert not modules & {"stateline.model.providers.selection", "stateline.engine.agent", "stateline.engine.calls"}
