@@ -109,7 +109,7 @@ class Parser(argparse.ArgumentParser):
         return ["--help"] if {"-h", "--help"} & set(options) else arguments + options
 
     def _letters(self, word: str, rest: Iterator[str]) -> Iterator[str]:
-        """The options in a word such as ``-vp``. The last may be followed by its value, in the same word or the next."""
+        """The options in a word such as ``-vp``. A value follows the last, in the same word or the next."""
         for index in range(1, len(word)):
             name = f"-{word[index]}"
             if takes_value(self.option(name)):

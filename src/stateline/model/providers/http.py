@@ -73,7 +73,7 @@ class Attempts:
 
     @property
     def sent(self) -> bool:
-        """Whether a provider may have executed the call: something was sent, and it was not refused."""
+        """True if a provider may have executed the call: it was sent and not refused."""
         return self._earlier_sent or self._open
 
     def cost(self, usage: Usage | None) -> CallCost:
