@@ -216,8 +216,8 @@ def test_check_says_of_tools_and_models_what_execute_refuses(cli: Cli) -> None:
         ([{**TOOL, "schema": {"type": "array"}}], {}, "tools", "object"),
         ([{**TOOL, "name": "other"}], {}, "stages.think.agent.tools[0]", "look"),
         ([TOOL], {"_model": "openai/"}, "model", "names a provider and no model"),
-        ([TOOL], {"_model": "nobody/x"}, "model", "not a known provider"),
-        ([TOOL], {"stage": {"model": "gpt"}}, "stages.think.agent.model", "names no provider"),
+        ([TOOL], {"_model": "nobody/x"}, "model", "names no known provider"),
+        ([TOOL], {"stage": {"model": "gpt"}}, "stages.think.agent.model", "names no known provider"),
     ]:
         with failures.case(tools, machine, place, said), cli.fresh():
             for name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"):

@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from subprocess import Popen
 
-TAIL_SHOWN = 4096
-"""Size of the end of stderr that a message shows [bytes]."""
-
 TAIL_KEPT = 128 * 1024
-"""Size of the end of stderr that is kept [bytes]: far more than is shown, so that a secret at the cut of ``TAIL_SHOWN``
-is complete and can be masked before that cut is made."""
+"""Size of the end of stderr that is kept [bytes]: far more than is shown, so that a secret at the end of what
+is shown is complete and can be masked before the text is cut."""
 
 _BUFFER = 65536  # capacity of a pipe; a larger buffer only costs its allocation
 

@@ -11,7 +11,10 @@ from collections.abc import Callable
 from stateline.bundle import canonical
 from stateline.bundle.terminal import HARMFUL, HARMFUL_IN_LINES
 from stateline.errors import InvalidValueError
-from stateline.process.pipes import TAIL_KEPT, TAIL_SHOWN
+from stateline.process.pipes import TAIL_KEPT
+
+TAIL_SHOWN = 4096
+"""Size of the end of a program's stderr that a message shows [bytes]."""
 
 Mask = Callable[[str], str]
 """Masks the secrets in a text; must not make any part of it more than twice as long."""
