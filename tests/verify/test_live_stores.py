@@ -18,8 +18,10 @@ from stateline.bundle.envelope import Pointer
 from stateline.history.log import entries, list_scopes
 from stateline.history.revision import find
 from stateline.store.local.backend import LocalBackend
+from stateline.store.protocol import Backend
 from stateline.store.snapshot import Snapshot
 from stateline.store.timestamps import next_timestamp
+from stateline.verify import chain as verify_chain
 from stateline.verify.checker import verify
 
 WRITERS = 4
@@ -103,16 +105,16 @@ def test_a_scope_that_is_removed_and_made_again_is_never_damage(tmp_path: Path) 
 def test_a_scope_removed_while_it_is_read_is_not_damage(
     store: Store, chain: list[Snapshot], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_snapshot = Store.read_snapshot
+    read_snapshot = verify_chain.read_snapshot
     calls: list[str] = []
 
-    def remove_first(reader: Store, scope: str, pointer: Pointer) -> Snapshot:
+    def remove_third(backend: Backend, scope: str, pointer: Pointer) -> Snapshot:
         calls.append(pointer.path)
         if len(calls) == 3:
             store.backend.remove(scope)
-        return read_snapshot(reader, scope, pointer)
+        return read_snapshot(backend, scope, pointer)
 
-    monkeypatch.setattr(Store, "read_snapshot", remove_first)
+    monkeypatch.setattr(verify_chain, "read_snapshot", remove_third)
     report = verify(store)
     assert report.ok
     assert report.scopes == 0

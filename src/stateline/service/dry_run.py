@@ -109,12 +109,12 @@ def _action(plan: Plan, runs: list[Snapshot], store: Store) -> str:
     for event, action in (("retried", "retry"), ("answered", "answer")):
         if event in types:
             return action
-    if plan.action == "refuse" and set(types) != {"replaced"}:
-        return "advance"
-    # A changed machine is only recorded. Any other event advanced the run, except that its effect was found lost.
+    if set(types) == {"replaced"}:  # a changed machine is only recorded
+        return plan.action
+    # Any other event advanced the run, unless its effect was found lost.
     last = runs[-1].event
     lost = "waiting" in last and last["waiting"]["requestId"] != (last.get("effect") or {}).get("key")
-    return plan.action if set(types) == {"replaced"} or lost else "advance"
+    return plan.action if lost and plan.action != "refuse" else "advance"
 
 
 def _context_effects(first: Snapshot, contexts: list[Snapshot], store: Store) -> list[Json]:
