@@ -24,7 +24,7 @@ class EvaluationError(Exception):
 
 
 def names(state: RunState, facts: Facts) -> dict[str, Json]:
-    """Return the names for conditions and templates in the current stage (contract, section 5).
+    """Return the names for conditions and templates in the current stage (docs/machines.md).
 
     ``output`` is the last output of this stage, null before the first. ``error`` is the failure that led here by
     ``error_next``, as ``{"stage", "kind", "message"}``, else null. ``context`` is null without a context.

@@ -4,7 +4,7 @@ Handlers of events share the functions here. Each takes a run's state and return
 :class:`~stateline.machine.decider.run.Decision`; nothing is modified in place. One event moves an instance over at most
 one edge, and further over ``error_next`` past stages that cannot be entered.
 
-The order (contract, section 5): failed -> ``error_next`` or the run fails; then ``routes``, first match; then
+The order (docs/machines.md): failed -> ``error_next`` or the run fails; then ``routes``, first match; then
 ``default_next``; then the run is complete.
 """
 

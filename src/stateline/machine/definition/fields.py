@@ -9,7 +9,7 @@ from stateline.machine.problems import Findings, Path, did_you_mean, quoted
 from stateline.machine.spec import Json
 
 IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""Names of machines and stages (contract, section 3)."""
+"""Names of machines and stages."""
 IDENTIFIER_HINT = "use 1 to 64 letters, digits, dots, underscores and hyphens, and begin with a letter or digit"
 TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 """Names of tools that every provider accepts."""

@@ -1,4 +1,4 @@
-"""Evaluate CEL expressions over the seven names of the contract. Pure; every failure is an :class:`ExpressionError`.
+"""Evaluate CEL expressions over seven names (docs/machines.md). Pure; failures are :class:`ExpressionError`s.
 
 The library is the official ``cel-expr-python``. It returns evaluation errors as values, reads data lazily and has
 limits: 100,000 characters, 32 levels, 10,000 iterations.
