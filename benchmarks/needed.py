@@ -30,7 +30,8 @@ _COMMAND = [
     *("errno", "math", "_weakrefset", "weakref", "argparse", "gettext", "locale", "msgspec*"),
 ]
 _STORE = [
-    *("stateline.bundle", "stateline.bundle.*", "stateline.store", "stateline.store.*"),
+    *("stateline.bundle", "stateline.bundle.*", "stateline.redaction", "stateline.redaction.*"),
+    *("stateline.store", "stateline.store.*"),
     *("hashlib", "_hashlib", "_sha2", "_blake2", "datetime", "_datetime", "threading"),
 ]
 _READ = [
@@ -39,7 +40,13 @@ _READ = [
 ]
 _RUN = [
     *("stateline.engine", "stateline.engine.record", "stateline.engine.event_codec", "stateline.service"),
-    *("stateline.machine", "stateline.machine.decider.run", "stateline.machine.spec", "stateline.service.outcome"),
+    *(
+        "stateline.machine",
+        "stateline.machine.decider",
+        "stateline.machine.decider.run",
+        "stateline.machine.spec",
+        "stateline.service.outcome",
+    ),
 ]
 _TURN = [
     *("stateline.engine.*", "stateline.service.*"),
@@ -62,7 +69,7 @@ _TURN = [
 ]
 _MODEL = [
     *("stateline.cli.run", "stateline.service.run"),
-    *("stateline.service.model_setup", "stateline.contexts.prepare", "stateline.prestage", "stateline.prestage.*"),
+    *("stateline.service.model_setup", "stateline.contexts", "stateline.contexts.*"),
     *("stateline.model", "stateline.model.*", "stateline.machine.*"),
 ]
 NEEDED: dict[str, list[str]] = {
