@@ -151,6 +151,15 @@ def test_the_stale_ones_of_earlier_calls_are_reported_too(tmp_path: Path) -> Non
     assert playback.stale == [1, 2]
 
 
+def test_one_summary_replaces_the_warnings_of_a_playback_in_which_nothing_matched(tmp_path: Path) -> None:
+    put(tmp_path, 1, ask("a"))
+    playback = Playback(tmp_path, "hybrid")
+    playback.reply(ask("b"))
+    assert len(playback.warnings) == 1
+    assert len(playback.closing()) == 1
+    assert playback.warnings == []
+
+
 @each("mode", MODES)
 def test_each_purpose_has_an_order_of_its_own(tmp_path: Path, mode: Any) -> None:
     requests = [

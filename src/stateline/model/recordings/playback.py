@@ -53,6 +53,7 @@ class Playback:
         self.used = list(used)
         self.stale = list(stale)
         self.warnings: list[str] = []
+        self._stale_warnings: list[str] = []
         self._mask = mask
         self._played = set(self.used)
         self._index = RecordingIndex(self._source, self._warn_edited)
@@ -100,6 +101,8 @@ class Playback:
         path, count, found = self._source.path, len(self._source.numbers), []
         if left := self.unplayed(purposes):
             found.append(f"{len(left)} of {count} recordings in {path} not played: {_named(left)}")
+        if self._played == set(self.stale):  # the summary says it all
+            self.warnings = [warning for warning in self.warnings if warning not in self._stale_warnings]
         return [*found, *self._stale_summary()]
 
     def _stale_summary(self) -> list[str]:
@@ -164,10 +167,11 @@ class Playback:
         from stateline.model.recordings.playback_miss import changed_members
 
         changed = changed_members(exchange.request, wanted.document_for(exchange.request["model"]))
-        self.warnings.append(
+        self._stale_warnings.append(
             f"{self._file(exchange.number)} was played although it was recorded for another request "
             f"(different: {changed}); no unused recording has this request"
         )
+        self.warnings.append(self._stale_warnings[-1])
 
     def _mismatch(self, purpose: str, expected: int, wanted: _Wanted) -> PlaybackMissError:
         from stateline.model.recordings.playback_miss import unified_diff
