@@ -45,7 +45,7 @@ _RUN = [
         "stateline.machine.decider",
         "stateline.machine.decider.run",
         "stateline.machine.spec",
-        "stateline.service.outcome",
+        "stateline.service.run_document",
     ),
 ]
 _TURN = [

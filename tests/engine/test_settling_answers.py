@@ -12,7 +12,7 @@ from stateline import Store
 from stateline.errors import IntegrityError, StorageError
 from stateline.service.execute import execute, resume
 from stateline.service.options import CallOptions, ExecuteOptions
-from stateline.service.outcome import Outcome, write_outputs
+from stateline.service.run_document import Outcome, write_outputs
 from stateline.store.memory import MemoryBackend
 
 ASKING = """

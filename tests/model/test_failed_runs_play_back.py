@@ -19,8 +19,8 @@ from stateline.service.exchanges import ModelOptions
 from stateline.service.execute import execute, resume
 from stateline.service.model_setup import Models
 from stateline.service.options import CallOptions, ExecuteOptions
-from stateline.service.outcome import Outcome
 from stateline.service.run import RunOptions, run
+from stateline.service.run_document import Outcome
 
 QUICK = {"retry-after-ms": "5"}
 CONTEXT = '{"prompts": {"system": "Be brief.", "developer": []}, "settings": {"temperature": 0.5}}'

@@ -24,8 +24,8 @@ from stateline.process import child
 from stateline.process.command import TaskOutcome, run_task
 from stateline.process.executables import program_problem, resolve_program
 from stateline.process.pipes import TAIL_KEPT, CapturedOutput
-from stateline.process.program import Program
-from stateline.process.sanitize import TAIL_SHOWN, sanitize
+from stateline.process.program import TAIL_SHOWN, Program
+from stateline.process.sanitize import sanitize
 from stateline.redaction.redactor import Redactor
 
 MIB = 1 << 20

@@ -36,8 +36,8 @@ from stateline.model.protocol import ModelRequest, Reply, TextListener, ToolCall
 from stateline.repair.quarantine import LocalQuarantine, quarantine_for
 from stateline.service.execute import execute
 from stateline.service.options import CallOptions, ExecuteOptions
-from stateline.service.outcome import Outcome
 from stateline.service.repair import apply_repair
+from stateline.service.run_document import Outcome
 from stateline.service.runs import remove as remove_runs
 from stateline.store.local.backend import LocalBackend
 from stateline.store.local.filesystem import Filesystem

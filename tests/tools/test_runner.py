@@ -24,7 +24,7 @@ from stateline.bundle import canonical
 from stateline.errors import InvalidValueError
 from stateline.machine.spec import Tool
 from stateline.process import child
-from stateline.process.sanitize import TAIL_SHOWN
+from stateline.process.program import TAIL_SHOWN
 from stateline.redaction.redactor import Redactor
 from stateline.tools.runner import RESULT_DEPTH, ToolResult, ToolRun, run_tool
 

@@ -14,7 +14,7 @@ from stateline.cli.output import at_end_of_stream, is_terminal, notify, one_line
 from stateline.cli.parser import Argument, argument, switch
 
 if TYPE_CHECKING:
-    from stateline.engine.effects import Watch
+    from stateline.engine.dry_run_stop import Watch
     from stateline.engine.record import Run
     from stateline.service.exchanges import ModelOptions
     from stateline.service.options import CallOptions

@@ -8,9 +8,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from stateline.cli.options import Settings
+from stateline.cli.options import Settings, common_options
 from stateline.cli.output import Output
-from stateline.cli.parser import Argument, Parser, common_options, is_option, switch
+from stateline.cli.parser import Argument, Parser, is_option, switch
 from stateline.errors import UsageError
 
 EXITS = {

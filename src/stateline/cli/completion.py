@@ -15,7 +15,7 @@ from itertools import islice
 import msgspec
 
 from stateline.cli.command import Command, Entry, Group, fields_of
-from stateline.cli.options import Settings
+from stateline.cli.options import Settings, common_options
 from stateline.cli.output import Output, one_line
 from stateline.cli.parser import argument, is_option, takes_value
 from stateline.errors import StatelineError
@@ -133,7 +133,14 @@ def _candidates(line: str) -> Iterator[Candidate]:
         else:
             arguments += 1
     if option is None and last.startswith("-"):
-        found = iter([(name, parser.help_of(action)) for action in parser.declared for name in action.option_strings])
+        common = {argument.names[0]: str(argument.keywords["help"]) for argument in common_options(shown=True)}
+        found = iter(
+            [
+                (name, common.get(action.option_strings[0], str(action.help)))
+                for action in parser.declared
+                for name in action.option_strings
+            ]
+        )
     elif option is None and isinstance(node, Group):
         found = iter(node.summaries())
     else:

@@ -20,7 +20,7 @@ from stateline.service.options import CallOptions
 from stateline.service.options import ExecuteOptions as Request
 
 if TYPE_CHECKING:
-    from stateline.service.outcome import Outcome
+    from stateline.service.run_document import Outcome
     from stateline.store.store import Store
 
 
@@ -66,7 +66,7 @@ def _execute(options: ExecuteOptions) -> Output:
         )
     outcome = execute(store, request)
     if options.destination is not None:
-        from stateline.service.outcome import write_outputs
+        from stateline.service.run_document import write_outputs
 
         for path in write_outputs(outcome, options.destination):
             notify(options.settings, f"wrote {path}")

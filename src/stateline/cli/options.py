@@ -1,4 +1,4 @@
-"""The common options as frozen settings.
+"""The common options: their declarations, defaults, and values as frozen settings.
 
 Precedence: after the subcommand > before it > ``STATELINE_<OPTION>`` > default.
 """
@@ -6,20 +6,27 @@ Precedence: after the subcommand > before it > ``STATELINE_<OPTION>`` > default.
 from __future__ import annotations
 
 import os
-from argparse import Namespace
+from argparse import SUPPRESS, Namespace
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from stateline.cli.parser import Argument, argument, switch
 from stateline.errors import UsageError
 
 if TYPE_CHECKING:
     from stateline.store.store import Store
 
+LOCK_WAIT = 10.0
+"""Default of ``--wait`` [s]."""
+CONTEXT_LOCK_WAIT = 130.0
+"""Default of ``--wait`` for a context [s]: the process that holds its lock may be waiting for a model."""
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The common options. ``state_scope`` names a context. With ``ephemeral`` everything is in memory, for this call.
-    ``wait`` [s] bounds the wait for a lock; None means "not set", see :attr:`lock_wait`."""
+    ``wait`` [s] bounds the wait for a lock; None means "not set"."""
 
     state_dir: str | None = None
     ephemeral: bool = False
@@ -40,9 +47,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def lock_wait(self) -> float:
         """The longest wait for a lock [s]."""
-        from stateline.store.scope import WAIT
+        return LOCK_WAIT if self.wait is None else self.wait
 
-        return WAIT if self.wait is None else self.wait
+    @property
+    def context_lock_wait(self) -> float:
+        """The longest wait for the lock of a context [s]."""
+        return CONTEXT_LOCK_WAIT if self.wait is None else self.wait
 
     def store(self) -> Store:
         """The store in the state dir: the option, ``STATELINE_STATE_DIR``, or the user's state directory. With
@@ -90,3 +100,41 @@ def settings_of(flags: Namespace) -> Settings:
             f"{source} is {str(values.get(name))!r}; it must be {allowed}; nothing was done",
             hint="see `stateline --help`",
         ) from None
+
+
+def common_options(*, shown: bool) -> Iterator[Argument]:
+    """Options that every command takes, before or after its name. One that is not given leaves no trace in the flags:
+    so a value from before the command's name is not overwritten by a default."""
+    for names, keywords in _COMMON:
+        yield argument(*names, **(keywords | {"default": SUPPRESS} | ({} if shown else {"help": SUPPRESS})))
+
+
+_COMMON = (
+    argument(
+        "--state-dir",
+        metavar="DIR",
+        help="Directory of the store [env: STATELINE_STATE_DIR; default: the user's state directory].",
+    ),
+    switch("--ephemeral", help="Keep everything in memory, for this call only [env: STATELINE_EPHEMERAL]."),
+    argument(
+        "--durability",
+        metavar="full|fast",
+        help="full: a save survives a power loss. fast: it survives process crashes, but not a power loss "
+        "[env: STATELINE_DURABILITY; default: full].",
+    ),
+    switch(
+        "--trust-parent",
+        help="Write although other users may write to a directory above the state dir [env: STATELINE_TRUST_PARENT].",
+    ),
+    argument("--state-scope", metavar="NAME", help="Use the context NAME, the scope context:NAME."),
+    argument("--format", metavar="text|json", help="Format of standard output [env: STATELINE_FORMAT; default: text]."),
+    argument(
+        "--wait",
+        metavar="SECONDS",
+        help="Longest wait for a lock "
+        f"[env: STATELINE_WAIT; default: {LOCK_WAIT:g}; for a context: {CONTEXT_LOCK_WAIT:g}].",
+    ),
+    switch("-v", "--verbose", help="Print more messages on stderr."),
+    switch("-q", "--quiet", help="Print only errors on stderr."),
+    switch("--debug", help="Print tracebacks."),
+)

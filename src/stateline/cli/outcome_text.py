@@ -11,7 +11,7 @@ from stateline.cli.output import Output, coloured, one_line, plain, pretty, was_
 
 if TYPE_CHECKING:
     from stateline.service.dry_run import Plan
-    from stateline.service.outcome import Outcome
+    from stateline.service.run_document import Outcome
 
 _COLOUR = {"advanced": "bold", "complete": "green", "waiting": "yellow", "error": "red"}
 _FIXED_IN_THE_FILE = ("set", "condition", "state_schema", "limit")

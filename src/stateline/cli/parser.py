@@ -1,4 +1,4 @@
-"""The parser of one command, and the options that all commands share.
+"""The parser of one command.
 
 Built on argparse, with three differences: an option takes the next word as its value even if that word begins with a
 dash; options and arguments may be mixed; a mistake raises ``UsageError``.
@@ -7,7 +7,7 @@ dash; options and arguments may be mixed; a mistake raises ``UsageError``.
 from __future__ import annotations
 
 import argparse
-from argparse import SUPPRESS, Action, Namespace
+from argparse import Action, Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -63,11 +63,6 @@ class Parser(argparse.ArgumentParser):
     def option(self, name: str) -> Action | None:
         """The option of that name."""
         return next((action for action in self.declared if name in action.option_strings), None)
-
-    def help_of(self, action: Action) -> str:
-        """The help text of an option, also of a common option that the command's help does not list."""
-        common = {names[0]: str(keywords["help"]) for names, keywords in _COMMON}
-        return common.get(action.option_strings[0], "") if action.help == SUPPRESS else str(action.help)
 
     def parse(self, words: Sequence[str], flags: Namespace) -> None:
         """Parse ``words`` into ``flags``. Raises ``UsageError``; ``SystemExit`` after ``--help`` and ``--version``."""
@@ -174,40 +169,3 @@ def _wrapped(text: str, width: int) -> str:
     from textwrap import fill
 
     return "\n\n".join(part if "\n " in part else fill(part, width) for part in text.split("\n\n"))
-
-
-def common_options(*, shown: bool) -> Iterator[Argument]:
-    """Options that every command takes, before or after its name. One that is not given leaves no trace in the flags:
-    so a value from before the command's name is not overwritten by a default."""
-    for names, keywords in _COMMON:
-        yield argument(*names, **(keywords | {"default": SUPPRESS} | ({} if shown else {"help": SUPPRESS})))
-
-
-_COMMON = (
-    argument(
-        "--state-dir",
-        metavar="DIR",
-        help="Directory of the store [env: STATELINE_STATE_DIR; default: the user's state directory].",
-    ),
-    switch("--ephemeral", help="Keep everything in memory, for this call only [env: STATELINE_EPHEMERAL]."),
-    argument(
-        "--durability",
-        metavar="full|fast",
-        help="full: a save survives a power loss. fast: it survives process crashes, but not a power loss "
-        "[env: STATELINE_DURABILITY; default: full].",
-    ),
-    switch(
-        "--trust-parent",
-        help="Write although other users may write to a directory above the state dir [env: STATELINE_TRUST_PARENT].",
-    ),
-    argument("--state-scope", metavar="NAME", help="Use the context NAME, the scope context:NAME."),
-    argument("--format", metavar="text|json", help="Format of standard output [env: STATELINE_FORMAT; default: text]."),
-    argument(
-        "--wait",
-        metavar="SECONDS",
-        help="Longest wait for a lock [env: STATELINE_WAIT; default: 10; for a context: 130].",
-    ),
-    switch("-v", "--verbose", help="Print more messages on stderr."),
-    switch("-q", "--quiet", help="Print only errors on stderr."),
-    switch("--debug", help="Print tracebacks."),
-)

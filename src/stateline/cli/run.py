@@ -22,7 +22,7 @@ from stateline.service.run import RunOptions as Request
 
 if TYPE_CHECKING:
     from stateline.contexts.prepare import Prepared
-    from stateline.service.outcome import Outcome
+    from stateline.service.run_document import Outcome
     from stateline.store.store import Store
 
 _PROMPTS = "-p TEXT, --prompt-file FILE, or - for standard input"
@@ -59,7 +59,7 @@ def run_options(flags: Namespace, settings: Settings) -> RunOptions:
         context_request=context_request,
         models=models_of(flags, settings),
         on_call=_progress(settings, played=flags.playback is not None),
-        wait=settings.wait,
+        wait=settings.context_lock_wait,
         # With a dash, standard input is the prompt.
         call=call_of(flags, settings, read_stdin=flags.dash is None),
     )
@@ -142,7 +142,7 @@ def _refinement(text: str | None, file: str | None) -> str | None:
 
 def _context_output(settings: Settings, prepared: Prepared) -> Output:
     """The output of a call that was about a context only."""
-    from stateline.service.outcome import context_outcome
+    from stateline.service.run_document import context_outcome
 
     outcome = context_outcome(prepared)
     if settings.ephemeral:

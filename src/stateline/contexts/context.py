@@ -21,6 +21,8 @@ count, and has the same limit."""
 
 MODEL_TIMEOUT = 120.0
 """Limit of a model's call to derive or refine a context, with all its attempts [s]."""
+CONTEXT_WAIT = MODEL_TIMEOUT + 10.0
+"""Longest wait for the lock of a context [s]: its holder may be waiting for a model."""
 
 
 class ContextRequest(msgspec.Struct, frozen=True, kw_only=True):

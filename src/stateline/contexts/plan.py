@@ -11,7 +11,15 @@ from msgspec.structs import replace
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
-from stateline.contexts.context import ContextRequest, default_name, derive, drift, refine, require_settings
+from stateline.contexts.context import (
+    CONTEXT_WAIT,
+    ContextRequest,
+    default_name,
+    derive,
+    drift,
+    refine,
+    require_settings,
+)
 from stateline.contexts.stored import LITERAL, is_refinement, load_state, redact_request
 from stateline.errors import RequestError
 from stateline.history.preconditions import require_head
@@ -25,16 +33,16 @@ _userinfo = re.compile(r"//[^/?#]*@")
 
 class ContextOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of one call. ``name`` None: the default context of the model, base URL and toolset. ``parent`` is the
-    required head, a revision; ``wait`` bounds the wait for the lock [s], None: as long as a model may take. ``model``
-    derives and refines; without one the flags are taken as they are. ``ready`` raises what keeps the model from being
-    called; ``on_call`` receives the purpose of each call before it is made. ``exchanges`` is "record" or "playback"
-    where calls are recorded or played back. ``run`` is the id of the run that will begin with the context: a call that
-    is repeated after a crash recognizes its own refinement by it."""
+    required head, a revision; ``wait`` bounds the wait for the lock [s]. ``model`` derives and
+    refines; without one the flags are taken as they are. ``ready`` raises what keeps the model from being called;
+    ``on_call`` receives the purpose of each call before it is made. ``exchanges`` is "record" or "playback" where calls
+    are recorded or played back. ``run`` is the id of the run that will begin with the context: a call that is repeated
+    after a crash recognizes its own refinement by it."""
 
     name: str | None = None
     context_request: ContextRequest = ContextRequest()
     parent: str | None = None
-    wait: float | None = None
+    wait: float = CONTEXT_WAIT
     model: Model | None = None
     ready: Callable[[], None] | None = None
     on_call: Callable[[str], None] | None = None

@@ -14,14 +14,14 @@ from msgspec.structs import replace
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
-from stateline.contexts.context import MODEL_TIMEOUT, ContextContent, ContextRequest, content_of, merge_settings
+from stateline.contexts.context import ContextContent, ContextRequest, content_of, merge_settings
 from stateline.contexts.plan import ContextOptions, ContextStep, context_scope, plan_steps, require_ready
 from stateline.errors import NotFoundError, RequestError
 from stateline.machine.problems import quoted
 from stateline.model.protocol import Model, ModelRequest, Reply
 from stateline.process.signals import Signals, shield
 from stateline.store.objects import ObjectStore
-from stateline.store.scope import WAIT, Scope
+from stateline.store.scope import Scope
 from stateline.store.snapshot import Snapshot, require_known_version
 from stateline.store.store import Store
 from stateline.store.timestamps import next_timestamp
@@ -59,9 +59,7 @@ def prepare(store: Store, options: ContextOptions) -> Prepared:
         head, state = plan.head, plan.state
         require_ready(options, plan)
         if plan.steps:
-            # The holder of the lock may be waiting for a model.
-            wait = MODEL_TIMEOUT + WAIT if options.wait is None else options.wait
-            with scope.locked(wait), shield():
+            with scope.locked(options.wait), shield():
                 # Another process may have changed the context while this one waited for the lock.
                 plan = plan_steps(store, scope, options)
                 head, state, masked = plan.head, plan.state, plan.masked

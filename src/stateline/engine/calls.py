@@ -18,7 +18,7 @@ import msgspec
 
 from stateline.bundle.canonical import Json
 from stateline.engine.dependencies import Dependencies
-from stateline.engine.effects import Watch, require_real_run
+from stateline.engine.dry_run_stop import Watch, require_real_run
 from stateline.engine.event_codec import Cost
 from stateline.engine.record import Run, read_run
 from stateline.engine.step import EventContext, add_to, apply, stage_of, take, unrepeatable_calls

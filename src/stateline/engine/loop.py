@@ -14,7 +14,7 @@ import msgspec
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.engine.dependencies import MANUAL, Dependencies
-from stateline.engine.effects import Watch, require_real_run
+from stateline.engine.dry_run_stop import Watch, require_real_run
 from stateline.engine.event_codec import Cost
 from stateline.engine.next_event import counts_call_first, describe
 from stateline.engine.record import Context, MachineRecord, Run, facts_of, mask_state, write_run

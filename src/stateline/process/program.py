@@ -16,11 +16,14 @@ from stateline.bundle import canonical
 from stateline.process import child
 from stateline.process.executables import MACHINE_FILE, environment, find_program, quoted
 from stateline.process.pipes import TAIL_KEPT
-from stateline.process.sanitize import Mask, sanitize, tail
+from stateline.process.sanitize import LONGEST_SECRET, Mask, mask_text, masked_length, sanitize
 from stateline.process.signals import shield
 
 if TYPE_CHECKING:
     from threading import Event
+
+TAIL_SHOWN = 4096
+"""Size of the end of a program's stderr that a message shows [bytes]."""
 
 FailureKind = Literal["spawn", "timeout", "output", "exit", "stopped"]
 
@@ -133,9 +136,23 @@ def _failure(program: Program, ended: child.Exit, kind: FailureKind, message: st
     return ProgramFailure(
         kind=kind,
         message=message,
-        stderr=tail(output.stderr_tail, output.stderr_cut, program.mask),
-        stdout=tail(stdout[-TAIL_KEPT:], len(stdout) > TAIL_KEPT, program.mask),
+        stderr=_tail(output.stderr_tail, output.stderr_cut, program.mask),
+        stdout=_tail(stdout[-TAIL_KEPT:], len(stdout) > TAIL_KEPT, program.mask),
     )
+
+
+def _tail(data: bytes, cut: bool, mask: Mask) -> str:
+    """Return the end of a stream: at most ``TAIL_SHOWN`` [bytes] before characters are escaped. ``data`` is the end
+    that was kept, ``cut`` tells if anything came before it. A byte that is not text counts as the three bytes of
+    U+FFFD."""
+    text = mask_text(data.decode("utf-8", "replace"), mask)
+    if cut:
+        text = text[masked_length(data[:LONGEST_SECRET]) :]
+    encoded = text.encode("utf-8", "replace")
+    if not cut and len(encoded) <= TAIL_SHOWN:
+        return sanitize(text, lines=True).strip()
+    whole = encoded[-TAIL_SHOWN:].lstrip(bytes(range(0x80, 0xC0)))  # the cut may have gone through a character
+    return "..." + sanitize(whole.decode("utf-8"), lines=True).rstrip()
 
 
 def _exit_message(code: int) -> str:

@@ -13,16 +13,13 @@ from stateline.bundle.terminal import HARMFUL, HARMFUL_IN_LINES
 from stateline.errors import InvalidValueError
 from stateline.process.pipes import TAIL_KEPT
 
-TAIL_SHOWN = 4096
-"""Size of the end of a program's stderr that a message shows [bytes]."""
-
 Mask = Callable[[str], str]
 """Masks the secrets in a text; must not make any part of it more than twice as long."""
 
 _EXCERPT = 80  # characters of bad output that are shown
-# Text that was cut may begin or end inside a secret, and such a piece cannot be found. So this much [bytes] next to a
-# cut is never shown: the longest secret, in any of its spellings, that is masked for certain.
-_LONGEST_SECRET = 16 * 1024
+LONGEST_SECRET = 16 * 1024
+"""Size of the text next to a cut that is never shown [bytes]. Text that was cut may begin or end inside a secret, and
+such a piece cannot be found. This is the longest secret, in any of its spellings, that is masked for certain."""
 
 
 def sanitize(text: str, *, lines: bool = False) -> str:
@@ -35,25 +32,11 @@ def sanitize(text: str, *, lines: bool = False) -> str:
     return text.translate(table).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def tail(data: bytes, cut: bool, mask: Mask) -> str:
-    """Return the end of a stream: at most ``TAIL_SHOWN`` [bytes] before characters are escaped. ``data`` is the end
-    that was kept, ``cut`` tells if anything came before it. A byte that is not text counts as the three bytes of
-    U+FFFD."""
-    text = mask_text(data.decode("utf-8", "replace"), mask)
-    if cut:
-        text = text[_masked_length(data[:_LONGEST_SECRET]) :]
-    encoded = text.encode("utf-8", "replace")
-    if not cut and len(encoded) <= TAIL_SHOWN:
-        return sanitize(text, lines=True).strip()
-    whole = encoded[-TAIL_SHOWN:].lstrip(bytes(range(0x80, 0xC0)))  # the cut may have gone through a character
-    return "..." + sanitize(whole.decode("utf-8"), lines=True).rstrip()
-
-
 def excerpt(data: bytes, mask: Mask) -> str:
     """Return the beginning of ``data`` in one line; "" when too little of it is certain to be free of secrets."""
     text = mask_text(data[:TAIL_KEPT].decode("utf-8", "replace"), mask)
     if len(data) > TAIL_KEPT:
-        text = text[: max(0, len(text) - _masked_length(data[TAIL_KEPT - _LONGEST_SECRET : TAIL_KEPT]))]
+        text = text[: max(0, len(text) - masked_length(data[TAIL_KEPT - LONGEST_SECRET : TAIL_KEPT]))]
     return sanitize(text[:_EXCERPT])
 
 
@@ -76,7 +59,7 @@ def mask_text(text: str, mask: Mask) -> str:
     return text if masked == joined else masked
 
 
-def _masked_length(data: bytes) -> int:
+def masked_length(data: bytes) -> int:
     """Return an upper bound for the length [characters] of ``data`` after masking. (Masking the text without ``data``
     would not do: that cut could go through a secret too.)"""
     return 2 * len(data.decode("utf-8", "replace"))

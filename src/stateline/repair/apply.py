@@ -8,8 +8,8 @@ from stateline.bundle import canonical, naming
 from stateline.bundle.envelope import Pointer
 from stateline.bundle.repair_record import MEMBER
 from stateline.errors import StatelineError
+from stateline.repair.choose_head import find_head
 from stateline.repair.inventory import DamagedFile, IntactSnapshot
-from stateline.repair.lineage import find_head
 from stateline.repair.plan import ScopePlan, StorePlan, plan_scope, plan_store, warnings_of
 from stateline.repair.quarantine import LocalQuarantine, quarantine_for
 from stateline.repair.report import Action, ActionName, Loss, Obstacle, RepairReport

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from stateline.bundle import naming
 from stateline.bundle.repair_record import Gap
+from stateline.repair.choose_head import Lineage
 from stateline.repair.inventory import DamagedFile, IntactSnapshot, ScopeInventory
-from stateline.repair.lineage import Lineage
 from stateline.repair.report import Loss
 
 

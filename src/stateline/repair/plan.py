@@ -13,8 +13,8 @@ import msgspec
 from stateline.bundle import naming
 from stateline.bundle.envelope import VERSION
 from stateline.errors import StatelineError, UnsafePathError
+from stateline.repair.choose_head import Lineage, choose_head, find_head, trace
 from stateline.repair.inventory import DamagedFile, IntactSnapshot, ScopeInventory
-from stateline.repair.lineage import Lineage, find_head, find_tip, trace
 from stateline.repair.losses import all_losses, find_losses, loss_of
 from stateline.repair.report import Loss, Obstacle
 from stateline.store.integrity import ObjectChecker, digest_of, wrong_kind
@@ -106,7 +106,7 @@ def _choose_line(items: dict[str, IntactSnapshot], plan: ScopePlan) -> Lineage |
     cases the remaining snapshots are tried.
     """
     scope, pointer = plan.inventory.scope, plan.inventory.pointer
-    while (tip := find_tip(items, pointer)) is not None:
+    while (tip := choose_head(items, pointer)) is not None:
         line = trace(tip, items)
         if line.refused is not None:
             plan.set_aside.append(DamagedFile(f"{scope}/{line.refused.path}", "misordered"))

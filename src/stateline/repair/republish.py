@@ -10,7 +10,7 @@ from stateline._version import __version__
 from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import Envelope
 from stateline.bundle.repair_record import MEMBER
-from stateline.repair.lineage import Lineage
+from stateline.repair.choose_head import Lineage
 from stateline.repair.report import Loss
 from stateline.store.protocol import FAST
 from stateline.store.scope import Scope

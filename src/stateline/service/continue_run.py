@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from stateline.bundle.canonical import Json
 from stateline.engine.dependencies import MANUAL
-from stateline.engine.effects import DryRunStop
+from stateline.engine.dry_run_stop import DryRunStop
 from stateline.engine.loop import asked, may_call_model, turn
 from stateline.engine.record import Run, load_run, read_run
 from stateline.engine.step import EventContext, give_up, is_effect_lost, is_waiting_for_reply, take
@@ -26,7 +26,7 @@ from stateline.service.answers import (
     unwrap,
 )
 from stateline.service.options import CallOptions
-from stateline.service.outcome import Outcome, outcome
+from stateline.service.run_document import Outcome, outcome
 
 CONTINUE: Json = {"action": "continue"}
 """The input that continues a run which waits for nothing."""

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from stateline.bundle.canonical import Json
 from stateline.contexts.prepare import Prepared
-from stateline.engine.effects import DryRunStop
+from stateline.engine.dry_run_stop import DryRunStop
 from stateline.engine.record import Run
 from stateline.errors import StatelineError
 from stateline.service.answers import is_built_in
 from stateline.service.options import require_names
-from stateline.service.outcome import Outcome
+from stateline.service.run_document import Outcome
 from stateline.store.overlay import OverlayBackend
 from stateline.store.snapshot import Snapshot, read_snapshot
 from stateline.store.store import Store

@@ -21,7 +21,7 @@ from stateline.service.create_run import NewRunOptions, create_run, require_no_f
 from stateline.service.machine_change import change_warning, with_current_machine
 from stateline.service.machine_files import MachineFile, find_unfinished, other_unfinished, read_machine_file
 from stateline.service.options import CallOptions, ExecuteOptions
-from stateline.service.outcome import Outcome, outcome
+from stateline.service.run_document import Outcome, outcome
 from stateline.store.store import Store
 
 

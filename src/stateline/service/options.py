@@ -9,7 +9,7 @@ import msgspec
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
 from stateline.engine.dependencies import MANUAL, Dependencies
-from stateline.engine.effects import Watch
+from stateline.engine.dry_run_stop import Watch
 from stateline.engine.record import Run
 from stateline.service.answers import Reader
 from stateline.store.scope import WAIT

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json, sha256
-from stateline.contexts.context import ContextRequest
+from stateline.contexts.context import CONTEXT_WAIT, ContextRequest
 from stateline.contexts.plan import ContextOptions, context_scope
 from stateline.contexts.prepare import Prepared, prepare
 from stateline.contexts.stored import was_refined
@@ -33,7 +33,7 @@ from stateline.service.exchanges import ModelOptions
 from stateline.service.machine_files import MachineFile
 from stateline.service.model_setup import Models
 from stateline.service.options import CallOptions, require_names
-from stateline.service.outcome import Outcome
+from stateline.service.run_document import Outcome
 from stateline.store.store import Store
 
 NAME = "run"
@@ -48,7 +48,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of ``run``. ``prompt`` None: continue ``run``, or only prepare the context. ``tools`` is the path of a
     manifest; ``context`` names the context (None: the default one of model, base URL and toolset). ``on_call`` receives
     the purpose of each model call that prepares the context before it is made; ``wait`` bounds the wait for the
-    context's lock [s], None: as long as a model may take."""
+    context's lock [s]."""
 
     prompt: str | None = None
     run: str | None = None
@@ -59,7 +59,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     models: ModelOptions = ModelOptions()
     call: CallOptions = CallOptions()
     on_call: Callable[[str], None] | None = None
-    wait: float | None = None
+    wait: float = CONTEXT_WAIT
 
     def __post_init__(self) -> None:
         """Raise ``UsageError`` for a malformed run id or context name."""

@@ -13,7 +13,7 @@ from stateline.bundle.canonical import Json
 from stateline.engine.record import Run, load_run, read_run, run_scope
 from stateline.errors import ConflictError, IntegrityError, NotFoundError, RequestError, StatelineError
 from stateline.process.signals import Signals, shield
-from stateline.service.outcome import outcome, waiting
+from stateline.service.run_document import outcome, waiting
 from stateline.store.scope import WAIT
 from stateline.store.snapshot import Snapshot, parse_snapshot, read_head
 from stateline.store.store import Store

@@ -7,6 +7,9 @@ Four bounds count transitions and are checked for each of them, including ``erro
 (:class:`~stateline.machine.decider.run.Facts`) and are checked before an effect is dispatched; a human or an end stage
 dispatches none, so reaching it costs neither time nor calls. An answer by a caller instead of a model counts as a call.
 
+A new bound also needs a field of ``spec.Bounds``, a line in ``definition/check.py`` and in
+``definition/editor_schema.py``, its count in ``service/runs.py``, and a row in ``docs/machines.md``.
+
 No message contains a meter's value: failures are part of the run's ``state``, which must not depend on a clock.
 """
 

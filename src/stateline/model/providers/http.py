@@ -8,6 +8,7 @@ minutes, and the number of attempts that a provider may charge. Importing this m
 
 from __future__ import annotations
 
+import hashlib
 import ssl
 import time
 from collections.abc import Iterator
@@ -16,7 +17,9 @@ from functools import cache
 from typing import Any
 
 import httpx2
+import msgspec
 
+from stateline.bundle.canonical import Json
 from stateline.model.protocol import CALL_TIMEOUT, CallCost, ModelRequest, Usage
 
 CONNECT_TIMEOUT = 10.0
@@ -204,6 +207,15 @@ def http_client(sdk: Any, attempts: Attempts, *, streamed: bool) -> Any:
     options: dict[str, Any] = {"follow_redirects": False, "timeout": attempts.timeouts()}
     inner = sdk.DefaultHttpxClient(verify=_certificates(), **options)
     return sdk.DefaultHttpxClient(transport=BoundedTransport(inner, attempts, streamed=streamed), **options)
+
+
+def headers(request: ModelRequest, body: dict[str, Json]) -> dict[str, str]:
+    """Return the headers that a call adds to the SDK's: the idempotency key, if the request has one. It contains a
+    digest of the body, because a server treats another body under the same key as an error."""
+    if not request.key:
+        return {}
+    digest = hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()[:16]
+    return {"Idempotency-Key": ":".join([request.key, *([request.mark] if request.mark else []), digest])}
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterable
 from types import ModuleType
@@ -121,12 +120,12 @@ class SdkModel:
     ) -> Reply:
         import httpx2
 
-        from stateline.model.providers.http import http_client
+        from stateline.model.providers.http import headers, http_client
 
         attempts, errors = state
         sent = self._sent(request, partial.streamed)
         body = self.body(request, sent) | ({"stream": True} if partial.streamed else {})
-        options: Any = {"headers": _headers(request, body), "timeout": attempts.timeouts()}
+        options: Any = {"headers": headers(request, body), "timeout": attempts.timeouts()}
         http = http_client(sdk, attempts, streamed=partial.streamed)
         with self.client(sdk, attempts, http) as client:
             if not partial.streamed:
@@ -158,15 +157,6 @@ class SdkModel:
         except RecursionError:
             return ""
         return next((name for name in sent if any(word in message for word in self.OPTIONS[name])), "")
-
-
-def _headers(request: ModelRequest, body: dict[str, Json]) -> dict[str, str]:
-    """Return the idempotency key. It contains a digest of the body, because a server treats another body under the same
-    key as an error."""
-    if not request.key:
-        return {}
-    digest = hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()[:16]
-    return {"Idempotency-Key": ":".join([request.key, *([request.mark] if request.mark else []), digest])}
 
 
 def _answer(content: bytes, errors: ErrorTranslator) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The chain of a damaged scope: which intact snapshots belong to it, and where it has gaps.
+"""The choice of a damaged scope's head: which intact snapshots belong to its chain, and where the chain has gaps.
 
 Pure: an inventory in, data out. The newest snapshots are kept. One that is lost in the middle costs only itself: the
 chain has a gap there and resumes at the newest snapshot below it.
@@ -36,8 +36,8 @@ class Lineage(msgspec.Struct, kw_only=True):
         return next((item for item in self.chain if not item.lost), None)
 
 
-def find_tip(items: dict[str, IntactSnapshot], pointer: Pointer | None) -> IntactSnapshot | None:
-    """Return where the chain begins: the head if it is intact, else the newest tip.
+def choose_head(items: dict[str, IntactSnapshot], pointer: Pointer | None) -> IntactSnapshot | None:
+    """Return where the chain begins: the head that the pointer names if it is intact, else the newest tip.
 
     The newest tip need not be that of the longest chain: an older one may have come back from a backup. A pointer that
     was set back by more than the one snapshot of a crash is moved forward again. Taking one that was never acknowledged

@@ -1,4 +1,4 @@
-"""The one point that every effect of a run passes before it starts, and where a dry run ends."""
+"""The point before each effect of a run, where a dry run stops."""
 
 from __future__ import annotations
 
