@@ -8,7 +8,8 @@ Four bounds count transitions and are checked for each of them, including ``erro
 dispatches none, so reaching it costs neither time nor calls. An answer by a caller instead of a model counts as a call.
 
 A new bound also needs a field of ``spec.Bounds``, a line in ``definition/check.py`` and in
-``definition/editor_schema.py``, its count in ``service/runs.py``, and a row in ``docs/machines.md``.
+``definition/editor_schema.py``, its count in ``service/runs.py``, and a row in ``docs/machines.md``. One on a meter
+needs a field of ``Facts`` too, which ``engine/record.py`` fills.
 
 No message contains a meter's value: failures are part of the run's ``state``, which must not depend on a clock.
 """
