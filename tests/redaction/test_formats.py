@@ -7,13 +7,13 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from each_case import for_each
 from hypothesis import given
 from hypothesis import strategies as st
+from redaction.call_count import count_calls
 from redaction.corpus import CARRIERS, KINDS, ORDINARY, TOKENS, documents
 
 from stateline import Store
@@ -323,22 +323,6 @@ class Counted(str):
         return super().__contains__(what)  # type: ignore[operator]
 
 
-def calls(work: Callable[[], object]) -> int:
-    count = 0
-
-    def profile(_frame: object, event: str, _argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(profile)
-    try:
-        work()
-    finally:
-        sys.setprofile(before)
-    return count
-
-
 HOSTILE = {
     repr(unit)[:40]: unit
     for unit in [
@@ -363,7 +347,7 @@ def test_the_work_grows_no_faster_than_a_hostile_text() -> None:
     def check(unit: str) -> None:
         def work(times: int) -> int:
             text = unit * times + "PRIVATE KEY@ ="
-            return calls(lambda: REDACT(text))
+            return count_calls(lambda: REDACT(text))
 
         work(10)  # patterns are compiled
         assert work(4000) <= 4.2 * work(1000) + 100

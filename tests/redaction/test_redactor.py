@@ -5,7 +5,6 @@ import itertools
 import json
 import os
 import re
-import sys
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
@@ -15,6 +14,7 @@ import pytest
 from each_case import for_each
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from redaction.call_count import count_calls
 
 from stateline.bundle import canonical
 from stateline.errors import InvalidValueError
@@ -520,22 +520,6 @@ def test_a_value_that_resembles_the_mask_is_masked_wherever_no_mask_is(secret: s
 # functions (str.find, bytes.translate, `in`) is linear is CPython's promise.
 
 
-def calls(work: Callable[[], object]) -> int:
-    count = 0
-
-    def profile(_frame: object, event: str, _argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(profile)
-    try:
-        work()
-    finally:
-        sys.setprofile(before)
-    return count
-
-
 HOSTILE: dict[str, Callable[[int], Any]] = {
     "one character": lambda size: "a" * size,
     "nothing but values": lambda size: "abcdefgh" * size,
@@ -555,7 +539,7 @@ def test_the_work_grows_no_faster_than_the_value() -> None:
         redactor = Redactor([("A", "abcdefgh"), ("B", "aaaaaaaa"), ("C", "aaaaaaaab")])
         small, large = make(1000), make(4000)
         redactor.redact(large)  # compiles patterns
-        assert calls(lambda: redactor.redact(large)) <= 4.2 * calls(lambda: redactor.redact(small)) + 100
+        assert count_calls(lambda: redactor.redact(large)) <= 4.2 * count_calls(lambda: redactor.redact(small)) + 100
 
     for_each(check, HOSTILE.values())
 
@@ -563,7 +547,7 @@ def test_the_work_grows_no_faster_than_the_value() -> None:
 def test_the_work_grows_no_faster_than_the_number_of_known_values() -> None:
     value = {"text": "a" * 1000, "token": "x"}
     few, many = (Redactor([("A", f"{number:08d}") for number in range(size)]) for size in (250, 1000))
-    assert calls(lambda: many.redact(value)) <= 4.2 * calls(lambda: few.redact(value)) + 100
+    assert count_calls(lambda: many.redact(value)) <= 4.2 * count_calls(lambda: few.redact(value)) + 100
 
 
 def test_a_mebibyte_of_one_character_is_masked_whole() -> None:
