@@ -120,7 +120,7 @@ def test_every_decision_is_listed_with_its_title_and_status() -> None:
 def test_every_module_named_in_the_architecture_exists() -> None:
     source = CHECKOUT / "src/stateline"
     named = set(re.findall(r"`(?:src/stateline/)?([a-z_/]+\.py)`", (CHECKOUT / "ARCHITECTURE.md").read_text()))
-    names = {path.name for path in source.rglob("*.py")}
-    missing = [name for name in sorted(named) if not ((source / name).exists() if "/" in name else name in names)]
+    paths = [f"/{path.relative_to(source)}" for path in source.rglob("*.py")]
+    missing = [name for name in sorted(named) if not any(path.endswith(f"/{name}") for path in paths)]
     assert len(named) > 30
     assert not missing, missing

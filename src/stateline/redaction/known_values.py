@@ -9,6 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+SHORTEST = 8
+"""Known values shorter than this [characters] would be found in ordinary text by chance."""
+
 _SECRET_VARIABLES = ("_KEY", "APIKEY", "_TOKEN", "_SECRET", "_PASS", "_PAT", "_CREDENTIAL", "_CREDENTIALS")
 _SECRET_VARIABLE_PARTS = ("PASSWORD", "PASSWD", "PASSPHRASE")
 _SECRET_VARIABLE_NAMES = ("TOKEN", "SECRET", "SECRET_KEY_BASE", "MYSQL_PWD")

@@ -33,12 +33,9 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from stateline.bundle.canonical import DEPTH, Json, too_deep
-from stateline.redaction.known_values import environment_secrets, json_escaped, spellings
+from stateline.redaction.known_values import SHORTEST, environment_secrets, json_escaped, spellings
 from stateline.redaction.masking import MASK, PLACEHOLDER, Masker, Place, encode_to_scan, may_have_secret_name
 from stateline.redaction.prefilter import ALL_PATTERNS, present
-
-SHORTEST = 8
-"""Known values shorter than this [characters] would be found in ordinary text by chance."""
 
 # More than canonical accepts, so that containers that a caller puts around a value do not count.
 _DEEPEST = 2 * DEPTH
