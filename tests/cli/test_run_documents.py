@@ -14,7 +14,9 @@ from each_case import Failures
 from stateline.store.timestamps import next_timestamp
 
 END: dict[str, Any] = {"end": {}}
-ROW = {"run", "machine", "status", "stage", "turn", "head", "started_at", "updated_at"}
+ROW = {"run", "machine", "status", "stage", "turn", "failures", "model", "prompt", "labels", "head", "started_at"} | {
+    "updated_at"
+}
 SHA = re.compile(r"[0-9a-f]{64}")
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 HOSTILE = ["../../x", "a\0b", "x" * 300, "", ".", "-", "a/b", "ü", "a b", "\n"]

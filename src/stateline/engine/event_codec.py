@@ -40,12 +40,13 @@ class Tokens(msgspec.Struct, frozen=True):
 
 
 class Meters(msgspec.Struct, frozen=True):
-    """Use of the run so far: ``active`` time [s], model calls, rounds of tool calls, tokens."""
+    """Use of the run so far: ``active`` time [s], model calls, rounds of tool calls, tokens, failed attempts."""
 
     active: Annotated[float, msgspec.Meta(ge=0)]
     llm_calls: _Count
     tool_rounds: _Count = 0
     tokens: Tokens = Tokens()
+    failures: _Count = 0
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +131,8 @@ class RunEvent(msgspec.Struct, frozen=True, kw_only=True):
     transitions: list[Transition]
     tools: ToolsPlace | None = None
     context: Pointer | None = None
+    prompt: str | None = None
+    model_used: str | None = None
     effect: Effect | msgspec.UnsetType = msgspec.UNSET
     calls: Calls | None = None
     asked: list[CallRecord] = []

@@ -51,13 +51,14 @@ LOST_PAUSE = 0.5
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine file's real path, and the members ``context``, ``tools`` and ``exchanges`` of the event (None:
-    without)."""
+    """The machine file's real path, and the members ``context``, ``tools``, ``exchanges`` and ``prompt`` of the event
+    (None: without)."""
 
     machine_path: str
     context: Json = None
     tools: Json = None
     exchanges: Json = None
+    prompt: Json = None
 
 
 class StartFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +115,8 @@ def start(scope: Scope, head: Snapshot | None, record: MachineRecord, first: Run
     }
     if masked:
         document["redactions"] = masked
-    more = {"context": origin.context, "tools": origin.tools, "exchanges": origin.exchanges}
+    more = msgspec.to_builtins(origin)
+    del more["machine_path"]
     document |= {name: value for name, value in more.items() if value is not None}
     return write_run(run, decision, describe(run, event, decision, document))
 

@@ -36,6 +36,8 @@ _CARRIED = (
     "machine",
     "tools",
     "context",
+    "prompt",
+    "model_used",
     "answered",
     "output_of",
     "exchanges",
@@ -67,7 +69,7 @@ def carried(run: Run, event: Event, cost: Cost) -> dict[str, Json]:
 
 
 def _metered(last: dict[str, Json], cost: Cost) -> dict[str, Json]:
-    """The meters after an event. Those of models and tools are there from their first use on."""
+    """The meters after an event. Those of tokens, tools and failures are there from their first use on."""
     meters = {**last, "active": round(last["active"] + cost.seconds, 6)}
     meters["llm_calls"] += cost.llm_calls
     if cost.tokens != Tokens():
@@ -103,6 +105,8 @@ def describe(run: Run, event: Event, decision: Decision, document: dict[str, Jso
         document["meters"] = {**document["meters"], "tool_rounds": rounds}
     retrying = isinstance(event, Failed | Replied) and after.tree.phase == "ready" and not entered
     _add_failure(event, decision, document, retrying=retrying)
+    if "error" in document and not isinstance(event, Replaced):  # which repeats the failure at which the run stopped
+        document["meters"] = {**document["meters"], "failures": document["meters"].get("failures", 0) + 1}
     _add_effect(run, event, decision, document, entered=entered)
     _add_calls(run, after, document)
     if asked := _asked(before, after):

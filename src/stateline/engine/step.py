@@ -69,6 +69,8 @@ def take(run: Run, context: EventContext) -> Run:
     context = replace(context, event=event, cost=_full_cost(run, event, context.cost))
     decision = _decide(run, context)
     document = carried(run, event, context.cost) | context.members
+    if "model" in document:
+        document["model_used"] = document["model"]["name"]
     if decision.state.outputs is not run.state.outputs:  # an output was kept, even if it equals the previous one
         document["output_of"] = run.state.tree.stage
     state, found = mask_state(store.redactor, decision.state, run.state.tree)

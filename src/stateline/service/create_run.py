@@ -43,7 +43,7 @@ from stateline.store.timestamps import next_timestamp
 class NewRunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a run that starts. ``run`` None: a new id is generated. ``force`` restarts a run that exists.
     ``context`` names a context; ``context_head`` and ``context_content`` are its snapshot and content, if known.
-    ``exchanges`` is ``event.exchanges`` (None: without)."""
+    ``exchanges`` and ``prompt`` are those members of the event (None: without)."""
 
     run: str | None = None
     force: bool = False
@@ -52,6 +52,7 @@ class NewRunOptions(msgspec.Struct, frozen=True, kw_only=True):
     context_head: Any = None  # store.Snapshot, which is not a msgspec type
     context_content: Context | None = None
     exchanges: Json = None
+    prompt: str | None = None
     call: CallOptions = CallOptions()
 
 
@@ -105,7 +106,10 @@ def plan_start(store: Store, options: NewRunOptions, machine: Machine, machine_f
     given = options.call.input
     event = Started(input=None if given is msgspec.UNSET else given, labels=options.labels)
     origin = Origin(
-        machine_path=machine_file.path, tools=tools_record(machine, machine_file), exchanges=options.exchanges
+        machine_path=machine_file.path,
+        tools=tools_record(machine, machine_file),
+        exchanges=options.exchanges,
+        prompt=options.prompt,
     )
     context = options.context_content
     if name is not None:

@@ -43,6 +43,9 @@ STAGE = "agent"
 TOOL_ROUNDS = 100
 """The largest number of rounds of tool calls, so that a model that never stops calling tools costs a bounded amount."""
 
+PROMPT_SHOWN = 60
+"""The length of a prompt's beginning in a list of runs [characters]."""
+
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of ``run``. ``prompt`` None: continue ``run``, or only prepare the context. ``tools`` is the path of a
@@ -67,10 +70,11 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromptMachine(msgspec.Struct, frozen=True):
-    """The machine of a prompt: bytes, checked machine, and the number of masked values in the prompt."""
+    """The machine of a prompt: bytes and checked machine; the prompt's beginning, and its number of masked values."""
 
     machine_file: MachineFile
     machine: Machine
+    beginning: str
     masks: int
 
 
@@ -102,6 +106,7 @@ def run(store: Store, options: RunOptions) -> Outcome:
             context_head=prepared.head,
             context_content=content,
             exchanges=models.exchanges(),
+            prompt=prompt.beginning,
             call=replace(call, parent=None),  # the required head is the context's
         )
         first = plan_start(store, start, prompt.machine, prompt.machine_file)
@@ -146,7 +151,8 @@ def require_same(store: Store, found: Run, options: RunOptions) -> None:
     ways = "leave them out to continue it; --force restarts it, another --id (or none) starts another run"
     stage = found.machine.stages.get(STAGE)
     agent = stage.agent if stage is not None else None
-    if options.prompt is not None and (agent is None or agent.prompt != template(store, options.prompt)[0]):
+    given = None if options.prompt is None else template(store.redactor.redact(options.prompt)[0])
+    if given is not None and (agent is None or agent.prompt != given):
         raise RequestError(f"the run {found.id} started with another prompt; nothing was changed", hint=ways)
     if options.tools is not None:
         from stateline.tools.check import toolset_hash
@@ -178,7 +184,8 @@ def machine_of_prompt(store: Store, options: RunOptions) -> PromptMachine:
     require_no_foreign_answer(store, options.run, options.call.input)
     if "\0" in (options.prompt or ""):
         raise RequestError("the prompt holds a NUL character; nothing was done", hint="take it out")
-    prompt, masks = template(store, options.prompt or "")
+    text, masks = store.redactor.redact(options.prompt or "")
+    prompt = template(text)
     agent: dict[str, Json] = {"prompt": prompt}
     document: dict[str, Json] = {"stateline": 1, "name": NAME, "stages": {STAGE: {"agent": agent}}}
     path, tools, bounds, toolset = "", None, Bounds(), None
@@ -196,13 +203,13 @@ def machine_of_prompt(store: Store, options: RunOptions) -> PromptMachine:
         name=NAME, start=STAGE, order=[STAGE], stages={STAGE: stage}, tools=tools, toolset=toolset, bounds=bounds
     )
     data = canonical.encode(document)
-    return PromptMachine(MachineFile(path, data, sha256(data), recorded=False), machine, masks)
+    beginning = " ".join(text[: 4 * PROMPT_SHOWN].split())[:PROMPT_SHOWN]
+    return PromptMachine(MachineFile(path, data, sha256(data), recorded=False), machine, beginning, masks)
 
 
-def template(store: Store, prompt: str) -> tuple[str, int]:
-    """Return the prompt as a template that renders to it, with secrets masked, and the number of masked values."""
-    text, masks = store.redactor.redact(prompt)
-    return text.replace("{{", "{{ '{{' }}"), masks
+def template(text: str) -> str:
+    """Return a masked prompt as a template that renders to it."""
+    return text.replace("{{", "{{ '{{' }}")
 
 
 def toolset_of(store: Store, path: str | None) -> Toolset | None:

@@ -10,6 +10,7 @@ import msgspec
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
+from stateline.engine.event_codec import read_event
 from stateline.engine.record import Run, load_run, read_run, run_scope
 from stateline.errors import ConflictError, IntegrityError, NotFoundError, RequestError, StatelineError
 from stateline.process.signals import Signals, shield
@@ -65,16 +66,20 @@ def _heads(store: Store, unread: list[UnreadableScope]) -> Iterator[Snapshot]:
 
 def row(store: Store, head: Snapshot) -> dict[str, Json]:
     """Return the row of one run in ``exec list``."""
-    state = head.envelope.state
+    state, event = head.envelope.state, read_event(head)
     tree = state["tree"] if state["tree"] is not None else store.resolve(head.state["tree"])
     return {
         "run": head.envelope.scope.partition(":")[2],
-        "machine": head.event["machine"]["name"],
+        "machine": event.machine.name,
         "status": state["status"],
         "stage": tree["stage"],
-        "turn": head.event["turn"],
+        "turn": event.turn,
+        "failures": event.meters.failures,
+        "model": event.model_used,
+        "prompt": event.prompt,
+        "labels": store.resolve(head.state["labels"]),
         "head": head.sha256,
-        "started_at": head.event["started_at"],
+        "started_at": event.started_at,
         "updated_at": head.envelope.created_at,
     }
 

@@ -1,0 +1,99 @@
+"""Nothing that happened is hidden: failures, models and people in ``exec list``, ``status`` and ``history``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from command_line import Cli, Task
+from model_server import ModelServer, Say
+
+END: dict[str, Any] = {"end": {}}
+SECRET = "sk-proj-" + "a1B2c3D4" * 5
+CONTEXT = json.dumps({"prompts": {"system": "S", "developer": []}, "settings": {}})
+
+
+@contextmanager
+def model(cli: Cli, *script: Say) -> Iterator[list[str]]:
+    """The flags that name a model which replies by ``script``."""
+    cli.monkeypatch.setenv("OPENAI_API_KEY", "key-of-a-test")
+    with ModelServer(*script) as server:
+        yield ["-m", "openai/x", "--base-url", server.url]
+
+
+def row(cli: Cli, run: str) -> dict[str, Any]:
+    """The row of a run in ``exec list``."""
+    (found,) = [row for row in cli.json("exec", "list")["runs"] if row["run"] == run]
+    return dict(found)
+
+
+def head(cli: Cli, run: str) -> dict[str, Any]:
+    """The event of a run's newest snapshot."""
+    return dict(cli.json("log", f"run:{run}", "-n", "1")["snapshots"][0]["event"])
+
+
+def test_list_counts_failures_that_were_handled_and_that_were_not(cli: Cli, task: Task) -> None:
+    retried = task("[ $(wc -l < ran) -ge 2 ] && echo 1 || { echo x >> ran; exit 3; }", retry={"max_attempts": 3})
+    (cli.home / "ran").write_text("")
+    cli.json("execute", cli.machine("retried", a=retried), "--id", "retried")
+    handled = cli.machine("handled", a=task("exit 3", error_next="b"), b=task("echo 1"))
+    cli.json("execute", handled, "--id", "handled")
+    cli.json("execute", cli.machine("broken", a=task("exit 3")), "--id", "broken", exits=1)
+    cli.json("exec", "resume", "broken", "--retry", exits=1)
+    cli.json("execute", cli.machine("fine", a=task("echo 1")), "--id", "fine")
+    found = {row["run"]: row["failures"] for row in cli.json("exec", "list")["runs"]}
+    assert found == {"retried": 2, "handled": 1, "broken": 2, "fine": 0}
+
+
+def test_an_accepted_change_of_a_failed_run_is_no_failure(cli: Cli, task: Task) -> None:
+    cli.json("execute", cli.machine(a=task("exit 3")), "--id", "r", exits=1)
+    cli.json("execute", cli.machine(a=task("exit 4")), "--id", "r", "--accept-change", exits=1)
+    assert row(cli, "r")["failures"] == 1
+
+
+def test_list_has_the_model_labels_and_the_start_of_a_prompt(cli: Cli, task: Task) -> None:
+    cli.json("execute", cli.machine(a=task("echo 1")), "--id", "m", "--label", "team=a", "--label", "n=1")
+    with model(cli, Say(CONTEXT), Say("Yes.")) as flags:
+        cli.json("run", "-p", f"What\n is {{{{ this }}}} {SECRET} " + "x" * 100, "--id", "p", *flags)
+    machine, prompt = row(cli, "m"), row(cli, "p")
+    assert (machine["model"], machine["prompt"], machine["labels"]) == (None, None, {"team": "a", "n": "1"})
+    assert (prompt["model"], prompt["labels"]) == ("openai/x", {})
+    assert prompt["prompt"].startswith("What is {{ this }} [REDACTED] xxx")
+    assert len(prompt["prompt"]) == 60
+
+
+def test_large_labels_are_listed(cli: Cli, task: Task) -> None:
+    cli.json("execute", cli.machine(a=task("echo 1")), "--id", "r", "--label", "k=" + "v" * 9000)
+    assert row(cli, "r")["labels"] == {"k": "v" * 9000}
+
+
+def test_the_model_is_that_of_the_last_call_and_null_for_a_caller(cli: Cli) -> None:
+    path = cli.machine(a={"agent": {"prompt": "Go."}, "default_next": "b"}, b={"agent": {"prompt": "On."}})
+    cli.json("execute", path, "--id", "r", exits=3)
+    cli.json("exec", "resume", "r", "--input", '{"response": "Mine."}', "-i", exits=3)
+    assert row(cli, "r")["model"] is None
+    with model(cli, Say("Yes.")) as flags:
+        cli.json("exec", "resume", "r", *flags)
+    assert row(cli, "r")["model"] == "openai/x"
+
+
+@pytest.fixture
+def old(cli: Cli, task: Task) -> Cli:
+    """A run whose snapshots lack the members that older versions did not write."""
+    from stateline import Store
+
+    cli.json("execute", cli.machine(a=task("exit 3")), "--id", "old", exits=1)
+    scope = Store.open(cli.state).scope("run:old")
+    head = scope.load()
+    event = {name: value for name, value in head.event.items() if name not in ("actor", "prompt", "model_used")}
+    event["meters"] = {name: event["meters"][name] for name in ("active", "llm_calls")}
+    scope.save(head.state, kind="run", event=event, masked=True)
+    return cli
+
+
+def test_a_run_of_an_older_version_is_listed(old: Cli) -> None:
+    found = row(old, "old")
+    assert (found["failures"], found["model"], found["prompt"]) == (0, None, None)
