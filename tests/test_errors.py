@@ -24,6 +24,7 @@ TABLE: list[tuple[str, type[Exception], str, int]] = [
     ("InvalidAnswerError", ValueError, "answer_refused", 1),
     ("PlaybackMissError", LookupError, "playback_miss", 1),
     ("IllegalEventError", Exception, "illegal_event", 1),
+    ("RunCancelledError", Exception, "cancelled", 1),
     ("NewerVersionError", Exception, "newer_version", 1),
     ("StorageError", Exception, "storage", 1),
     ("DurabilityUnknownError", Exception, "durability_unknown", 1),

@@ -16,7 +16,8 @@ do next). The tree:
     |   |-- MachineChangedError                    the machine file is not the one that the run began with
     |   |-- InvalidAnswerError        ValueError   an answer that does not fit what the run waits for
     |   |-- PlaybackMissError         LookupError  no recording answers the request to a model
-    |   `-- IllegalEventError                      an event at the wrong time; nothing changed
+    |   |-- IllegalEventError                      an event at the wrong time; nothing changed
+    |   `-- RunCancelledError                      the run was cancelled: it is over for good
     |-- NewerVersionError         1                written by a newer Stateline; left untouched
     |-- StorageError              1                the disk refused (full, read-only, I/O error)
     |   `-- DurabilityUnknownError                 the commit may not survive a power loss; reopen the store and check
@@ -161,6 +162,12 @@ class IllegalEventError(RequestError):
     """An event that is not legal in this phase. ``advance`` raises it before anything changes."""
 
     code = "illegal_event"
+
+
+class RunCancelledError(RequestError):
+    """The run was cancelled and cannot be continued; only a restart with ``--force`` begins it again."""
+
+    code = "cancelled"
 
 
 class NewerVersionError(StatelineError):

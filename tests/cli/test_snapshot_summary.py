@@ -29,6 +29,7 @@ TOLD: dict[str, tuple[dict[str, Any], str]] = {
     "answered": ({"transitions": [WAY], "output_of": "think"}, "think answered -> rest  7"),
     "retried": ({}, "think is retried"),
     "replaced": ({}, "think: the machine was replaced"),
+    "cancelled": ({}, "think: the run was cancelled"),
 }
 """Each type of event: members that it may have, and its line without the turn."""
 

@@ -25,6 +25,7 @@ from stateline.machine.decider.run import (
     Asked,
     CallEnded,
     CallsIntended,
+    Cancelled,
     Failed,
     Intended,
     Lost,
@@ -198,7 +199,7 @@ def chain(memory: Store, begin: Callable[[], Run]) -> list[Snapshot]:
         run = step.apply(run, Intended())
         run = step.take(run, step.EventContext(event=Succeeded(output=3), cost=event_codec.Cost(seconds=1.5)))
         step.apply(run, Answered(value=False))
-    begin()
+    step.apply(begin(), Cancelled())
     return [*run.scope.walk()][::-1]
 
 
@@ -286,7 +287,7 @@ def test_a_runs_state_has_the_members_of_the_page_and_no_other(chain: list[Snaps
 
 
 def test_phase_status_interrupts_and_pending_belong_together_as_the_page_says(chain: list[Snapshot]) -> None:
-    status_of = dict(re.findall(r"^\| `(\w+)` \| `(running|waiting|error|complete)` \|", PAGE, re.MULTILINE))
+    status_of = dict(re.findall(r"^\| `(\w+)` \| `(running|waiting|error|complete|cancelled)` \|", PAGE, re.MULTILINE))
     met = set()
     for state, _ in states(chain):
         tree = state["tree"]

@@ -21,6 +21,7 @@ from stateline.machine.decider.run import (
     Asked,
     CallEnded,
     CallsIntended,
+    Cancelled,
     Event,
     Facts,
     Failed,
@@ -80,6 +81,7 @@ EVENTS: dict[str, Event] = {
     "Answered": Answered(value="yes"),
     "Retried": Retried(),
     "Replaced": Replaced(),
+    "Cancelled": Cancelled(),
 }
 
 REACHED_BY: dict[str, tuple[str, list[str]]] = {
@@ -92,6 +94,7 @@ REACHED_BY: dict[str, tuple[str, list[str]]] = {
     "failed, settling": ("badly", ["Succeeded"]),
     "failed, routing": ("round", ["Succeeded"]),
     "done": ("fin", []),
+    "cancelled": ("once", ["Cancelled"]),
     "agent ready, once": ("dare", []),
     "agent ready, repeatable": ("think", []),
     "agent started, once": ("dare", ["Intended"]),
@@ -107,26 +110,29 @@ REACHED_BY: dict[str, tuple[str, list[str]]] = {
 
 LEGAL: dict[str, set[str]] = {
     "absent": {"Started"},
-    "ready, once": {"Started", "Intended", "Replaced"},
-    "ready, repeatable": {"Started", "Succeeded", "Failed", "Replaced"},
-    "started": {"Started", "Succeeded", "Failed", "Lost", "Replaced"},
-    "waiting": {"Started", "Answered", "Replaced"},
-    "unknown": {"Started", "Answered", "Retried", "Replaced"},
-    "failed, ready": {"Started", "Retried", "Replaced"},
-    "failed, settling": {"Started", "Retried", "Replaced"},
-    "failed, routing": {"Started", "Retried", "Replaced"},
+    "ready, once": {"Started", "Intended", "Replaced", "Cancelled"},
+    "ready, repeatable": {"Started", "Succeeded", "Failed", "Replaced", "Cancelled"},
+    "started": {"Started", "Succeeded", "Failed", "Lost", "Replaced", "Cancelled"},
+    "waiting": {"Started", "Answered", "Replaced", "Cancelled"},
+    "unknown": {"Started", "Answered", "Retried", "Replaced", "Cancelled"},
+    "failed, ready": {"Started", "Retried", "Replaced", "Cancelled"},
+    "failed, settling": {"Started", "Retried", "Replaced", "Cancelled"},
+    "failed, routing": {"Started", "Retried", "Replaced", "Cancelled"},
     "done": {"Started"},
-    "agent ready, once": {"Started", "Intended", "Asked", "Replaced"},
-    "agent ready, repeatable": {"Started", "Intended", "Asked", "Replied", "Failed", "Replaced"},
-    "agent started, once": {"Started", "Replied", "Failed", "Lost", "Unsent", "Replaced"},
-    "agent started, repeatable": {"Started", "Replied", "Failed", "Lost", "Unsent", "Replaced"},
-    "agent waiting, once": {"Started", "Intended", "Answered", "Replaced"},
-    "agent waiting, repeatable": {"Started", "Intended", "Replied", "Failed", "Answered", "Replaced"},
-    "agent unknown": {"Started", "Answered", "Retried", "Replaced"},
-    "calling": {"Started", "CallsIntended", "CallEnded", "Lost", "Replaced"},
-    "call unknown": {"Started", "Answered", "Retried", "Replaced"},
-    "failed, calling": {"Started", "Retried", "Replaced"},
+    "cancelled": {"Started"},
+    "agent ready, once": {"Started", "Intended", "Asked", "Replaced", "Cancelled"},
+    "agent ready, repeatable": {"Started", "Intended", "Asked", "Replied", "Failed", "Replaced", "Cancelled"},
+    "agent started, once": {"Started", "Replied", "Failed", "Lost", "Unsent", "Replaced", "Cancelled"},
+    "agent started, repeatable": {"Started", "Replied", "Failed", "Lost", "Unsent", "Replaced", "Cancelled"},
+    "agent waiting, once": {"Started", "Intended", "Answered", "Replaced", "Cancelled"},
+    "agent waiting, repeatable": {"Started", "Intended", "Replied", "Failed", "Answered", "Replaced", "Cancelled"},
+    "agent unknown": {"Started", "Answered", "Retried", "Replaced", "Cancelled"},
+    "calling": {"Started", "CallsIntended", "CallEnded", "Lost", "Replaced", "Cancelled"},
+    "call unknown": {"Started", "Answered", "Retried", "Replaced", "Cancelled"},
+    "failed, calling": {"Started", "Retried", "Replaced", "Cancelled"},
 }
+
+OPEN = [place for place in REACHED_BY if place not in ("done", "cancelled")]
 
 
 def play(spec: Machine, *events: Event, facts: Facts = Facts()) -> RunState:  # noqa: B008 (frozen)
@@ -166,7 +172,7 @@ def test_the_table_holds_exactly_the_legal_pairs() -> None:
 def test_the_tables_in_the_docstring_are_the_table() -> None:
     text = str(table.__doc__)
     assert "Started is legal everywhere" in text
-    assert "Replaced is legal in every run that is not complete" in text
+    assert "are legal in every run that is neither complete nor cancelled" in text
     drawn: dict[str, set[str]] = {}
     for part in text.split("    place ")[1:]:
         header, *rows = f"    place {part}".split("\n\n")[0].rstrip().splitlines()
@@ -177,7 +183,8 @@ def test_the_tables_in_the_docstring_are_the_table() -> None:
             legal = {name for name, (a, b) in cells if row[a:b].strip() not in ("-", "")}
             place = row[: starts[0]].strip()
             assert place not in drawn
-            drawn[place] = legal | {"Started"} | ({"Replaced"} if place not in ("absent", "done") else set())
+            over = place in ("absent", "done", "cancelled")
+            drawn[place] = legal | {"Started"} | (set() if over else {"Replaced", "Cancelled"})
     assert drawn == LEGAL
 
 
@@ -478,6 +485,21 @@ def test_a_route_that_fails_on_the_second_look_keeps_set_applied_once() -> None:
     assert (state.tree.stage, state.state) == ("b", {"n": 1})
 
 
+# Cancelled
+
+
+def test_a_cancelled_run_is_over_where_it_stood() -> None:
+    def one_case(place: str) -> None:
+        state = at(place)
+        assert state is not None
+        decision = advance(MACHINE, state, Cancelled())
+        ended = replace(state.tree, phase="cancelled", resume="ready", pending=[])
+        assert decision.state == replace(state, status="cancelled", tree=ended, interrupts=[])
+        assert decision.transitions == ()
+
+    for_each(one_case, [(place,) for place in OPEN])
+
+
 # Replaced
 
 
@@ -487,7 +509,7 @@ def test_accepting_a_machine_that_has_the_stage_changes_nothing_else() -> None:
         decision = advance(replace(MACHINE, name="other"), state, Replaced())
         assert (decision.state, decision.transitions) == (state, ())
 
-    for_each(one_case, [(case,) for case in [place for place in REACHED_BY if place != "done"]])
+    for_each(one_case, [(place,) for place in OPEN])
 
 
 def test_a_machine_without_the_place_of_the_run_is_refused() -> None:
@@ -506,7 +528,7 @@ def test_a_machine_without_the_place_of_the_run_is_refused() -> None:
 
     for_each(
         one_case,
-        [(place, kind) for place in [place for place in REACHED_BY if place != "done"] for kind in [None, "end"]],
+        [(place, kind) for place in OPEN for kind in [None, "end"]],
     )
 
 

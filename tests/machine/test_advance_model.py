@@ -18,6 +18,7 @@ from stateline.errors import IllegalEventError, RequestError
 from stateline.machine.decider.advance import advance
 from stateline.machine.decider.run import (
     Answered,
+    Cancelled,
     Event,
     Facts,
     Failed,
@@ -52,8 +53,8 @@ class Oracle:
         self.active = active
         if event == "start":
             self.start()
-        elif event == "replace" and self.mode not in ("absent", "done"):
-            pass
+        elif event in ("replace", "cancel") and self.mode not in ("absent", "done", "cancelled"):
+            self.mode = "cancelled" if event == "cancel" else self.mode
         else:
             method = getattr(self, f"{self.mode.replace(':', '_')}_{event}", None)
             if method is None:
@@ -215,12 +216,19 @@ class Oracle:
             self.trail.append((target, None, "complete"))
 
     def picture(self) -> dict[str, Any]:
-        status = {"ready": "running", "started": "running", "waiting": "waiting", "unknown": "waiting"}
+        status = {
+            "done": "complete",
+            "cancelled": "cancelled",
+            "ready": "running",
+            "started": "running",
+            "waiting": "waiting",
+            "unknown": "waiting",
+        }
         interrupts = {"waiting": "human", "unknown": "unknown_outcome"}
         return {
             "stage": self.stage,
             "mode": self.mode,
-            "status": status.get(self.mode, "complete" if self.mode == "done" else "error"),
+            "status": status.get(self.mode, "error"),
             "visits": self.visits,
             "edges": self.edges,
             "iteration": self.iteration,
@@ -336,8 +344,9 @@ LIKELY = {
     "unknown": ["answer", "retry"],
     "failed": ["retry"],
     "done": ["start"],
+    "cancelled": ["start"],
 }
-ALL = ["start", "intend", "succeed", "fail", "lose", "answer", "retry", "replace"]
+ALL = ["start", "intend", "succeed", "fail", "lose", "answer", "retry", "replace", "cancel"]
 
 
 def event_of(name: str, value: int) -> Event:
@@ -350,6 +359,7 @@ def event_of(name: str, value: int) -> Event:
         "answer": Answered(value=value),
         "retry": Retried(),
         "replace": Replaced(),
+        "cancel": Cancelled(),
     }
     return events[name]
 

@@ -137,7 +137,7 @@ EVENTS = [
 
 
 @given(
-    phase=st.sampled_from(["ready", "started", "calling", "waiting", "unknown", "failed", "done"]),
+    phase=st.sampled_from(["ready", "started", "calling", "waiting", "unknown", "failed", "done", "cancelled"]),
     resume=st.sampled_from(["ready", "calling", "settling", "routing"]),
     pending=st.lists(JUNK, max_size=3),
     conversation=st.lists(JUNK | st.just(USER), max_size=2),

@@ -15,7 +15,7 @@ COMMANDS = Group(
         "execute": Entry("execute.EXECUTE", _RUN),
         "e": Entry("execute.EXECUTE", _RUN, hidden=True),
         "exec": Group(
-            "List, show, continue and remove runs.",
+            "List, show, continue, cancel and remove runs.",
             {
                 "list": Entry("runs.LIST", _READ),
                 "ls": Entry("runs.LIST", _READ, hidden=True),
@@ -23,6 +23,7 @@ COMMANDS = Group(
                 "show": Entry("runs.SHOW", _READ),
                 "history": Entry("history.HISTORY", _READ),
                 "resume": Entry("execute.RESUME", _RUN),
+                "cancel": Entry("runs.CANCEL", _WRITE),
                 "clean": Entry("runs.CLEAN", _WRITE),
                 "rm": Entry("runs.RM", _WRITE),
             },

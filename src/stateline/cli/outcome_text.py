@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from stateline.service.dry_run import Plan
     from stateline.service.run_document import Outcome
 
-_COLOUR = {"advanced": "bold", "complete": "green", "waiting": "yellow", "error": "red"}
+_COLOUR = {"advanced": "bold", "complete": "green", "waiting": "yellow", "error": "red", "cancelled": "yellow"}
 _FIXED_IN_THE_FILE = ("set", "condition", "state_schema", "limit")
 """Kinds of failure that come back until the machine file is changed."""
 _SHOWN_LINES = 10

@@ -1,4 +1,4 @@
-"""``stateline exec list``, ``status``, ``show``, ``clean`` and ``rm``."""
+"""``stateline exec list``, ``status``, ``show``, ``cancel``, ``clean`` and ``rm``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from stateline.cli.command import Command, fields_of, only_settings
 from stateline.cli.options import Settings
-from stateline.cli.outcome_text import waiting_lines
+from stateline.cli.outcome_text import outcome_output, waiting_lines
 from stateline.cli.output import Output, plain, pretty, table
 from stateline.cli.parser import argument, switch
 from stateline.errors import UsageError
@@ -77,6 +77,20 @@ def _show(options: RunOptions) -> Output:
     return Output(document=document, lines=pretty(document), warnings=store.warnings)
 
 
+class CancelOptions(msgspec.Struct, frozen=True):
+    """Options of ``exec cancel``."""
+
+    settings: Settings
+    run: str
+
+
+def _cancel(options: CancelOptions) -> Output:
+    from stateline.service.cancel import cancel
+
+    outcome = cancel(options.settings.store(), options.run, wait=options.settings.lock_wait)
+    return outcome_output(options.settings, outcome, flags="")
+
+
 class CleanOptions(msgspec.Struct, frozen=True):
     """Options of ``exec clean``; ``older_than`` [s] is the least time since a run changed."""
 
@@ -141,8 +155,17 @@ SHOW = Command(
     options=fields_of(RunOptions),
     run=_show,
 )
+CANCEL = Command(
+    help="""End an unfinished or failed run for good.
+
+What it waits for is closed, and no call continues it: a later `execute` of its machine starts another run. The run
+stays readable until it is removed, and --force with --id restarts it.""",
+    arguments=[argument("run", metavar="RUN", help="The run's id.")],
+    options=fields_of(CancelOptions),
+    run=_cancel,
+)
 CLEAN = Command(
-    help=f"""Remove complete runs.
+    help=f"""Remove complete and cancelled runs.
 
 Runs that others originate from, or that are in use, are kept.
 

@@ -35,6 +35,7 @@ _FIXED: dict[str, Part] = {
     "unsent": (" was not asked", "yellow"),
     "retried": (" is retried", ""),
     "replaced": (": the machine was replaced", "yellow"),
+    "cancelled": (": the run was cancelled", "yellow"),
 }
 """Events with fixed words."""
 _PHASES = {

@@ -37,6 +37,7 @@ _STATUS = {
     "unknown": "waiting",
     "failed": "error",
     "done": "complete",
+    "cancelled": "cancelled",
 }
 """The status of a run in each phase. Any other combination is refused: an effect could be performed at a wrong time."""
 

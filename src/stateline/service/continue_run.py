@@ -11,7 +11,7 @@ from stateline.engine.dry_run_stop import DryRunStop
 from stateline.engine.loop import asked, may_call_model, turn
 from stateline.engine.record import Run, load_run, read_run
 from stateline.engine.step import EventContext, give_up, is_effect_lost, is_waiting_for_reply, take
-from stateline.errors import ConflictError, PlaybackMissError
+from stateline.errors import ConflictError, PlaybackMissError, RunCancelledError
 from stateline.history.preconditions import require_head
 from stateline.machine.decider.run import Answered
 from stateline.process.signals import interruptible, shield
@@ -37,6 +37,7 @@ def continue_run(run: Run, call: CallOptions, warnings: list[str]) -> Outcome:
 
     Call it inside ``Signals``. Raises a ``StatelineError`` for what prevents the call; a failed run is an outcome.
     """
+    require_not_cancelled(run)
     require_parent(run, call.parent)
     call.models.dependencies(run)  # raises what the run does not allow
     given = answer_of(run, call)
@@ -63,7 +64,19 @@ def continue_run(run: Run, call: CallOptions, warnings: list[str]) -> Outcome:
     return _outcome(run, call, warnings)
 
 
+def require_not_cancelled(run: Run) -> Run:
+    """Return ``run``. Raises ``RunCancelledError`` for a run that was cancelled: it is over for good."""
+    if run.state.status == "cancelled":
+        another, restart = restart_commands(run)
+        raise RunCancelledError(
+            f"the run {run.id} was cancelled and cannot be continued; it stays as it is",
+            hint=f"`{another}` starts another run, `{restart}` restarts this one",
+        )
+    return run
+
+
 def _outcome(run: Run, call: CallOptions, warnings: list[str]) -> Outcome:
+    require_not_cancelled(run)  # another process may have cancelled it between two turns
     warnings = [*warnings, *call.models.closing_warnings(run)]
     dependencies = call.models.dependencies(run) if is_waiting_for_reply(run) else MANUAL
     return outcome(run, one_turn=call.one_turn, warnings=warnings, dependencies=dependencies)

@@ -16,7 +16,7 @@ from stateline.machine.decider.advance import advance
 from stateline.machine.decider.run import Retried
 from stateline.process.signals import Signals, shield
 from stateline.service.answers import answered_run
-from stateline.service.continue_run import continue_run, reload, require_parent, status_hint
+from stateline.service.continue_run import continue_run, reload, require_not_cancelled, require_parent, status_hint
 from stateline.service.create_run import NewRunOptions, create_run, require_no_foreign_answer
 from stateline.service.machine_change import change_warning, with_current_machine
 from stateline.service.machine_files import MachineFile, find_unfinished, other_unfinished, read_machine_file
@@ -37,6 +37,7 @@ def execute(store: Store, options: ExecuteOptions) -> Outcome:
         found = _find(store, options, machine_file)
         signals.run = found.id if found is not None else None
         if found is not None and not options.force:
+            require_not_cancelled(found)
             warnings = _warnings(store, machine_file, options, found.id, found)
             run = with_current_machine(store, found, machine_file, call, options.accept_change)
             return continue_run(run, call if run is found else replace(call, parent=None), warnings)
@@ -55,7 +56,7 @@ def execute(store: Store, options: ExecuteOptions) -> Outcome:
         if started:
             call = replace(call, input=msgspec.UNSET, parent=None)
         else:
-            _require_same_machine(run, machine_file, call.input)
+            _require_same_machine(require_not_cancelled(run), machine_file, call.input)
         warnings = _warnings(store, machine_file, options, run.id, None if started else run)
         if not started:
             run = with_current_machine(store, run, machine_file, call, options.accept_change)
@@ -68,7 +69,7 @@ def resume(store: Store, run: str, call: CallOptions, *, retry: bool = False) ->
     :func:`execute`."""
     naming.checked_id(run, "run id")
     with Signals() as signals:
-        found = load_run(store, run)
+        found = require_not_cancelled(load_run(store, run))
         signals.run = run
         if not retry:
             return continue_run(found, call, [])

@@ -16,6 +16,7 @@ from stateline.bundle.canonical import Json, sha256
 from stateline.engine.event_codec import MALFORMED_HINT
 from stateline.engine.record import Run, read_run, run_scope
 from stateline.errors import IntegrityError, RequestError, StatelineError
+from stateline.machine.decider.run import OVER
 from stateline.machine.spec import Machine, Toolset, to_json
 from stateline.store.scope import Scope
 from stateline.store.snapshot import Snapshot
@@ -142,7 +143,7 @@ def find_unfinished(store: Store, machine_file: MachineFile) -> Run | None:
         head = scope.head()
         if head is not None:
             run = read_run(store, scope, head)
-            return None if run.state.status == "complete" else run
+            return None if run.state.status in OVER else run
     return None
 
 
@@ -172,6 +173,4 @@ def _is_unfinished(store: Store, run: str) -> bool:
     except StatelineError:
         # A run that cannot be read does not stop another one. Continuing it reports the damage.
         return False
-    return (
-        head is not None and isinstance(head.envelope.state, dict) and head.envelope.state.get("status") != "complete"
-    )
+    return head is not None and isinstance(head.envelope.state, dict) and head.envelope.state.get("status") not in OVER

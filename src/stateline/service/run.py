@@ -21,7 +21,7 @@ from stateline.errors import ConflictError, NotFoundError, RequestError, UsageEr
 from stateline.machine.spec import Agent, Bounds, Machine, Stage, Toolset
 from stateline.process.signals import Signals
 from stateline.service.answers import restart_commands
-from stateline.service.continue_run import continue_run
+from stateline.service.continue_run import continue_run, require_not_cancelled
 from stateline.service.create_run import (
     NewRunOptions,
     plan_start,
@@ -89,7 +89,7 @@ def run(store: Store, options: RunOptions) -> Outcome:
         call = replace(options.call, models=models)
         found = find_existing(store, options)
         if found is not None and not options.force:
-            signals.run = found.id
+            signals.run = require_not_cancelled(found).id
             require_same(store, found, options)
             models.overlay(options.context_request, found.context())
             return continue_run(found, call, unused_flags(found, options.context_request))

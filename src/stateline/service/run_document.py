@@ -21,7 +21,7 @@ from stateline.service.answers import is_built_in, open_request
 if TYPE_CHECKING:
     from stateline.contexts.prepare import Prepared
 
-Status = Literal["advanced", "complete", "waiting", "error"]
+Status = Literal["advanced", "complete", "waiting", "error", "cancelled"]
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 def outcome(run: Run, *, one_turn: bool, warnings: list[str], dependencies: Dependencies = MANUAL) -> Outcome:
     """Return the outcome of ``run`` as it is now, with a model request as these ``dependencies`` would make it. Exit
-    codes: 0 advanced or complete, 1 failed, 2 complete by ``one_turn``, 3 waiting."""
+    codes: 0 advanced, complete or cancelled, 1 failed, 2 complete by ``one_turn``, 3 waiting."""
     state = run.state
     status: Status = "advanced" if state.status == "running" else state.status
     routed_away = any(way["reason"] in ("error", "limit") for way in run.event["transitions"])
@@ -76,7 +76,7 @@ def outcome(run: Run, *, one_turn: bool, warnings: list[str], dependencies: Depe
         waiting=waiting(run, dependencies) if status == "waiting" else None,
         warnings=[*run.scope.store.warnings, *warnings],
         error=msgspec.to_builtins(failure) if failure else None,
-        exit_code={"advanced": 0, "complete": 2 if one_turn else 0, "waiting": 3, "error": 1}[status],
+        exit_code={"advanced": 0, "complete": 2 if one_turn else 0, "waiting": 3, "error": 1, "cancelled": 0}[status],
         built_in=is_built_in(run.event),
     )
 

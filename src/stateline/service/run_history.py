@@ -21,7 +21,7 @@ from stateline.history.diff import is_long_list, read_object
 from stateline.store.snapshot import Snapshot
 from stateline.store.store import Store
 
-_TURNS = ("started", "succeeded", "failed", "replied", "answered")
+_TURNS = ("started", "succeeded", "failed", "replied", "answered", "cancelled")
 """Events that a row is about."""
 _REPEATING = (MEMBER, "replaced")
 """Events that leave a failed run failed, and say again how it did."""

@@ -13,6 +13,7 @@ from stateline.bundle.canonical import Json
 from stateline.engine.event_codec import read_event
 from stateline.engine.record import Run, load_run, read_run, run_scope
 from stateline.errors import ConflictError, IntegrityError, NotFoundError, RequestError, StatelineError
+from stateline.machine.decider.run import OVER
 from stateline.process.signals import Signals, shield
 from stateline.service.run_document import outcome, waiting
 from stateline.store.scope import WAIT
@@ -187,7 +188,7 @@ def remove(store: Store, runs: list[str], *, wait: float = WAIT) -> Removal:
 
 
 def clean(store: Store, *, unfinished: bool, older_than: float, wait: float = 0.0) -> Removal:
-    """Remove complete runs (with ``unfinished`` all) whose last change is at least ``older_than`` [s] ago.
+    """Remove runs that are over (with ``unfinished`` all) whose last change is at least ``older_than`` [s] ago.
 
     A run that is in use, or that another scope originates from, is kept and reported; so is a scope that cannot be
     read, and the exit code is then that of the damage.
@@ -202,8 +203,8 @@ def clean(store: Store, *, unfinished: bool, older_than: float, wait: float = 0.
         for head in heads:
             run = head.envelope.scope.partition(":")[2]
             age = (now - datetime.datetime.fromisoformat(head.envelope.created_at)).total_seconds()
-            complete = isinstance(head.envelope.state, dict) and head.envelope.state.get("status") == "complete"
-            if (older_than and age < older_than) or not (unfinished or complete):
+            over = isinstance(head.envelope.state, dict) and head.envelope.state.get("status") in OVER
+            if (older_than and age < older_than) or not (unfinished or over):
                 continue
             try:
                 _require_free(store, run, origins)

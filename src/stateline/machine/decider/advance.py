@@ -3,8 +3,8 @@
 ``TABLE`` lists the legal events, ``handlers`` and ``rounds`` carry them out. Any other event raises
 :class:`~stateline.errors.IllegalEventError`. An error changes nothing: states are never modified in place.
 
-Started is legal everywhere and restarts the run; Replaced is legal in every run that is not complete, and accepts a
-changed machine. The tables below show the other events.
+Started is legal everywhere and restarts the run. Replaced, which accepts a changed machine, and Cancelled, which ends
+the run, are legal in every run that is neither complete nor cancelled. The tables below show the other events.
 
     place                     Intended  Succeeded  Failed  Lost     Answered  Retried
     absent                    -         -          -       -        -         -
@@ -17,6 +17,7 @@ changed machine. The tables below show the other events.
     failed, settling          -         -          -       -        -         settle again
     failed, routing           -         -          -       -        -         route again
     done                      -         -          -       -        -         -
+    cancelled                 -         -          -       -        -         -
 
 Agent stages have separate places: a model's reply ends the effect, a caller may answer instead of the model, and the
 tool calls in a reply are effects as well.
@@ -66,6 +67,7 @@ Place = Literal[
     "failed, settling",
     "failed, routing",
     "done",
+    "cancelled",
 ]
 """A phase, split where the legal events or their meaning differ: by the kind of stage (only an agent has a
 conversation), by whether the effect may be repeated (``ready``, and all phases of an agent), by the lost effect
@@ -73,9 +75,12 @@ conversation), by whether the effect may be repeated (``ready``, and all phases 
 
 Handler = Callable[[Machine, Any, Any, Facts], Decision]
 
+_OVER: tuple[Place, ...] = ("done", "cancelled")
+
 TABLE: dict[tuple[Place, type], Handler] = {
     **{(place, run.Started): handlers.begin for place in get_args(Place)},
-    **{(place, run.Replaced): handlers.accept for place in get_args(Place) if place not in ("absent", "done")},
+    **{(place, run.Replaced): handlers.accept for place in get_args(Place) if place not in ("absent", *_OVER)},
+    **{(place, run.Cancelled): handlers.cancel for place in get_args(Place) if place not in ("absent", *_OVER)},
     ("ready, once", run.Intended): handlers.intend,
     ("ready, repeatable", run.Succeeded): handlers.succeed,
     ("ready, repeatable", run.Failed): handlers.fail,
@@ -136,6 +141,7 @@ _KINDS: dict[Place, tuple[str, ...]] = {
 
 _MODEL = "answer instead of the model with `exec resume RUN --input`"
 _RETRY = "`exec resume RUN --retry` clears the error"
+_RESTART = "start another run; `execute` and `run` restart this one with --id RUN --force"
 _HINTS: dict[Place, str] = {
     "absent": "start the run first",
     "ready, once": "save the effect's intent first, then perform it",
@@ -156,7 +162,8 @@ _HINTS: dict[Place, str] = {
     "failed, calling": _RETRY,
     "failed, settling": _RETRY,
     "failed, routing": _RETRY,
-    "done": "start another run; `execute` and `run` restart this one with --id RUN --force",
+    "done": _RESTART,
+    "cancelled": _RESTART,
 }
 
 _FAILED: dict[str, Place] = {
@@ -195,7 +202,7 @@ def place_of(machine: Machine, state: RunState | None) -> Place:
     tree = state.tree
     if tree.phase == "failed":
         return _FAILED[tree.resume]
-    if tree.phase in ("calling", "done"):
+    if tree.phase in ("calling", "done", "cancelled"):
         return tree.phase
     if not tree.conversation:
         return _ready(machine, tree.stage) if tree.phase == "ready" else tree.phase
@@ -231,8 +238,8 @@ def _nothing_to_retry(place: Place, state: RunState) -> str:
     stage = quoted(state.tree.stage)
     if place == "agent started, repeatable":
         return f"the model call of stage {stage} may still be running; if it was cut off, it needs no retry"
-    if place == "done":
-        return f"the run is complete at stage {stage}, so there is nothing to retry"
+    if place in _OVER:
+        return f"the run is {state.status} at stage {stage}, so there is nothing to retry"
     return f"stage {stage} has not failed and has no unknown outcome, so there is nothing to retry"
 
 
@@ -240,7 +247,7 @@ def _require_stage(machine: Machine, state: RunState, place: Place) -> None:
     """Raise ``MachineChangedError`` unless the machine has the current stage, with a kind that fits."""
     name, kinds = state.tree.stage, _KINDS.get(place, ())
     stage = machine.stages.get(name)
-    if place == "done" or (stage is not None and stage.kind in kinds):
+    if place in _OVER or (stage is not None and stage.kind in kinds):
         return
     problem = "does not have" if stage is None else f"has as a stage of kind {stage.kind!r}, not {' or '.join(kinds)}"
     raise MachineChangedError(

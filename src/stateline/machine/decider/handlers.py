@@ -134,6 +134,12 @@ def accept(machine: Machine, state: RunState, event: run.Replaced, facts: Facts)
     return Decision(state=state)
 
 
+def cancel(machine: Machine, state: RunState, event: run.Cancelled, facts: Facts) -> Decision:
+    """End the run where it is. What it waits for and what it was about to do is dropped; all else stays to be read."""
+    tree = replace(state.tree, phase="cancelled", resume="ready", pending=[])
+    return Decision(state=replace(state, status="cancelled", tree=tree, interrupts=[]))
+
+
 def keep_unsettled(machine: Machine, state: RunState, output: Json, message: str, facts: Facts) -> Decision:
     """Keep the output after a crash of the decider, and fail so that a retry only evaluates it again."""
     kept = replace(state, outputs=state.outputs | {state.tree.stage: output})

@@ -13,7 +13,7 @@ import msgspec
 
 from stateline.machine.spec import Json
 
-Phase = Literal["ready", "started", "calling", "waiting", "unknown", "failed", "done"]
+Phase = Literal["ready", "started", "calling", "waiting", "unknown", "failed", "done", "cancelled"]
 """The phase of an instance.
 
 ``ready``     its stage's effect may start (again)
@@ -24,6 +24,7 @@ Phase = Literal["ready", "started", "calling", "waiting", "unknown", "failed", "
 ``unknown``   a started effect was lost; a person must give its outcome
 ``failed``    nothing more happens until the operator retries (see ``Resume``)
 ``done``      complete
+``cancelled`` ended by the operator before it was complete
 """
 
 Resume = Literal["ready", "calling", "settling", "routing"]
@@ -35,7 +36,9 @@ Resume = Literal["ready", "calling", "settling", "routing"]
 ``routing``   ``set`` was applied; a limit refused the next stage: choose it and check the limits again
 """
 
-Status = Literal["running", "waiting", "complete", "error"]
+Status = Literal["running", "waiting", "complete", "error", "cancelled"]
+OVER: tuple[Status, ...] = ("complete", "cancelled")
+"""The status of a run of which nothing more happens, unless it is restarted."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -187,6 +190,11 @@ class Retried(msgspec.Struct, frozen=True, kw_only=True, tag="retried"):
     """The operator clears an error, or runs a lost effect again."""
 
 
+class Cancelled(msgspec.Struct, frozen=True, kw_only=True, tag="cancelled"):
+    """The operator ends a run that is not complete. An effect that was started is given up: its outcome stays
+    unknown."""
+
+
 class Replaced(msgspec.Struct, frozen=True, kw_only=True, tag="replaced"):
     """The operator accepts a changed machine; ``advance`` is called with the new one."""
 
@@ -205,6 +213,7 @@ Event = (
     | Answered
     | Retried
     | Replaced
+    | Cancelled
 )
 
 
