@@ -249,3 +249,16 @@ def test_check_does_not_show_a_secret_in_a_tools_manifest(cli: Cli) -> None:
     assert result.code == 1
     assert "holds a secret" in result.out.decode()
     assert "very-secret-value-1" not in result.out.decode() + result.err
+
+
+def test_machine_check_reports_stages_and_state_that_no_one_has(cli: Cli) -> None:
+    path = cli.home / "m.yaml"
+    path.write_text(
+        "stateline: 1\nname: m\nstages:\n"
+        "  a: {task: [date], set: {todos: output}, default_next: b}\n"
+        "  b: {task: [date], routes: [{when: 'outputs.c.ok && visits.d > 1 && state.todo', to: a}], max_visits: 2}\n"
+    )
+    report = cli.json("machine", "check", str(path), exits=1)
+    found = [(problem["severity"], problem["code"]) for problem in report["problems"]]
+    assert found == [("error", "unknown_stage"), ("error", "unknown_stage"), ("warning", "unset_state")]
+    assert all("todos" in problem["hint"] for problem in report["problems"] if problem["code"] == "unset_state")

@@ -14,6 +14,7 @@ from stateline.errors import InvalidMachineError, StatelineError
 from stateline.machine.definition.fields import IDENTIFIER, IDENTIFIER_HINT, ObjectReader, ProgramCheck
 from stateline.machine.definition.formats.reader import read
 from stateline.machine.definition.graph import check_graph, check_target, check_targets
+from stateline.machine.definition.references import check_references
 from stateline.machine.definition.stages import read_stage
 from stateline.machine.problems import Findings, Path, Problem, did_you_mean, printable, quoted
 from stateline.machine.spec import Bounds, EdgeLimit, Json, Machine, Stage, Toolset
@@ -108,6 +109,8 @@ def _read_machine(findings: Findings, value: Json, lookups: Lookups) -> Machine 
         check_targets(findings, stages)
         if "start" in fields and isinstance(fields.members["start"], str):
             check_target(findings, ("start",), machine.start, stages)
+        # The keys of a state of the wrong type are not known.
+        check_references(findings, machine, state_known=isinstance(fields.members.get("state", {}), dict))
         if machine.start in stages:
             check_graph(findings, stages, machine.start, machine.bounds, machine.edge_limits)
     return machine

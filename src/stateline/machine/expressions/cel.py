@@ -29,7 +29,7 @@ def evaluate(expression: str, names: Mapping[str, Json]) -> Json:
     Raises :class:`ExpressionError` when the expression does not compile, names something unknown or missing, fails,
     or has a value that JSON cannot hold (bytes, times, types, infinities, keys that are not strings).
     """
-    program = _compile(expression)
+    program = compiled(expression)
     data = _referenced_values(expression, names)
     try:
         result = program.eval(data=data)
@@ -62,7 +62,7 @@ def evaluate_condition(expression: str, names: Mapping[str, Json]) -> bool:
 def compile_error(expression: str) -> ExpressionError | None:
     """Return why ``expression`` does not compile; None when it does."""
     try:
-        _compile(expression)
+        compiled(expression)
     except ExpressionError as error:
         return error
     return None
@@ -75,7 +75,9 @@ def _environment() -> cel.Env:
     return cel.NewEnv(variables=dict.fromkeys(NAMES, cel.Type.DYN))
 
 
-def _compile(expression: str) -> cel.Expression:
+@functools.lru_cache(maxsize=512)  # a check compiles each expression for its mistakes, and again for what it reads
+def compiled(expression: str) -> cel.Expression:
+    """Return the library's form of an expression. Raises :class:`ExpressionError`."""
     if not expression.strip():
         raise ExpressionError("the expression is empty", "write a CEL expression, for example: output.ok")
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 from stateline.bundle import canonical
 from stateline.machine.expressions.cel import compile_error, evaluate
@@ -42,6 +43,16 @@ def template_problems(template: str) -> list[str]:
                 found.append(f"in {{{{{printable(expression)[:80]}}}}}: {_one_line(error)}")
     except ExpressionError as error:
         found.append(_one_line(error))
+    return found
+
+
+def expressions_in(template: str) -> list[str]:
+    """Return the expressions of a template, up to the first mistake in its braces."""
+    found = []
+    with suppress(ExpressionError):
+        for _, expression in _split(template):
+            if expression is not None:
+                found.append(expression)
     return found
 
 
