@@ -97,3 +97,69 @@ def old(cli: Cli, task: Task) -> Cli:
 def test_a_run_of_an_older_version_is_listed(old: Cli) -> None:
     found = row(old, "old")
     assert (found["failures"], found["model"], found["prompt"]) == (0, None, None)
+
+
+RETRIED = "[ $(wc -l < ran) -ge 2 ] && echo 1 || { echo x >> ran; echo why >&2; exit 3; }"
+
+
+def test_a_handled_failure_is_a_warning_of_the_call_in_which_it_happened(cli: Cli, task: Task) -> None:
+    (cli.home / "ran").write_text("")
+    stages = {"a": task(RETRIED, retry={"max_attempts": 3}, default_next="b"), "b": task("exit 4", error_next="c")}
+    path = cli.machine(**stages, c={"human": {"prompt": "Go?"}, "default_next": "d"}, d=task("echo 1"))
+    warnings = cli.json("execute", path, "--id", "r", exits=3)["warnings"]
+    assert [("'a' failed (exit)" in text, "'b' failed (exit)" in text) for text in warnings] == [
+        (True, False),
+        (True, False),
+        (False, True),
+    ]
+    assert "why" in warnings[0]
+    assert "retried" in warnings[1]
+    assert "'c'" in warnings[2]
+    assert cli.json("exec", "resume", "r", "--input", "1")["warnings"] == []
+
+
+def test_the_failure_that_stops_a_run_is_its_outcome_and_no_warning(cli: Cli, task: Task) -> None:
+    document = cli.json("execute", cli.machine(a=task("exit 3", retry={"max_attempts": 2})), exits=1)
+    assert (document["error"]["kind"], len(document["warnings"])) == ("exit", 1)
+
+
+def test_a_failure_on_the_way_into_the_first_stage_is_a_warning(cli: Cli, task: Task) -> None:
+    first = {"agent": {"prompt": "{{ input.nothing }}"}, "error_next": "b"}
+    path = cli.machine(a=first, b=task("echo 1"))
+    for words in (["--id", "r"], ["--id", "r", "--force"]):
+        (warning,) = cli.json("execute", path, "--input", "{}", *words)["warnings"]
+        assert "'a' failed (prompt)" in warning
+
+
+def test_a_failure_of_a_retry_that_is_handled_is_a_warning(cli: Cli, task: Task) -> None:
+    first = task("echo 1", routes=[{"when": "state.nothing", "to": "b"}])
+    path = cli.machine(a=first, b=task("echo 2"))
+    cli.json("execute", path, "--id", "r", exits=1)
+    cli.machine(a={**first, "error_next": "b"}, b=task("echo 2"))
+    cli.json("execute", path, "--id", "r", "--accept-change", exits=1)
+    for words, exits in ((["--retry", "-i"], 0), ([], 0)):
+        warnings = cli.json("exec", "resume", "r", *words, exits=exits)["warnings"]
+        assert ["'a' failed (condition)" in text for text in warnings] == [True] * bool(words)
+
+
+def test_many_handled_failures_are_summed_up(cli: Cli, task: Task) -> None:
+    path = cli.machine(a=task("exit 3", retry={"max_attempts": 16}))
+    warnings = cli.json("execute", path, "--id", "r", exits=1)["warnings"]
+    assert len(warnings) == 11
+    assert "5 more" in warnings[0]
+    assert row(cli, "r")["failures"] == 16
+
+
+def test_handled_failures_are_in_the_history(cli: Cli, task: Task) -> None:
+    (cli.home / "ran").write_text("")
+    path = cli.machine(
+        a=task(RETRIED, retry={"max_attempts": 3}, default_next="b"), b=task("exit 4", error_next="c"), c=END
+    )
+    cli.json("execute", path, "--id", "r")
+    rows = cli.json("exec", "history", "r")["history"]
+    assert [(row["stage"], row["error"] and row["error"]["kind"]) for row in rows[1:]] == [
+        ("a", "exit"),
+        ("a", "exit"),
+        ("a", None),
+        ("b", "exit"),
+    ]

@@ -98,7 +98,10 @@ def describe(run: Run, event: Event, decision: Decision, document: dict[str, Jso
     before: RunState | None = run.state if run.snapshot is not None else None
     after, entered = decision.state, _enters(before, event, decision)
     document["type"] = str(event.__struct_config__.tag)
-    document["stage"] = after.tree.stage if before is None or isinstance(event, Started) else before.tree.stage
+    if before is None or isinstance(event, Started):
+        document["stage"] = decision.transitions[0].target
+    else:
+        document["stage"] = before.tree.stage
     document["transitions"] = msgspec.to_builtins(list(decision.transitions))
     if decision.tool_rounds:
         rounds = document["meters"].get("tool_rounds", 0) + decision.tool_rounds

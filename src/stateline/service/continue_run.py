@@ -32,12 +32,14 @@ CONTINUE: Json = {"action": "continue"}
 """The input that continues a run which waits for nothing."""
 
 
-def continue_run(run: Run, call: CallOptions, warnings: list[str]) -> Outcome:
+def continue_run(run: Run, call: CallOptions, warnings: list[str], *, failures: int | None = None) -> Outcome:
     """Take an answer if the run waits and one is given; then perform turns until one is done or the run stops.
+    ``failures`` is their number before the call, if it is not that of ``run``.
 
     Call it inside ``Signals``. Raises a ``StatelineError`` for what prevents the call; a failed run is an outcome.
     """
     require_not_cancelled(run)
+    failures = count_failures(run) if failures is None else failures
     require_parent(run, call.parent)
     call.models.dependencies(run)  # raises what the run does not allow
     given = answer_of(run, call)
@@ -47,7 +49,7 @@ def continue_run(run: Run, call: CallOptions, warnings: list[str]) -> Outcome:
         # Standard input held one answer at most; and the required head was met.
         call = replace(call, stdin=None, parent=None)
         if call.one_turn and run.state.tree.phase != "calling":
-            return _outcome(run, call, warnings)
+            return closing_outcome(run, call, warnings, failures)
         # Tools that an answer calls belong to its turn.
     try:
         run = _turns(run, call)
@@ -61,7 +63,7 @@ def continue_run(run: Run, call: CallOptions, warnings: list[str]) -> Outcome:
     except DryRunStop as stop:
         stop.warnings = [*warnings, *call.models.closing_warnings(stop.run)]
         raise
-    return _outcome(run, call, warnings)
+    return closing_outcome(run, call, warnings, failures)
 
 
 def require_not_cancelled(run: Run) -> Run:
@@ -75,8 +77,19 @@ def require_not_cancelled(run: Run) -> Run:
     return run
 
 
-def _outcome(run: Run, call: CallOptions, warnings: list[str]) -> Outcome:
+def count_failures(run: Run) -> int:
+    """Return the number of failures since the run began, handled or not."""
+    return int(run.event["meters"].get("failures", 0))
+
+
+def closing_outcome(run: Run, call: CallOptions, warnings: list[str], failures: int) -> Outcome:
+    """Return the outcome at the end of a call, before which there were ``failures``; those since then that were
+    handled become warnings."""
     require_not_cancelled(run)  # another process may have cancelled it between two turns
+    if (new := count_failures(run) - failures) > 0:
+        from stateline.service.run_history import handled_failures
+
+        warnings = [*warnings, *handled_failures(run, new)]
     warnings = [*warnings, *call.models.closing_warnings(run)]
     dependencies = call.models.dependencies(run) if is_waiting_for_reply(run) else MANUAL
     return outcome(run, one_turn=call.one_turn, warnings=warnings, dependencies=dependencies)

@@ -16,12 +16,20 @@ from stateline.machine.decider.advance import advance
 from stateline.machine.decider.run import Retried
 from stateline.process.signals import Signals, shield
 from stateline.service.answers import answered_run
-from stateline.service.continue_run import continue_run, reload, require_not_cancelled, require_parent, status_hint
+from stateline.service.continue_run import (
+    closing_outcome,
+    continue_run,
+    count_failures,
+    reload,
+    require_not_cancelled,
+    require_parent,
+    status_hint,
+)
 from stateline.service.create_run import NewRunOptions, create_run, require_no_foreign_answer
 from stateline.service.machine_change import change_warning, with_current_machine
 from stateline.service.machine_files import MachineFile, find_unfinished, other_unfinished, read_machine_file
 from stateline.service.options import CallOptions, ExecuteOptions
-from stateline.service.run_document import Outcome, outcome
+from stateline.service.run_document import Outcome
 from stateline.store.store import Store
 
 
@@ -60,7 +68,7 @@ def execute(store: Store, options: ExecuteOptions) -> Outcome:
         warnings = _warnings(store, machine_file, options, run.id, None if started else run)
         if not started:
             run = with_current_machine(store, run, machine_file, call, options.accept_change)
-        return continue_run(run, call, warnings)
+        return continue_run(run, call, warnings, failures=0 if started else None)
 
 
 def resume(store: Store, run: str, call: CallOptions, *, retry: bool = False) -> Outcome:
@@ -77,6 +85,7 @@ def resume(store: Store, run: str, call: CallOptions, *, retry: bool = False) ->
             raise IllegalEventError(
                 "a retry takes no input; nothing was changed", hint="give --retry or --input, not both"
             )
+        failures = count_failures(found)
         with found.scope.locked(call.wait), shield():
             now = require_parent(reload(found), call.parent)
             if now.sha256 != found.sha256:
@@ -90,8 +99,8 @@ def resume(store: Store, run: str, call: CallOptions, *, retry: bool = False) ->
         call = replace(call, parent=None, stdin=None)
         if call.one_turn and found.event["transitions"]:
             # A kept output was routed again: that was the turn.
-            return outcome(found, one_turn=True, warnings=call.models.closing_warnings(found))
-        return continue_run(found, call, [])
+            return closing_outcome(found, call, [], failures)
+        return continue_run(found, call, [], failures=failures)
 
 
 def _retried(run: Run, call: CallOptions) -> Run:

@@ -120,7 +120,7 @@ def run(store: Store, options: RunOptions) -> Outcome:
         signals.run = created.id
         # The input was used, and standard input was not meant for a question of this run.
         call = replace(call, input=msgspec.UNSET, stdin=None, parent=None)
-        return continue_run(created, call, prepared.warnings)
+        return continue_run(created, call, prepared.warnings, failures=0)
 
 
 def prepare_context(store: Store, options: RunOptions) -> Prepared:

@@ -27,6 +27,12 @@ _REPEATING = (MEMBER, "replaced")
 """Events that leave a failed run failed, and say again how it did."""
 
 
+_WARNINGS = 10
+"""Most failures of one call that have a warning each."""
+_MESSAGE = 200
+"""Longest message of a failure in a warning [characters]."""
+
+
 class _CallEnd(msgspec.Struct, frozen=True):
     """The end of a tool call: the kind of its failure (None if it succeeded) and its result."""
 
@@ -60,6 +66,31 @@ def turns(store: Store, run: Run) -> list[dict[str, Json]]:
         if event.asked:
             ended = {}
     return rows[::-1]
+
+
+def handled_failures(run: Run, count: int) -> list[str]:
+    """Return a warning for each of the newest ``count`` failures that did not stop the run, oldest first."""
+    found: list[str] = []
+    for snapshot in run.scope.walk(run.snapshot):
+        if not count:
+            break
+        event = read_event(snapshot)
+        if event.error is None or event.type in _REPEATING:
+            continue
+        count -= 1
+        if snapshot.state["status"] != "error":
+            found.append(_handled(event, event.error))
+    hidden = len(found) - _WARNINGS
+    more = [f"{hidden} more failures were handled; `stateline exec history {run.id}` shows them"] if hidden > 0 else []
+    return [*more, *found[:_WARNINGS][::-1]]
+
+
+def _handled(event: RunEvent, error: dict[str, Json]) -> str:
+    message = " ".join(str(error.get("message")).split())
+    message = message if len(message) <= _MESSAGE else f"{message[:_MESSAGE]}..."
+    target = next((step.target for step in event.transitions if step.reason in ("error", "limit")), None)
+    way = "it was retried" if target is None else f"the run continued at stage {target!r}"
+    return f"stage {event.stage!r} failed ({error.get('kind')}): {message}; {way}"
 
 
 def _row(store: Store, snapshot: Snapshot, event: RunEvent, ended: dict[str, _CallEnd]) -> dict[str, Json]:
