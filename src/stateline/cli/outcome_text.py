@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from stateline.cli.options import Settings
-from stateline.cli.output import Output, coloured, one_line, plain, pretty, was_just_streamed
+from stateline.cli.output import Output, coloured, counted, one_line, plain, pretty, was_just_streamed
 
 if TYPE_CHECKING:
     from stateline.service.dry_run import Plan
@@ -29,6 +29,7 @@ _ACTIONS = {
     "derive": "derive {scope}",
     "refine": "refine {scope}",
     "restore": "leave {scope} as it is",
+    "remove": "remove {runs}",
     "refuse": "be refused",
 }
 """Words for the actions of a plan."""
@@ -121,8 +122,10 @@ def _next_lines(outcome: Outcome, flags: str) -> list[str]:
 
 def plan_output(plan: Plan) -> Output:
     """The output of a plan. The dry run itself exits 0; the plan has the exit code of the real call."""
-    lines = [f"would {_ACTIONS[plan.action].format(run=plan.run, scope=plan.scope)} and exit {plan.exit}"]
+    action = _ACTIONS[plan.action].format(run=plan.run, scope=plan.scope, runs=counted(len(plan.effects), "run"))
+    lines = [f"would {action} and exit {plan.exit}"]
     lines += [f"  effect: {_effect(effect)}" for effect in plan.effects]
+    lines += [f"  kept {run}: {plain(why)}" for run, why in (plan.kept or {}).items()]
     if plan.reason:
         lines.append(f"  because: {plain(plan.reason)}")
     if plan.head:
@@ -136,6 +139,8 @@ def _effect(effect: dict[str, object]) -> str:
         return f"task of stage {effect['stage']}: {plain(' '.join(argv) if isinstance(argv, list) else '')}"
     if effect["type"] == "tool":
         return f"tool {plain(str(effect['tool']))} of stage {effect['stage']}"
+    if effect["type"] == "remove":
+        return f"remove {effect['run']}"
     if effect["type"] == "context":
         return f"{effect['action']} {plain(str(effect['scope']))}"
     call = {"playback": "a reply, played back, of", "record": "a recorded call of"}

@@ -185,6 +185,15 @@ def notify(settings: Settings, text: str) -> None:
         print_message(plain(text))
 
 
+def is_confirmed(question: str) -> bool:
+    """Ask on the terminal. Return True for an answer of yes, and where there is no terminal to ask on."""
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+        return True
+    _end_stream()
+    _write_stderr(f"{plain(question)} [y/N] ", end="")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 def print_warnings(settings: Settings, warnings: list[str]) -> None:
     """Print warnings on stderr, each once, unless ``--quiet``. A JSON document repeats them."""
     if not settings.quiet:

@@ -10,15 +10,20 @@ import msgspec
 
 from stateline.cli.command import Command, fields_of, only_settings
 from stateline.cli.options import Settings
-from stateline.cli.outcome_text import outcome_output, waiting_lines
-from stateline.cli.output import Output, plain, pretty, table
+from stateline.cli.outcome_text import outcome_output, plan_output, waiting_lines
+from stateline.cli.output import Output, counted, is_confirmed, one_line, plain, pretty, table
 from stateline.cli.parser import argument, switch
-from stateline.errors import UsageError
+from stateline.errors import RequestError, UsageError
 
 if TYPE_CHECKING:
-    from stateline.service.runs import Removal
+    from collections.abc import Callable
+
+    from stateline.service.runs import Confirm, Removal
+    from stateline.store.store import Store
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_RM_WAIT = 1.0
+"""Default of ``--wait`` for ``exec rm`` [s]: a run that is in use is not worth waiting for."""
 _REMAINS = """Large values stay in objects/, and the record of a run's machine file stays in its machine: scope. To get
 rid of these too, for a secret or for privacy, remove the whole state dir."""
 
@@ -30,6 +35,10 @@ class RunOptions(msgspec.Struct, frozen=True):
     run: str | None
 
 
+_REMOVAL = [
+    switch("--dry-run", help="Print what would be removed; change nothing."),
+    switch("--yes", help="Do not ask, on a terminal."),
+]
 RUN_OF_STORE = argument("run", nargs="?", metavar="RUN", help="The run's id (default: the run used last).")
 
 
@@ -97,6 +106,8 @@ class CleanOptions(msgspec.Struct, frozen=True):
     settings: Settings
     unfinished: bool
     older_than: int
+    yes: bool = False
+    dry_run: bool = False
 
 
 def clean_options(flags: Namespace, settings: Settings) -> CleanOptions:
@@ -105,13 +116,16 @@ def clean_options(flags: Namespace, settings: Settings) -> CleanOptions:
     if match is None:
         message = f"--older-than {flags.older_than!r} is not an age; nothing was removed"
         raise UsageError(message, hint="for example 30d, 12h or 90m")
-    return CleanOptions(settings, flags.all, int(match[1]) * _UNITS[match[2]])
+    return CleanOptions(settings, flags.all, int(match[1]) * _UNITS[match[2]], flags.yes, flags.dry_run)
 
 
 def _clean(options: CleanOptions) -> Output:
     from stateline.service.runs import clean
 
-    return _removed(clean(options.settings.store(), unfinished=options.unfinished, older_than=options.older_than))
+    def verb(store: Store, confirm: Confirm | None) -> Removal:
+        return clean(store, unfinished=options.unfinished, older_than=options.older_than, confirm=confirm)
+
+    return _removal(options, verb)
 
 
 class RmOptions(msgspec.Struct, frozen=True):
@@ -119,16 +133,31 @@ class RmOptions(msgspec.Struct, frozen=True):
 
     settings: Settings
     runs: list[str]
+    yes: bool = False
+    dry_run: bool = False
 
 
 def _rm(options: RmOptions) -> Output:
     from stateline.service.runs import remove
 
     runs = list(dict.fromkeys(options.runs))
-    return _removed(remove(options.settings.store(), runs, wait=options.settings.lock_wait))
+    wait = _RM_WAIT if options.settings.wait is None else options.settings.wait
+    return _removal(options, lambda store, confirm: remove(store, runs, wait=wait, confirm=confirm))
 
 
-def _removed(result: Removal) -> Output:
+def _confirm(runs: list[str]) -> None:
+    if not is_confirmed(f"Remove {counted(len(runs), 'run')}: {one_line(', '.join(runs))}?"):
+        raise RequestError("nothing was removed: the answer was not yes", hint="--yes removes without a question")
+
+
+def _removal(options: CleanOptions | RmOptions, verb: Callable[[Store, Confirm | None], Removal]) -> Output:
+    """Plan the removal, or ask on a terminal and carry it out."""
+    store = options.settings.store()
+    if options.dry_run:
+        from stateline.service.dry_run import dry_run
+
+        return plan_output(dry_run(store, lambda store: verb(store, None)))
+    result = verb(store, None if options.yes else _confirm)
     lines = [f"removed {run}" for run in result.removed] + [f"kept {run}: {why}" for run, why in result.kept.items()]
     return Output(
         document=result.document(),
@@ -167,10 +196,11 @@ stays readable until it is removed, and --force with --id restarts it.""",
 CLEAN = Command(
     help=f"""Remove complete and cancelled runs.
 
-Runs that others originate from, or that are in use, are kept.
+Asks first on a terminal. Runs that others originate from, or that are in use, are kept.
 
 {_REMAINS}""",
     arguments=[
+        *_REMOVAL,
         switch("--all", help="Remove unfinished and failed runs too."),
         argument(
             "--older-than",
@@ -185,8 +215,10 @@ Runs that others originate from, or that are in use, are kept.
 RM = Command(
     help=f"""Remove runs, in any status.
 
+Asks first on a terminal. A run that is in use is kept (exit 4), and so is one that another run originates from.
+
 {_REMAINS}""",
-    arguments=[argument("runs", nargs="+", metavar="RUN", help="Ids of runs.")],
+    arguments=[argument("runs", nargs="+", metavar="RUN", help="Ids of runs."), *_REMOVAL],
     options=fields_of(RmOptions),
     run=_rm,
 )

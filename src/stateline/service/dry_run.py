@@ -15,14 +15,15 @@ from stateline.errors import StatelineError
 from stateline.service.answers import is_built_in
 from stateline.service.options import require_names
 from stateline.service.run_document import Outcome
+from stateline.service.runs import Removal
 from stateline.store.overlay import OverlayBackend
 from stateline.store.snapshot import Snapshot, read_snapshot
 from stateline.store.store import Store
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan of a call. ``action``: start, restart, advance, answer, retry, wait, report, derive, refine, restore or
-    refuse.
+    """The plan of a call. ``action``: start, restart, advance, answer, retry, wait, report, derive, refine, restore,
+    remove or refuse. ``kept`` is that of a removal.
 
     ``exit`` is the exit code of the real call; where effects come first, the one after effects that succeed and take
     the default way. ``reason`` says why a call would be refused; of another action, why the call would stop after what
@@ -36,20 +37,26 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     effects: list[Json] = []
     exit: int
     reason: str = ""
+    kept: dict[str, str] | None = None
     warnings: list[str] = []
 
     def document(self) -> dict[str, Json]:
         """The JSON document."""
         names = ("action", "run", "scope", "head", "effects", "reason")
+        kept: dict[str, Json] = {} if self.kept is None else {"kept": {**self.kept}}
         return {
-            "plan": {name: getattr(self, name) for name in names},
+            "plan": {**{name: getattr(self, name) for name in names}, **kept},
             "exit": self.exit,
             "warnings": list(dict.fromkeys(self.warnings)),
         }
 
 
 def dry_run(
-    store: Store, verb: Callable[[Store], Outcome | Prepared], *, run: str | None = None, one_turn: bool = False
+    store: Store,
+    verb: Callable[[Store], Outcome | Prepared | Removal],
+    *,
+    run: str | None = None,
+    one_turn: bool = False,
 ) -> Plan:
     """Return the plan of ``verb``, which is called with an overlay of ``store``: nothing is written, no effect starts.
 
@@ -75,8 +82,13 @@ def dry_run(
     return _completed(plan, store, saved, new=run is None)
 
 
-def _plan_of(result: Outcome | Prepared, effects: list[Json]) -> Plan:
+def _plan_of(result: Outcome | Prepared | Removal, effects: list[Json]) -> Plan:
     """The plan of a call that came to its end without an effect of a run."""
+    if isinstance(result, Removal):
+        removals: list[Json] = [{"type": "remove", "run": run} for run in result.removed]
+        return Plan(
+            action="remove", effects=removals, kept=result.kept, exit=result.exit_code, warnings=result.warnings
+        )
     if isinstance(result, Prepared):
         return Plan(action=result.action, scope=result.scope, effects=effects, exit=0, warnings=result.warnings)
     action = "wait" if result.status == "waiting" else "report"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,7 +12,14 @@ from stateline.bundle import naming
 from stateline.bundle.canonical import Json
 from stateline.engine.event_codec import read_event
 from stateline.engine.record import Run, load_run, read_run, run_scope
-from stateline.errors import ConflictError, IntegrityError, NotFoundError, RequestError, StatelineError
+from stateline.errors import (
+    ConflictError,
+    IntegrityError,
+    LockTimeoutError,
+    NotFoundError,
+    RequestError,
+    StatelineError,
+)
 from stateline.machine.decider.run import OVER
 from stateline.process.signals import Signals, shield
 from stateline.service.run_document import outcome, waiting
@@ -172,7 +179,11 @@ def history(store: Store, run: str | None) -> list[dict[str, Json]]:
     return turns(store, find_run(store, run))
 
 
-def remove(store: Store, runs: list[str], *, wait: float = WAIT) -> Removal:
+Confirm = Callable[[list[str]], None]
+"""Receives the ids of the runs that are about to be removed; raises to keep them."""
+
+
+def remove(store: Store, runs: list[str], *, wait: float = WAIT, confirm: Confirm | None = None) -> Removal:
     """Remove runs. Before any is removed, raises ``NotFoundError`` for a missing run and ``RequestError`` for one that
     another scope originates from; ``LockTimeoutError`` for one in use, when those before it are removed."""
     for run in runs:
@@ -181,13 +192,23 @@ def remove(store: Store, runs: list[str], *, wait: float = WAIT) -> Removal:
     origins = _origins(store)
     for run in runs:
         _require_free(store, run, origins)
+    if confirm is not None:
+        confirm(runs)
+    removed: list[str] = []
     with Signals():
         for run in runs:
-            _remove(store, run, wait)
-    return Removal(runs, warnings=store.warnings)
+            try:
+                _remove(store, run, wait)
+            except LockTimeoutError as error:
+                before = f"; removed before it: {', '.join(removed)}" if removed else ""
+                raise LockTimeoutError(f"the run {run} was kept: {error.message}{before}", hint=error.hint) from None
+            removed.append(run)
+    return Removal(removed, warnings=store.warnings)
 
 
-def clean(store: Store, *, unfinished: bool, older_than: float, wait: float = 0.0) -> Removal:
+def clean(
+    store: Store, *, unfinished: bool, older_than: float, wait: float = 0.0, confirm: Confirm | None = None
+) -> Removal:
     """Remove runs that are over (with ``unfinished`` all) whose last change is at least ``older_than`` [s] ago.
 
     A run that is in use, or that another scope originates from, is kept and reported; so is a scope that cannot be
@@ -197,20 +218,28 @@ def clean(store: Store, *, unfinished: bool, older_than: float, wait: float = 0.
     heads = sorted(_heads(store, unread), key=lambda head: head.envelope.created_at, reverse=True)
     origins = _origins(store) if heads else {}
     now = datetime.datetime.fromisoformat(next_timestamp(store.clock()))
-    removed: list[str] = []
     kept = {found.scope: found.error.message for found in unread}
+    chosen: dict[str, Snapshot] = {}
+    for head in heads:
+        run = head.envelope.scope.partition(":")[2]
+        age = (now - datetime.datetime.fromisoformat(head.envelope.created_at)).total_seconds()
+        over = isinstance(head.envelope.state, dict) and head.envelope.state.get("status") in OVER
+        if (older_than and age < older_than) or not (unfinished or over):
+            continue
+        try:
+            _require_free(store, run, origins)
+            chosen[run] = head
+        except RequestError as error:
+            kept[run] = error.message
+    if chosen and confirm is not None:
+        confirm(list(chosen))
+    removed: list[str] = []
     with Signals():
-        for head in heads:
-            run = head.envelope.scope.partition(":")[2]
-            age = (now - datetime.datetime.fromisoformat(head.envelope.created_at)).total_seconds()
-            over = isinstance(head.envelope.state, dict) and head.envelope.state.get("status") in OVER
-            if (older_than and age < older_than) or not (unfinished or over):
-                continue
+        for run, head in chosen.items():
             try:
-                _require_free(store, run, origins)
                 _remove(store, run, wait, expected=head)
                 removed.append(run)
-            except (ConflictError, RequestError) as error:
+            except ConflictError as error:
                 kept[run] = error.message
     exit_code = max((found.error.exit_code for found in unread), default=0)
     return Removal(removed, kept, store.warnings, exit_code)
