@@ -71,6 +71,16 @@ def test_a_refusal_is_not_tried_again_and_was_not_paid(opened: Opened, provider:
 
 
 @each("provider", PROVIDERS)
+@each("status", http.PERMANENT)
+def test_a_refusal_is_final_even_if_the_server_asks_for_a_retry(opened: Opened, provider: str, status: int) -> None:
+    with ModelServer(otherwise=Say("no", status=status, headers={"x-should-retry": "true", **QUICK})) as server:
+        assert refusal(opened(provider, server), asked(), False).permanent
+        assert server.count == 1
+    with ModelServer(otherwise=Say("no", status=429, headers=QUICK)) as server:
+        assert not refusal(opened(provider, server), asked(), False).permanent
+
+
+@each("provider", PROVIDERS)
 @each("status, sent", [(401, False), (408, True), (409, True), (413, False), (429, False), (500, True)])
 def test_a_status_says_whether_the_call_may_have_been_paid(
     opened: Opened, provider: str, status: int, sent: bool

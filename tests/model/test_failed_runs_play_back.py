@@ -84,11 +84,15 @@ CASES: dict[str, tuple[dict[str, Any], list[Say]]] = {
     "a reply that was cut": (stages(error_next="instead"), [Say("Half", finish="length"), Say("Well.")]),
     "attempts of the same call": (
         stages(retry={"max_attempts": 3}),
-        [Say("no", status=400), Say("Half", finish="length"), Say("Well.")],
+        [Say("no", status=402), Say("Half", finish="length"), Say("Well.")],
     ),
     "attempts that did not help": (
         stages(retry={"max_attempts": 2}, error_next="instead"),
-        [Say("no", status=400), Say("no", status=403), Say("Well.")],
+        [Say("no", status=402), Say("no", status=413), Say("Well.")],
+    ),
+    "a refusal that is not retried": (
+        stages(retry={"max_attempts": 3}, error_next="instead"),
+        [Say("no", status=403), Say("Well.")],
     ),
 }
 
@@ -106,6 +110,19 @@ def test_a_run_that_went_on_after_a_failure_of_its_model_plays_back_to_the_same_
         again, ended = play(path, tmp_path / "rec", mode)
         assert (ended.status, ended.warnings) == ("complete", [])
         assert told(again) == told(store)
+
+
+@each("status, calls", [(400, 1), (401, 1), (403, 1), (404, 1), (402, 3), (422, 3)])
+def test_retry_does_not_repeat_a_model_call_that_would_be_refused_again(
+    tmp_path: Path, status: int, calls: int
+) -> None:
+    path, store = write_machine(tmp_path, stages(retry={"max_attempts": 3})), Store.in_memory()
+    with ModelServer(otherwise=Say("no", status=status)) as server:
+        models = call(store, model="openai/m", base_url=server.url)
+        outcome = execute(store, ExecuteOptions(machine=path, run="r", call=models))
+        assert (outcome.status, server.count) == ("error", calls)
+        server.otherwise = Say("Well.")
+        assert resume(store, "r", models, retry=True).status == "complete"
 
 
 @each("mode", MODES)
@@ -127,7 +144,7 @@ def test_a_bound_on_calls_counts_a_failed_one_in_a_playback_too(tmp_path: Path) 
     """A call that was not sent does not count: the file holds ``sent``."""
     machine = stages(retry={"max_attempts": 9})
     path = write_machine(tmp_path, machine, bounds={"max_llm_calls": 2})
-    store, outcome = recorded(path, tmp_path / "rec", Say("no", status=400), *[Say("Half", finish="length")] * 2)
+    store, outcome = recorded(path, tmp_path / "rec", Say("no", status=402), *[Say("Half", finish="length")] * 2)
     assert (outcome.status, outcome.reason) == ("error", "limit")
     assert [json.loads(file.read_text())["error"]["sent"] for file in sorted((tmp_path / "rec").iterdir())] == [
         False,

@@ -95,8 +95,7 @@ def ask(run: Run, dependencies: Dependencies, *, again: bool = False) -> EventCo
         members |= _reply_members(run, outcome)
     except ModelCallError as failed:
         lost = again and failed.retryable and counts_call_first(run)
-        failure = Failed(kind=failed.kind, message=failed.message, hint=failed.hint, bound=failed.bound)
-        event = Lost(message=failed.message) if lost else failure
+        event = Lost(message=failed.message) if lost else _failed(failed)
         call_cost = failed.cost
         if call_cost.usage is not None:
             members["usage"] = msgspec.to_builtins(call_cost.usage)
@@ -124,6 +123,10 @@ def _replied(reply: Reply) -> tuple[Replied | Failed | Lost, CallCost]:
     return Replied(content=reply.content, tool_calls=calls), CallCost(
         calls=reply.calls, usage=reply.usage, received=came
     )
+
+
+def _failed(error: ModelCallError) -> Failed:
+    return Failed(kind=error.kind, message=error.message, hint=error.hint, bound=error.bound, permanent=error.permanent)
 
 
 def _with_overrides(facts: Facts, dependencies: Dependencies) -> Facts:

@@ -48,7 +48,7 @@ def succeed(machine: Machine, state: RunState, event: run.Succeeded, facts: Fact
 
 def fail(machine: Machine, state: RunState, event: run.Failed, facts: Facts) -> Decision:
     """Retry within the budget, or fail the stage. The side effects before a timeout are unknown, so it is retried only
-    if the stage is repeatable."""
+    if the stage is repeatable. A permanent failure is not retried."""
     stage, tree = machine.stages[state.tree.stage], state.tree
     failure = Failure(stage=stage.name, kind=event.kind, message=event.message, hint=event.hint)
     if event.bound == "timeout" and machine.bounds.timeout:
@@ -57,7 +57,7 @@ def fail(machine: Machine, state: RunState, event: run.Failed, facts: Facts) -> 
         over = replace(over, message=f"{over.message} (which ended this: {failure.message})")
         return routing.fail(machine, state, over, "ready", facts)
     budget_left = tree.attempt - tree.first_attempt + 1 < stage.retry.max_attempts
-    if not budget_left or (event.kind == "timeout" and not stage.repeatable):
+    if not budget_left or event.permanent or (event.kind == "timeout" and not stage.repeatable):
         return routing.fail(machine, state, failure, "ready", facts)
     refused = bounds.dispatch_refusal(machine, state, stage.name, facts)
     if refused is not None:

@@ -160,12 +160,14 @@ class Succeeded(msgspec.Struct, frozen=True, kw_only=True, tag="succeeded"):
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     """The effect failed, and is known to have ended. ``kind``: exit, timeout, output, spawn; of a model call model,
-    timeout, reply, output. ``bound`` is ``timeout`` if the run's bound on time ended a model call."""
+    timeout, reply, output. ``bound`` is ``timeout`` if the run's bound on time ended a model call. ``permanent``: a
+    provider refused a model call, and would refuse it again."""
 
     kind: str
     message: str
     hint: str = ""
     bound: str = ""
+    permanent: bool = False
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True, tag="lost"):

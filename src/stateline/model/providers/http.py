@@ -33,6 +33,8 @@ RETRY_AFTER_LIMIT = 120.0
 _RETRIES = 2
 # The provider gave up waiting, or is working on a call with the same key: the call may have been executed.
 _UNDECIDED = (408, 409)
+PERMANENT = (400, 401, 403, 404)
+"""Statuses of refusals that another attempt would only repeat, whatever headers come with them."""
 
 
 class StopRetrying(BaseException):
@@ -118,7 +120,7 @@ class Attempts:
         response.request.extensions["timeout"].update(self.timeouts().as_dict())
         self.retry_after = _retry_after(response.headers)
         self.too_long_wait = self.retry_after > min(RETRY_AFTER_LIMIT, self._time_left())
-        if self.too_long_wait:
+        if self.too_long_wait or self.status in PERMANENT:
             response.headers["x-should-retry"] = "false"
 
     def received(self, size: int, total: int) -> None:

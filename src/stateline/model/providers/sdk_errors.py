@@ -14,7 +14,7 @@ from stateline.bundle.canonical import Json
 from stateline.errors import RequestError
 from stateline.machine.problems import printable
 from stateline.model.protocol import FailureKind, ModelCallError
-from stateline.model.providers.http import ANSWER_LIMIT, READ_TIMEOUT, Attempts, StopRetrying
+from stateline.model.providers.http import ANSWER_LIMIT, PERMANENT, READ_TIMEOUT, Attempts, StopRetrying
 
 _MESSAGE_LIMIT = 300
 _CLOSE = 0.1
@@ -101,7 +101,9 @@ class ErrorTranslator:
         if self._attempts.too_long_wait:
             wait = self._attempts.retry_after
             hint = f"the provider asks to wait {wait:.0f} s, which is too long"
-        return self._failure("model", f"answered with status {status}{self._detail(body)}{self._tried()}", hint)
+        failure = self._failure("model", f"answered with status {status}{self._detail(body)}{self._tried()}", hint)
+        failure.permanent = status in PERMANENT
+        return failure
 
     def _failure(self, kind: FailureKind, problem: str, hint: str = "") -> ModelCallError:
         failure = ModelCallError(kind, f"{self._provider} {problem}", hint, sent=self._attempts.sent)

@@ -52,7 +52,8 @@ class _Usage(Usage, frozen=True, forbid_unknown_fields=True):
 
 class FailureRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A ``ModelCallError`` in a file, under ``error``. Optional members: ``calls`` if it differs from ``sent``,
-    ``again`` (retryable) if true, ``came`` [bytes] and ``usage`` if known, ``bound`` if it ended the call."""
+    ``again`` (retryable) and ``permanent`` if true, ``came`` [bytes] and ``usage`` if known, ``bound`` if it ended
+    the call."""
 
     kind: FailureKind
     message: str
@@ -62,6 +63,7 @@ class FailureRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     usage: _Usage | msgspec.UnsetType = msgspec.UNSET
     came: _Count | msgspec.UnsetType = msgspec.UNSET
     again: bool | msgspec.UnsetType = msgspec.UNSET
+    permanent: bool | msgspec.UnsetType = msgspec.UNSET
     bound: Literal["timeout"] | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
@@ -77,6 +79,7 @@ class FailureRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             usage=msgspec.UNSET if cost.usage is None else _Usage(cost.usage.input, cost.usage.output),
             came=cost.received or msgspec.UNSET,
             again=error.retryable or msgspec.UNSET,
+            permanent=error.permanent or msgspec.UNSET,
             bound=error.bound or msgspec.UNSET,
         )
 
@@ -89,6 +92,7 @@ class FailureRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         )
         error = ModelCallError(self.kind, printable(self.message), printable(self.hint), sent=self.sent, cost=cost)
         error.retryable = self.again is True
+        error.permanent = self.permanent is True
         error.bound = "" if self.bound is msgspec.UNSET else self.bound
         return error
 
