@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pwd
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ import pytest
 
 from stateline.cli.main import run
 
+USER = pwd.getpwuid(os.geteuid()).pw_name
+"""The user that events name."""
 DEADLINE = 60  # [s] for one process; far above what any of them takes
 
 

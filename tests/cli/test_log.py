@@ -12,7 +12,7 @@ from typing import Any
 
 import jsonpatch
 import pytest
-from command_line import Cli, Task
+from command_line import USER, Cli, Task
 from each_case import Failures
 
 from stateline import Store
@@ -66,14 +66,14 @@ def test_a_run_reads_like_a_story(cli: Cli, task: Task) -> None:
         "turn 2  once is about to run; it must not run twice",
         "turn 2  once -> breaks (routing)  17",
         "turn 3  breaks failed -> ask (error); waits for an answer  exit: ended with exit code 1 and wrote nothi…",
-        "turn 4  ask answered -> end  complete  yes",
+        f"turn 4  ask answered by {USER} -> end  complete  yes",
     ]
 
 
 def test_a_context_and_the_starts_of_a_machine_read_like_a_story(cli: Cli, task: Task) -> None:
     cli.json("run", "--state-scope", "c", "--system", "s", "--set", "limit=3")
     cli.json("run", "--state-scope", "c", "--refine-text", "Be\nbrief")
-    assert stories(cli, "context:c") == ["derive  limit = 3  “s”", "refine  “Be brief”"]
+    assert stories(cli, "context:c") == [f"derive by {USER}  limit = 3  “s”", f"refine by {USER}  “Be brief”"]
     cli.json("execute", cli.machine("m", a=task("echo 1")), "--id", "r")
     (key,) = [row["scope"] for row in cli.json("scopes")["scopes"] if row["scope"].startswith("machine:")]
     assert stories(cli, key) == ["run r started"]
@@ -142,14 +142,15 @@ def test_an_output_that_lies_in_an_object_is_shown_by_size_and_not_read(cli: Cli
 def test_patch_shows_under_each_line_what_changed(cli: Cli, chain: list[Snapshot]) -> None:
     lines = cli("log", "-p", "-n", "2", "notes:x").out.decode().split("\n")
     assert lines[0].startswith(chain[4].sha256[:8])
-    assert lines[1:3] == ["    ~ n  3 -> 4", ""]
-    assert lines[3].startswith(chain[3].sha256[:8])
-    assert lines[4:] == ["    ~ n  2 -> 3", "", ""]
+    actor = f"    by {USER}@{os.uname().nodename}"
+    assert lines[1:4] == [actor, "    ~ n  3 -> 4", ""]
+    assert lines[4].startswith(chain[3].sha256[:8])
+    assert lines[5:] == [actor, "    ~ n  2 -> 3", "", ""]
     first = cli("log", "--patch", "notes:x@0").out.decode().split("\n")
-    assert first[1:] == ["    + kept  true", "    + n  0", "", ""]
+    assert first[1:] == [actor, "    + kept  true", "    + n  0", "", ""]
     Store.open(cli.state).scope("notes:x").save({"n": 4, "kept": True})
     assert (
-        cli("log", "-p", "-n", "1", "notes:x").out.decode().split("\n")[1]
+        cli("log", "-p", "-n", "1", "notes:x").out.decode().split("\n")[2]
         == "    no difference: both have the same state"
     )
 
@@ -250,4 +251,6 @@ def test_no_name_in_an_event_acts_on_a_terminal(cli: Cli) -> None:
 def test_a_change_that_a_stopped_run_accepts_leaves_it_stopped(cli: Cli, task: Task) -> None:
     cli.json("execute", cli.machine(a=task("exit 1")), "--id", "r", exits=1)
     cli.json("execute", cli.machine(a=task("exit 2")), "--accept-change", exits=1)
-    assert stories(cli, "run:r")[-1].startswith("turn 1  a: the machine was replaced; the run is still stopped  exit: ")
+    assert stories(cli, "run:r")[-1].startswith(
+        f"turn 1  a: the machine was replaced by {USER}; the run is still stopped  exit: "
+    )

@@ -28,6 +28,7 @@ def refined(cli: Cli) -> Any:
         says(SYSTEM, "Name files.", "Risks first.", temperature=0.2),
         says(SYSTEM.replace("engineers", "reviewers"), "Risks first.", temperature=0.2, seed=7),
     ]
+    cli.monkeypatch.setenv("STATELINE_ACTOR", "Ada")
     with ModelServer(*script) as server:
         for words in ([], ["--refine-text", "Tighten temperature to 0.2"], ["--refine-text", REVIEWERS]):
             cli.json("run", "--state-scope", "c", "-m", "openai/m", "--base-url", server.url, *words)
@@ -45,11 +46,11 @@ def lines(cli: Cli, *words: str) -> list[str]:
 
 def test_a_log_says_who_changed_what_and_in_whose_words(refined: Any) -> None:
     assert [LINE.sub("", line) for line in lines(refined, "log", "context:c")] == [
-        "refine  temperature = 0.1",
-        "refine  limit = 3  “Cite.”",
-        "refine by openai/m  seed = 7; new prompts  “Write for reviewers: they know the code. And make it repea…”",
-        "refine by openai/m  temperature = 0.2; no top_p; new developer prompts  “Tighten temperature to 0.2”",
-        "derive by openai/m  temperature = 0.7; top_p = 0.9  “You summarize source repositories for engineers.”",
+        "refine by Ada  temperature = 0.1",
+        "refine by Ada  limit = 3  “Cite.”",
+        "refine by openai/m for Ada  seed = 7; new prompts  “Write for reviewers: they know the code. And make …”",
+        "refine by openai/m for Ada  temperature = 0.2; no top_p; new developer prompts  “Tighten temperature t…”",
+        "derive by openai/m for Ada  temperature = 0.7; top_p = 0.9  “You summarize source repositories for eng…”",
     ]
 
 

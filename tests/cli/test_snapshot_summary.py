@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, get_args
 
-from command_line import Cli
+from command_line import USER, Cli
 
 from stateline import Store
 from stateline.machine.decider.run import Event
@@ -26,10 +26,10 @@ TOLD: dict[str, tuple[dict[str, Any], str]] = {
     "failed": ({"error": FAILED}, "think failed; it is retried  model: no network"),
     "lost": ({}, "think was cut off"),
     "unsent": ({}, "think was not asked"),
-    "answered": ({"transitions": [WAY], "output_of": "think"}, "think answered -> rest  7"),
-    "retried": ({}, "think is retried"),
-    "replaced": ({}, "think: the machine was replaced"),
-    "cancelled": ({}, "think: the run was cancelled"),
+    "answered": ({"transitions": [WAY], "output_of": "think"}, f"think answered by {USER} -> rest  7"),
+    "retried": ({}, f"think is retried by {USER}"),
+    "replaced": ({}, f"think: the machine was replaced by {USER}"),
+    "cancelled": ({}, f"think: the run was cancelled by {USER}"),
 }
 """Each type of event: members that it may have, and its line without the turn."""
 

@@ -503,7 +503,7 @@ def test_the_event_of_a_model_names_the_request_and_holds_no_body(store: Store) 
         done = prepare(store, options(server, task=TASK))
     event = done.head.event
     assert event.keys() == {
-        "type", "by", "text", "settings", "unset", "prompts", "usage", "request", "started_at", "durability"
+        "type", "by", "text", "settings", "unset", "prompts", "usage", "request", "started_at", "durability", "actor"
     }  # fmt: skip
     assert len(event["request"]) == 64
     text = json.dumps(event)

@@ -267,7 +267,7 @@ def test_a_call_that_was_never_sent_leaves_the_run_ready_in_the_turn_that_its_in
 def test_after_a_repair_an_event_has_the_members_of_the_page_and_no_other(
     chain: list[Snapshot], talk: list[Snapshot]
 ) -> None:
-    given = {"type", "durability", "redactions"}
+    given = {"type", "durability", "redactions", "actor"}
     for snapshot in [*chain, *talk]:
         event = next_event.after_repair(snapshot, newer_lost=True)
         assert EVENT.keys() - OPTIONAL - given <= event.keys() <= EVENT.keys()

@@ -9,6 +9,7 @@ from sample_stores import Publish
 
 from stateline.errors import IntegrityError, NewerVersionError
 from stateline.history.log import LogRow, entries, list_scopes
+from stateline.store.actor import actor_of
 from stateline.store.snapshot import Snapshot
 from stateline.store.store import Store
 
@@ -40,7 +41,7 @@ def test_a_row_has_exactly_the_documented_members(store: Store, chain: list[Snap
         "kind": "notes",
         "prev_sha": chain[1].sha256,
         "path": chain[2].path,
-        "event": {"durability": "full", "step": 2},
+        "event": {"actor": actor_of(None), "durability": "full", "step": 2},
     }
 
 

@@ -27,6 +27,7 @@ from stateline.errors import (
     UsageError,
 )
 from stateline.redaction.redactor import Redactor
+from stateline.store.actor import actor_of
 from stateline.store.local.backend import LocalBackend
 from stateline.store.memory import MemoryBackend
 from stateline.store.scope import Scope
@@ -66,7 +67,7 @@ def test_load_returns_what_was_saved(store: Store) -> None:
     loaded = store.scope(KEY).load()
     assert loaded == saved
     assert store.resolve(loaded.state) == state
-    assert loaded.event == {"why": "test", "durability": "full"}
+    assert loaded.event == {"why": "test", "durability": "full", "actor": actor_of(None)}
     assert (loaded.seq, loaded.envelope.kind, loaded.envelope.scope) == (0, "notes", KEY)
 
 
@@ -463,7 +464,7 @@ def test_reserved_members_in_a_callers_event_are_refused(root: Path, event: dict
 def test_a_caller_that_masked_gives_the_count_and_the_store_the_durability(root: Path) -> None:
     store = Store.open(root)
     saved = store.scope(KEY).save(1, event={"redactions": 3, "durability": "fast"}, masked=True)
-    assert saved.event == {"redactions": 3, "durability": "full"}
+    assert saved.event == {"redactions": 3, "durability": "full", "actor": actor_of(None)}
 
 
 # -- versions ----------------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def _run(options: LogOptions) -> Output:
 
 
 def _lines(store: Store, start: Snapshot, options: LogOptions) -> Iterator[str]:
-    from stateline.cli.snapshot_summary import log_line
+    from stateline.cli.snapshot_summary import actor_text, log_line
     from stateline.history.log import entries, repair_history
 
     repairs = repair_history(store, start)
@@ -63,6 +63,8 @@ def _lines(store: Store, start: Snapshot, options: LogOptions) -> Iterator[str]:
             yield log_line(snapshot)
             last, count = snapshot, count + 1
         else:
+            if actor := actor_text(snapshot.event.get("actor")):
+                yield coloured(f"    by {actor}", "dim")
             for text in _patch_lines(store, snapshot, changes, repairs):
                 yield f"    {text}"
             yield ""

@@ -25,7 +25,8 @@ CONTEXT_LOCK_WAIT = 130.0
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The common options. ``state_scope`` names a context. With ``ephemeral`` everything is in memory, for this call.
+    """The common options. ``state_scope`` names a context, ``actor`` the person or
+    agent that the call is made for. With ``ephemeral`` everything is in memory, for this call.
     ``wait`` [s] bounds the wait for a lock; None means "not set"."""
 
     state_dir: str | None = None
@@ -33,6 +34,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     trust_parent: bool = False
     durability: Literal["full", "fast"] = "full"
     state_scope: str | None = None
+    actor: str | None = None
     format: Literal["text", "json"] = "text"
     wait: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None = None
     verbose: bool = False
@@ -60,7 +62,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         from stateline.store.store import Store
 
         if self.ephemeral:
-            return Store.in_memory()
+            return Store.in_memory(actor=self.actor)
         path = self.state_dir
         if path is None:
             import platformdirs
@@ -68,7 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             path = platformdirs.user_state_dir("stateline", appauthor=False)
         if not path or "\0" in path:
             raise UsageError("the state dir's name is empty or holds NUL", hint="give a path with --state-dir")
-        return Store.open(path, durability=self.durability, trust_parent=self.trust_parent)
+        return Store.open(path, durability=self.durability, trust_parent=self.trust_parent, actor=self.actor)
 
 
 _NAMES = tuple(Settings.__struct_fields__)
@@ -127,6 +129,11 @@ _COMMON = (
         help="Write although other users may write to a directory above the state dir [env: STATELINE_TRUST_PARENT].",
     ),
     argument("--state-scope", metavar="NAME", help="Use the context NAME, the scope context:NAME."),
+    argument(
+        "--actor",
+        metavar="NAME",
+        help="Record that the call is made for NAME, a person or an agent [env: STATELINE_ACTOR].",
+    ),
     argument("--format", metavar="text|json", help="Format of standard output [env: STATELINE_FORMAT; default: text]."),
     argument(
         "--wait",

@@ -13,6 +13,7 @@ from stateline.cli.options import Settings
 from stateline.cli.outcome_text import outcome_output, plan_output, waiting_lines
 from stateline.cli.output import Output, counted, is_confirmed, one_line, plain, pretty, table
 from stateline.cli.parser import argument, switch
+from stateline.cli.snapshot_summary import actor_text
 from stateline.errors import RequestError, UsageError
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ def _status(options: RunOptions) -> Output:
     document = status(store, options.run)
     shown = ("run", "machine", "machine_path", "status", "stage", "turn", "started_at", "updated_at", "head")
     lines = [f"{name + ':':<17}{plain(str(document[name]))}" for name in shown]
+    if actor := actor_text(document["actor"]):
+        lines.append(f"{'last actor:':<17}{actor}")
     for name, bound in document["bounds"].items():
         if bound["limit"]:
             unit = " s" if name == "timeout" else ""

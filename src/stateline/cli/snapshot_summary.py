@@ -29,6 +29,8 @@ _PROMPTS = {
 """Words for the prompts that a model changed."""
 _OBVIOUS = ("default", "start", "complete")
 """Reasons of a transition that follow from its stages."""
+_BY_PEOPLE = ("answered", "cancelled", "replaced", "retried")
+"""Events of a run that somebody asked for."""
 _FIXED: dict[str, Part] = {
     "intended": (" is about to run; it must not run twice", ""),
     "calls_intended": (": tools are about to run; not all may run twice", ""),
@@ -52,6 +54,20 @@ def log_line(snapshot: Snapshot) -> str:
     return f"{coloured(sha, 'yellow')} {rest}  {summary(snapshot, min(max(left, _LEAST), WIDTH))}"
 
 
+def actor_text(actor: Any) -> str:
+    """The actor of an event: ``NAME (USER@HOST)``, or ``USER@HOST`` without a name; "" for one of another shape."""
+    user, host, name = (_member(actor, key) for key in ("user", "host", "name"))
+    if not (isinstance(user, str) and isinstance(host, str)):
+        return ""
+    return one_line(f"{name} ({user}@{host})" if isinstance(name, str) else f"{user}@{host}")
+
+
+def _by(event: dict[str, Any], word: str = "by") -> list[Part]:
+    """The name of the actor, else of the user."""
+    name = _member(event.get("actor"), "name") or _member(event.get("actor"), "user")
+    return [(f" {word} {name}", "")] if isinstance(name, str) else []
+
+
 def created_at(snapshot: Snapshot) -> str:
     """The time of creation [UTC], to the second."""
     return snapshot.envelope.created_at[:19].replace("T", " ")
@@ -62,7 +78,7 @@ def summary(snapshot: Snapshot, room: int = WIDTH) -> str:
     event = snapshot.event
     try:
         if event.get("type") == MEMBER and MEMBER in event:
-            parts = _repair(event[MEMBER])
+            parts = [(MEMBER, "yellow"), *_by(event), *_repair(event[MEMBER])]
         elif "transitions" in event:
             parts = _turn(event, snapshot.state)
         elif event.get("type") in ("derive", "refine"):
@@ -91,15 +107,16 @@ def _joined(parts: list[Part], room: int) -> str:
 
 
 def _raw(event: dict[str, Any]) -> list[Part]:
-    rest = {name: value for name, value in event.items() if name not in ("type", "durability", "started_at")}
+    hidden = ("type", "durability", "started_at", "actor")
+    rest = {name: value for name, value in event.items() if name not in hidden}
     kind = event.get("type", "")
     words = [(kind, "bold"), (" ", "")] if kind and isinstance(kind, str) else []
     return [*words, (one_line(rest, WIDTH) if rest else "", "")]
 
 
 def _refinement(event: dict[str, Any], state: Any, room: int) -> list[Part]:
-    """A context's event: author if it was a model, changes, and in the rest of the line the instruction, or the system
-    prompt of a new context."""
+    """A context's event: the model if one was asked, the actor, changes, and in the rest of the line the instruction,
+    or the system prompt of a new context."""
     kind, author = str(event["type"]), event.get("by", "literal")
     settings = (event.get("settings") or {}).items()
     changed = [f"no {name}" if value is None else f"{name} = {one_line(value, 40)}" for name, value in settings]
@@ -107,7 +124,7 @@ def _refinement(event: dict[str, Any], state: Any, room: int) -> list[Part]:
     if kind == "refine":
         changed += _PROMPTS.get(tuple(event.get("prompts") or []), [])
     parts: list[Part] = [(kind, "bold")]
-    parts += [] if author == "literal" else [(f" by {author}", "")]
+    parts += _by(event) if author == "literal" else [(f" by {author}", ""), *_by(event, "for")]
     parts += [(f"  {'; '.join(changed)}", "")] if changed else []
     text = _member(_member(state, "prompts"), "system") if kind == "derive" else event.get("text")
     if isinstance(text, str) and text:
@@ -126,7 +143,7 @@ def _repair(record: dict[str, Any]) -> list[Part]:
     )
     counted_losses = ", ".join(counted(count, what) + rest for count, what, rest in counts if count)
     state = f" with the state of snapshot {record['from']['seq']}"
-    return [(MEMBER, "yellow"), (state, ""), (f"; {counted_losses}" if counted_losses else "", "")]
+    return [(state, ""), (f"; {counted_losses}" if counted_losses else "", "")]
 
 
 def _turn(event: dict[str, Any], state: Any) -> list[Part]:
@@ -149,6 +166,8 @@ def _turn(event: dict[str, Any], state: Any) -> list[Part]:
         parts.append((f" {kind}" if kind == "failed" else " failed", "red"))
     elif kind != "succeeded":
         parts.append((f" {kind}", ""))
+    if kind in _BY_PEOPLE:
+        parts += _by(event)
     why = [(f"  {error['kind']}: {one_line(error['message'], WIDTH)}", "")] if error else _output(event, state)
     return [*parts, *_transitions(transitions), *_phase(event, state), *why]
 

@@ -28,6 +28,14 @@ class ToolsPlace(msgspec.Struct, frozen=True):
     sha256: str
 
 
+class Actor(msgspec.Struct, frozen=True):
+    """Who wrote the snapshot: the process's user and host, and the person or agent that it acted for."""
+
+    user: str
+    host: str
+    name: str | None = None
+
+
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 """A count. A negative one would let a run exceed its bounds."""
 
@@ -129,6 +137,7 @@ class RunEvent(msgspec.Struct, frozen=True, kw_only=True):
     machine: MachinePlace
     meters: Meters
     transitions: list[Transition]
+    actor: Actor | None = None
     tools: ToolsPlace | None = None
     context: Pointer | None = None
     prompt: str | None = None

@@ -13,7 +13,7 @@ from stateline.bundle.repair_record import MEMBER
 from stateline.repair.choose_head import Lineage
 from stateline.repair.report import Loss
 from stateline.store.protocol import FAST
-from stateline.store.scope import Scope
+from stateline.store.scope import Scope, with_actor
 from stateline.store.snapshot import Snapshot, publish, require_known_version
 from stateline.store.timestamps import next_timestamp
 
@@ -29,7 +29,7 @@ True if newer snapshots were lost, or may have been."""
 
 def carry_all(content: Snapshot, newer_lost: bool) -> dict[str, Json]:
     """Repeat all members but those that were about that one save. Fits any scope."""
-    own = ("type", "durability", "redactions", MEMBER)
+    own = ("type", "durability", "redactions", "actor", MEMBER)
     return {name: value for name, value in content.event.items() if name not in own}
 
 
@@ -78,7 +78,10 @@ def republish(scope: Scope, tip: Snapshot, content: Snapshot, event: Mapping[str
             prev_sha=tip.sha256,
             prev=tip.path,
             kind=content.envelope.kind,
-            event={**event, "durability": FAST if fast else store.backend.durability},
+            event={
+                **with_actor(store, dict(event), masked=True),
+                "durability": FAST if fast else store.backend.durability,
+            },
             state=content.envelope.state,
             objects=content.envelope.objects,
         ),

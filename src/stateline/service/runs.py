@@ -134,6 +134,7 @@ def status(store: Store, run: str | None) -> dict[str, Json]:
     exchanges = found.event.get("exchanges")
     return {
         **row(store, found.snapshot),
+        "actor": found.event.get("actor"),
         "mode": exchanges.get("mode") if isinstance(exchanges, dict) else None,
         "bounds": bounds,
         "counters": counters,

@@ -12,6 +12,7 @@ from stateline.bundle.envelope import Ref
 from stateline.bundle.objects import PARENT_TYPES, Artifact, Split, artifact_ref, extend, references, resolve
 from stateline.errors import IntegrityError, NotFoundError, StatelineError
 from stateline.redaction.redactor import Redactor
+from stateline.store.actor import checked_name
 from stateline.store.durability import sync_objects
 from stateline.store.protocol import DAMAGE_HINT, FAST, Backend, BlobExistsError, BlobMissingError
 from stateline.store.snapshot import Snapshot
@@ -38,15 +39,22 @@ class ObjectStore:
     """Values and artifacts in a backend, addressed by digest."""
 
     def __init__(
-        self, backend: Backend, *, redactor: Redactor | None = None, clock: Callable[[], int] | None = None
+        self,
+        backend: Backend,
+        *,
+        redactor: Redactor | None = None,
+        clock: Callable[[], int] | None = None,
+        actor: str | None = None,
     ) -> None:
         """``redactor`` masks secrets before anything is hashed (default: it knows no values, and masks
-        by the names of keys); ``clock`` returns the time as [ns] since 1970 (default: ``time.time_ns``)."""
+        by the names of keys); ``clock`` returns the time as [ns] since 1970 (default: ``time.time_ns``); ``actor``
+        names the person or agent that the process acts for. Raises ``UsageError`` for a malformed name."""
         import time
 
         self.backend = backend
         self.redactor = redactor or Redactor()
         self.clock = clock or time.time_ns
+        self.actor = checked_name(actor)
         self._kept: set[Ref] = set()
         self._durable_lists: set[Ref] = set()
         self.planned: list[Json] | None = None

@@ -21,6 +21,7 @@ from stateline.errors import (
     StorageError,
 )
 from stateline.redaction.redactor import Redactor
+from stateline.store.actor import actor_of
 from stateline.store.durability import sync_past
 from stateline.store.objects import ObjectStore
 from stateline.store.protocol import DAMAGE_HINT, BlobMissingError
@@ -157,9 +158,10 @@ class Scope:
     ) -> Snapshot:
         """Append a snapshot with ``state``, and return it. On return it is as durable as the store promises.
 
-        ``state`` may hold :class:`Ref` and :class:`Artifact` leaves. ``event`` describes the change. ``kind`` defaults
-        to the kind in the scope's key. ``parent`` is the head that this change is based on: a snapshot, None for a
-        scope that must not exist yet, or ``LATEST``. ``wait`` [s] limits the wait for the lock.
+        ``state`` may hold :class:`Ref` and :class:`Artifact` leaves. ``event`` describes the change; the store adds
+        ``actor``, unless it is given. ``kind`` defaults to the kind in the scope's key. ``parent`` is the head that
+        this change is based on: a snapshot, None for a scope that must not exist yet, or ``LATEST``. ``wait`` [s]
+        limits the wait for the lock.
 
         Secrets in ``state`` and ``event`` are masked first, so continue with the state of the snapshot that is
         returned. ``masked`` means that the caller has masked everything that people and programs supplied; names that
@@ -173,6 +175,7 @@ class Scope:
         """
         event = dict(event or {})
         require_caller_event(event, masked=masked)
+        event = with_actor(self.store, event, masked=masked)
         with self.locked(wait):
             pointer, head = self._require_parent(parent)
             draft = canonical.encode_unchecked(state)
@@ -269,6 +272,18 @@ class Scope:
         from stateline.store.integrity import with_recovery_hint
 
         return with_recovery_hint(self.store.backend, self.key, error)
+
+
+def with_actor(store: ObjectStore, event: dict[str, Json], *, masked: bool) -> dict[str, Json]:
+    """Return ``event`` with the actor, unless it names one. Secrets in it are masked here if the rest is ``masked``."""
+    if "actor" in event:
+        return event
+    actor: Json = actor_of(store.actor)
+    if masked:
+        actor, count = store.redactor.redact(actor)
+        if count:
+            event = {**event, "redactions": event.get("redactions", 0) + count}
+    return {**event, "actor": actor}
 
 
 def make_durable(scope: Scope, snapshot: Snapshot) -> None:

@@ -34,25 +34,27 @@ class Store(ObjectStore):
         redactor: Redactor | None = None,
         durability: Durability = FULL,
         trust_parent: bool = False,
+        actor: str | None = None,
     ) -> Store:
         """Return the store in the directory ``path``, which need not exist yet.
 
         ``redactor`` masks secrets before anything is written (default: the values of environment variables that are
         named like keys). With ``durability="fast"`` a save syncs nothing: what is acknowledged survives the death of
         every process, but a power loss may take the newest snapshots. ``trust_parent`` writes even if others may write
-        to a directory above. Raises ``UsageError`` for another durability.
+        to a directory above. ``actor`` names the person or agent that the process acts for; every event records it
+        beside the process's user and host. Raises ``UsageError`` for another durability or a malformed name.
         """
         from stateline.store.local.backend import LocalBackend
 
         backend = LocalBackend(os.fspath(path), durability=durability, trust_parent=trust_parent)
-        return cls(backend, redactor=redactor or Redactor.from_environment(os.environ))
+        return cls(backend, redactor=redactor or Redactor.from_environment(os.environ), actor=actor)
 
     @classmethod
-    def in_memory(cls, *, redactor: Redactor | None = None) -> Store:
-        """Return an empty store that ends with this process. ``redactor`` as in :meth:`open`."""
+    def in_memory(cls, *, redactor: Redactor | None = None, actor: str | None = None) -> Store:
+        """Return an empty store that ends with this process. ``redactor`` and ``actor`` as in :meth:`open`."""
         from stateline.store.memory import MemoryBackend
 
-        return cls(MemoryBackend(), redactor=redactor or Redactor.from_environment(os.environ))
+        return cls(MemoryBackend(), redactor=redactor or Redactor.from_environment(os.environ), actor=actor)
 
     def scope(self, key: str) -> Scope:
         """Return the scope with that key (``KIND:NAME``), which need not exist. Raises ``UsageError`` for a bad key."""
