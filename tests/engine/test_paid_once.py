@@ -6,19 +6,19 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from killed_call import Program
 from model_server import ModelServer, Say
 
 from stateline import Store
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL, and the tool is POSIX shell")
 
-KILLED = Path(__file__).resolve().parent.parent / "killed_call.py"
 KEY = "sk-not-a-real-key-0123456789abcdef"
 DERIVED = json.dumps({"prompts": {"system": "Be brief.", "developer": []}, "settings": {}})
 REFINED = json.dumps({"prompts": {"system": "Be brief and kind.", "developer": []}, "settings": {}})
@@ -37,17 +37,32 @@ def answers(document: dict[str, Any]) -> Say:
     return Say(REFINED if "Be kind." in json.dumps(document) else DERIVED)
 
 
+@pytest.fixture(scope="module")
+def program() -> Iterator[Program]:
+    started = Program()
+    yield started
+    started.close()
+
+
+class Ended(NamedTuple):
+    """The end of one call."""
+
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+
 class Place:
     """A state dir and a tool that notes each call."""
 
-    def __init__(self, root: Path, server: ModelServer) -> None:
-        self.root, self.server = root, server
+    def __init__(self, root: Path, server: ModelServer, program: Program) -> None:
+        self.root, self.server, self.program = root, server, program
         root.mkdir(mode=0o700)
         tool = {"name": "look", "description": "Look.", "schema": {"type": "object"}}
         argv = ["sh", "-c", f"echo $STATELINE_IDEMPOTENCY_KEY >> '{root}/ran'; echo 1"]
         (root / "tools.json").write_text(json.dumps({"tools": [{**tool, "argv": argv}]}))
 
-    def call(self, *words: str, nth: int = 0) -> subprocess.CompletedProcess[bytes]:
+    def call(self, *words: str, nth: int = 0) -> Ended:
         """One call of the program, which dies before its ``nth`` publication; of 0 it never does."""
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("STATELINE_", "OPENAI_"))}
         environ |= {
@@ -55,12 +70,9 @@ class Place:
             "OPENAI_BASE_URL": self.server.url,
             "STATELINE_STATE_DIR": str(self.root / "s"),
         }
-        command = [sys.executable, str(KILLED), str(nth), *words, "--format", "json"]
-        return subprocess.run(
-            command, env=environ, capture_output=True, timeout=120, check=False, stdin=subprocess.DEVNULL
-        )
+        return Ended(*self.program.call(self.root, environ, *words, "--format", "json", nth=nth))
 
-    def first(self, nth: int = 0) -> subprocess.CompletedProcess[bytes]:
+    def first(self, nth: int = 0) -> Ended:
         return self.call(*WORDS, "--tools", str(self.root / "tools.json"), nth=nth)
 
     def events(self, key: str) -> list[dict[str, Any]]:
@@ -90,11 +102,13 @@ def ends_well(place: Place) -> None:
     assert (context["prompts"]["system"], context["refinements"]["count"]) == ("Be brief and kind.", 1)
 
 
-def test_a_reply_that_was_saved_is_never_paid_again_wherever_the_program_is_killed(tmp_path: Path) -> None:
+def test_a_reply_that_was_saved_is_never_paid_again_wherever_the_program_is_killed(
+    tmp_path: Path, program: Program
+) -> None:
     died_with: set[tuple[bool, tuple[str, ...]]] = set()
     for nth in range(1, MOST):
         with ModelServer(otherwise=answers) as server:
-            place = Place(tmp_path / str(nth), server)
+            place = Place(tmp_path / str(nth), server, program)
             died = place.first(nth)
             if died.returncode == 0:
                 assert server.count == REPLIES
@@ -117,10 +131,10 @@ def test_a_reply_that_was_saved_is_never_paid_again_wherever_the_program_is_kill
     assert died_with == set(steps), "it died once at least between any two steps"
 
 
-def test_a_refinement_is_made_again_where_a_run_has_begun_with_it(tmp_path: Path) -> None:
+def test_a_refinement_is_made_again_where_a_run_has_begun_with_it(tmp_path: Path, program: Program) -> None:
     """What tells a call that died from one that is meant anew is whether its run has begun."""
     with ModelServer(otherwise=answers) as server:
-        place = Place(tmp_path / "p", server)
+        place = Place(tmp_path / "p", server, program)
         assert place.first().returncode == 0
         again = place.call(*WORDS, "--force", "--tools", str(place.root / "tools.json"))
         assert again.returncode == 0, (again.stdout, again.stderr)
