@@ -99,6 +99,7 @@ def asking(cli: Cli, task: Task) -> None:
 
 def failed_at_a_model(cli: Cli, task: Task) -> None:
     """No such server: the call of the model failed."""
+    cli.monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
     cli.json("run", "--state-scope", "c", "--system", "S")
     cli.monkeypatch.setenv("OPENAI_API_KEY", "sk-not-a-real-key-0123456789abcdef")
     words = ["-m", "openai/x", "--base-url", "http://127.0.0.1:9/v1"]

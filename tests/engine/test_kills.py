@@ -18,9 +18,9 @@ from stress.processes import kills, saves
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 
-KILLS = 25
-POINTS = 20
-"""Enough for the renames, the links and the fsyncs of a turn, and for some of its writes."""
+KILLS = 12
+POINTS = 12
+"""Enough for the renames, the links and most fsyncs of a turn."""
 
 
 @contextmanager

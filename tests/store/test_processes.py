@@ -102,12 +102,12 @@ def test_two_scopes_interleaved_by_two_processes_keep_separate_heads(tmp_path: P
         assert {snapshot.envelope.scope for snapshot in chain} == {key}
 
 
-def test_acknowledged_saves_survive_60_kills(tmp_path: Path) -> None:
+def test_acknowledged_saves_survive_30_kills(tmp_path: Path) -> None:
     root = tmp_path / "s"
     seed = int(os.environ.get("STATELINE_TEST_SEED", "0")) or random.randrange(2**32)
     chance = random.Random(seed)
     told: set[tuple[int, str]] = set()
-    for _ in range(20):
+    for _ in range(10):
         processes = [start(SAVER, str(root), "100000", "600", KEY) for _ in range(3)]
         with ended(*processes):
             chance.shuffle(processes)
@@ -124,7 +124,7 @@ def test_acknowledged_saves_survive_60_kills(tmp_path: Path) -> None:
         saved = store.scope(KEY).save({"after": len(chain)}, wait=0)  # a dead holder costs nothing
         assert saved.seq == len(chain)
         told.add((saved.seq, saved.sha256))
-    assert len(told) >= 40, "the kills hit savers at work"
+    assert len(told) >= 20, "the kills hit savers at work"
     assert verify(local(root)).ok
 
 

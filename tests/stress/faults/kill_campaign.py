@@ -220,6 +220,11 @@ def _campaign(
     }
     rng.shuffle(by_seam)
     rng.shuffle(by_strace)
+    # One point of each scenario first, so that a small budget reaches all of them.
+    first = {stage.scenario.name: number for number, (stage, _, _) in reversed(list(enumerate(by_seam)))}
+    by_seam = [by_seam[at] for at in first.values()] + [
+        each for at, each in enumerate(by_seam) if at not in first.values()
+    ]
     by_strace.sort(key=lambda each: not _worth(each[1], every=False))
     for stage, at, after in by_seam[:seam]:
         if time.monotonic() >= until:

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the seam by han
 
 MEMORY = Path("/dev/shm")
 ALL = (*ERRORS, *INTERRUPTS)
-MOST = 120
+MOST = 80
 """Calls of each scenario that fail here; `scripts/torture --suite errors` takes them all."""
 THOROUGH = ("take over",)
 """Stories of which each call fails with each error here, once; of "first save" in each way."""

@@ -18,8 +18,8 @@ from stress.scenarios import SCENARIOS, Place
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="children are forked, and strace is Linux's")
 
-SEAM = 240
-STRACE = 40
+SEAM = 120
+STRACE = 24
 
 
 def test_a_writer_killed_at_any_call_loses_nothing_and_blocks_no_one(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from stress.scenarios import SCENARIOS
 SEED = os.environ.get("STATELINE_TEST_SEED", "20261122")
 PARTS = 4
 """Tests that share the mutants, so that they run in parallel."""
-EACH = 320
+EACH = 80
 """Distinct disks that each scenario is judged on at least; there are seventeen scenarios."""
 AGAIN = {
     "first save": 18,
@@ -50,7 +50,7 @@ AGAIN = {
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_acknowledged_data_survives_a_power_loss_at_any_moment(scenario: str) -> None:
-    judged = model_campaign.one(scenario, SEED, Budget(limit=16, again=AGAIN[scenario]))
+    judged = model_campaign.one(scenario, SEED, Budget(limit=8, again=AGAIN[scenario]))
     counted = judged.count
     sys.stdout.write(f"seed {SEED}: {counted}\n")
     assert counted.distinct >= EACH
