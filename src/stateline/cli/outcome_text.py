@@ -37,9 +37,10 @@ _ACTIONS = {
 
 def outcome_output(settings: Settings, outcome: Outcome, *, flags: str) -> Output:
     """The output of a run. ``flags`` are those that a command which continues the run has to repeat."""
-    kept = not settings.ephemeral
+    kept = outcome.kept and not settings.ephemeral
     if not kept and outcome.status != "complete":
-        lost = f"nothing of the run {outcome.run} was kept (--ephemeral); no call can continue it"
+        why = "--ephemeral" if settings.ephemeral else "--no-transcript"
+        lost = f"nothing of the run {outcome.run} was kept ({why}); no call can continue it"
         outcome = replace(outcome, warnings=[*outcome.warnings, lost])
     return Output(
         document=outcome.document(),

@@ -60,13 +60,15 @@ def run_options(flags: Namespace, settings: Settings) -> RunOptions:
         models=models_of(flags, settings),
         on_call=_progress(settings, played=flags.playback is not None),
         wait=settings.context_lock_wait,
+        transcript=not flags.no_transcript,
         # With a dash, standard input is the prompt.
         call=call_of(flags, settings, read_stdin=flags.dash is None),
     )
     options = RunOptions(settings=settings, request=request, dry_run=flags.dry_run)
-    if options.context_only and (request.force or request.call.input is not msgspec.UNSET):
+    if options.context_only and (request.force or request.call.input is not msgspec.UNSET or flags.no_transcript):
         raise UsageError(
-            "--force and --input need a run; nothing was done", hint=f"give a prompt ({_PROMPTS}), or --id RUN"
+            "--force, --input and --no-transcript need a run; nothing was done",
+            hint=f"give a prompt ({_PROMPTS}), or --id RUN",
         )
     return options
 
@@ -200,6 +202,7 @@ exec resume RUN`, on standard input or with --input.""",
         argument("--refine-file", metavar="FILE", help="First refine the context by that file's text."),
         argument("--id", metavar="RUN", help="The run's id, new or existing."),
         switch("--force", help="With --id: start it again, on the same chain."),
+        switch("--no-transcript", help="Keep the context, and nothing of the conversation."),
         *call_arguments(parent="Continue only if this is the head, of the context or of the run --id."),
     ],
     options=run_options,

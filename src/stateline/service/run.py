@@ -51,7 +51,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of ``run``. ``prompt`` None: continue ``run``, or only prepare the context. ``tools`` is the path of a
     manifest; ``context`` names the context (None: the default one of model, base URL and toolset). ``on_call`` receives
     the purpose of each model call that prepares the context before it is made; ``wait`` bounds the wait for the
-    context's lock [s]."""
+    context's lock [s]. Without ``transcript`` the run is in memory, and only the context is saved."""
 
     prompt: str | None = None
     run: str | None = None
@@ -63,10 +63,16 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     call: CallOptions = CallOptions()
     on_call: Callable[[str], None] | None = None
     wait: float = CONTEXT_WAIT
+    transcript: bool = True
 
     def __post_init__(self) -> None:
-        """Raise ``UsageError`` for a malformed run id or context name."""
+        """Raise ``UsageError`` for a malformed run id or context name, and for an id of a run that is not kept."""
         require_names(self.run, self.context)
+        if not self.transcript and self.run is not None:
+            raise UsageError(
+                "--no-transcript keeps nothing of the run, so it has no id; nothing was done",
+                hint="leave out --id or --no-transcript",
+            )
 
 
 class PromptMachine(msgspec.Struct, frozen=True):
@@ -111,16 +117,26 @@ def run(store: Store, options: RunOptions) -> Outcome:
         )
         first = plan_start(store, start, prompt.machine, prompt.machine_file)
         first = replace(first, redactions=first.redactions + prompt.masks)
-        created, started = start_chain(store, start, prompt.machine_file, first)
+        created, started = start_chain(_store_of_run(store, options), start, prompt.machine_file, first)
         if not started:
             raise ConflictError(
                 f"another process started the run {created.id}; the prompt of this call was not used",
                 hint="choose another --id, or continue that run without a prompt",
             )
-        signals.run = created.id
+        signals.run = created.id if options.transcript else None
         # The input was used, and standard input was not meant for a question of this run.
         call = replace(call, input=msgspec.UNSET, stdin=None, parent=None)
-        return continue_run(created, call, prepared.warnings, failures=0)
+        outcome = continue_run(created, call, prepared.warnings, failures=0)
+        return replace(outcome, kept=options.transcript)
+
+
+def _store_of_run(store: Store, options: RunOptions) -> Store:
+    """Return the store for the run: ``store``, or one over it that keeps what is written in memory."""
+    if options.transcript or store.planned is not None:  # a dry run is such a store already
+        return store
+    from stateline.store.overlay import OverlayBackend
+
+    return Store(OverlayBackend(store.backend), redactor=store.redactor, clock=store.clock)
 
 
 def prepare_context(store: Store, options: RunOptions) -> Prepared:

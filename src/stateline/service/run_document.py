@@ -28,7 +28,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """A run after a call. ``output`` is the newest output, ``head`` the newest snapshot's SHA-256, ``source`` the stage
     of the newest event ("from" in the document), ``waiting`` the open request (None unless ``status`` is waiting),
     ``error`` the run's failure or the one that took ``error_next``, ``exit_code`` that of the command. ``built_in``:
-    ``run -p`` started the run, so it has no machine file."""
+    ``run -p`` started the run, so it has no machine file. ``kept``: the run is in the store."""
 
     run: str | None = None
     status: Status = "complete"
@@ -44,11 +44,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     error: Json = None
     exit_code: int = 0
     built_in: bool = False
+    kept: bool = True
 
     def document(self) -> dict[str, Json]:
         """Return the JSON document; ``docs/commands.md`` describes it."""
         document: dict[str, Any] = msgspec.to_builtins(self)
-        del document["exit_code"], document["built_in"]
+        del document["exit_code"], document["built_in"], document["kept"]
         document["from"] = document.pop("source")
         return document
 
