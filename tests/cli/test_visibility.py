@@ -163,3 +163,52 @@ def test_handled_failures_are_in_the_history(cli: Cli, task: Task) -> None:
         ("a", None),
         ("b", "exit"),
     ]
+
+
+SCHEMA = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
+
+
+def refused(cli: Cli, run: str) -> list[Any]:
+    return [row["refused"] for row in cli.json("exec", "history", run)["history"] if row["refused"]]
+
+
+def test_a_reply_that_the_stage_cannot_use_is_kept_masked_with_the_failed_attempt(cli: Cli) -> None:
+    stage = {"agent": {"prompt": "Go.", "output_schema": SCHEMA}, "retry": {"max_attempts": 2}}
+    with model(cli, Say(f"No: {SECRET}"), Say('{"n": 1}')) as flags:
+        cli.json("execute", cli.machine(a=stage), "--id", "r", *flags)
+    assert refused(cli, "r") == [{"content": "No: [REDACTED]", "tool_calls": []}]
+    shown = cli("exec", "history", "r").out.decode()
+    assert "refused reply: No: [REDACTED]" in shown
+    assert SECRET.encode() not in b"".join(row[4] for row in cli.tree().values() if row[4])
+
+
+def test_an_incomplete_or_malformed_reply_is_kept_as_far_as_it_arrived(cli: Cli) -> None:
+    from each_case import Failures
+
+    failures = Failures()
+    broken = {"id": "call_1", "name": "f", "arguments": '{"q": '}
+    table = [
+        (Say("Half of an", finish="length"), {"content": "Half of an", "tool_calls": []}),
+        (Say("So", calls=[("f", '{"q": ')]), {"content": "So", "tool_calls": [broken]}),
+        (Say("x" * 70_000, finish="length"), {"content": "x" * 65_536, "tool_calls": [], "cut": True}),
+        (Say("", finish="stop"), None),
+    ]
+    for recorded in (False, True):
+        for said, expected in table:
+            with failures.case(recorded, str(said)[:40]), cli.fresh(), model(cli, said) as flags:
+                path = cli.machine(a={"agent": {"prompt": "Go."}, "error_next": "b"}, b=END)
+                flags += ["--record", str(cli.home / "recording")] if recorded else []
+                cli.json("execute", path, "--id", "r", *flags)
+                assert refused(cli, "r") == [expected] * (expected is not None)
+                if recorded:
+                    cli.json("execute", path, "--id", "p", "--playback", str(cli.home / "recording"))
+                    assert refused(cli, "p") == refused(cli, "r")
+    failures.check()
+
+
+def test_a_refused_reply_is_not_in_the_state(cli: Cli) -> None:
+    stage = {"agent": {"prompt": "Go.", "output_schema": SCHEMA}}
+    with model(cli, Say("Useless words.")) as flags:
+        cli.json("execute", cli.machine(a=stage), "--id", "r", *flags, exits=1)
+    assert "Useless words." not in json.dumps(cli.json("show", "run:r", "--resolve")["state"])
+    assert head(cli, "r")["refused"]["content"] == "Useless words."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,8 @@ def test_a_run_that_went_on_after_a_failure_of_its_model_plays_back_to_the_same_
     assert outcome.status == "complete"
     for play in (played, played_alone):
         again, ended = play(path, tmp_path / "rec", mode)
-        assert (ended.status, ended.warnings) == ("complete", [])
+        about_recordings = [text for text in ended.warnings if not re.match("stage '.*' failed ", text)]
+        assert (ended.status, about_recordings) == ("complete", [])
         assert told(again) == told(store)
 
 

@@ -33,6 +33,10 @@ def turn_lines(row: dict[str, Any], width: int, *, whole: bool) -> list[str]:
     show = _whole if whole else _cut
     room = max(width - _INDENT, _LEAST)
     steps = [] if row["text"] is None else show("reply:", row["text"], "", UNSET, room)
+    if refused := row["refused"]:
+        steps += show("refused reply:", refused["content"], "", UNSET, room)
+        for call in refused["tool_calls"]:
+            steps += show(f"refused call: {call.get('name')}", call.get("arguments"), "", UNSET, room)
     for call in row["tools"]:
         steps += show(call["name"], call["arguments"], *_ending(call), room)
     if row["output"] is not None:

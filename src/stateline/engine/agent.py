@@ -84,7 +84,7 @@ def ask(run: Run, dependencies: Dependencies, *, again: bool = False) -> EventCo
     """
     began = time.monotonic()
     members: dict[str, Json] = {"model": _named(run, dependencies)}
-    interrupted, call_cost = None, CallCost()
+    interrupted, partial, call_cost = None, None, CallCost()
     try:
         request = request_of(run, dependencies)
         members["request"] = request.digest()
@@ -96,7 +96,7 @@ def ask(run: Run, dependencies: Dependencies, *, again: bool = False) -> EventCo
     except ModelCallError as failed:
         lost = again and failed.retryable and counts_call_first(run)
         event = Lost(message=failed.message) if lost else _failed(failed)
-        call_cost = failed.cost
+        call_cost, partial = failed.cost, failed.partial
         if call_cost.usage is not None:
             members["usage"] = msgspec.to_builtins(call_cost.usage)
     except InvalidValueError as refused:  # of the digest: nothing was sent
@@ -114,7 +114,9 @@ def ask(run: Run, dependencies: Dependencies, *, again: bool = False) -> EventCo
             dependencies.warn(ESTIMATED)
     calls = 0 if isinstance(event, Lost) else call_cost.calls  # a lost call stays counted
     cost = Cost(llm_calls=calls, tokens=tokens, seconds=time.monotonic() - began)
-    return EventContext(event=event, cost=cost, dependencies=dependencies, members=members, interrupted=interrupted)
+    return EventContext(
+        event=event, cost=cost, dependencies=dependencies, members=members, partial=partial, interrupted=interrupted
+    )
 
 
 def _replied(reply: Reply) -> tuple[Replied | Failed | Lost, CallCost]:

@@ -144,6 +144,7 @@ class RunEvent(msgspec.Struct, frozen=True, kw_only=True):
     model_used: str | None = None
     effect: Effect | msgspec.UnsetType = msgspec.UNSET
     calls: Calls | None = None
+    refused: dict[str, Json] | None = None
     asked: list[CallRecord] = []
     call: CallEnd | None = None
     model: ModelRecord | None = None

@@ -43,13 +43,15 @@ SHOWN_RESULT = 4000
 
 class EventContext(msgspec.Struct, frozen=True, kw_only=True):
     """An event with its cost, the dependencies of the call, and members for the snapshot's event, without secrets.
-    ``interrupted`` is a signal that arrived meanwhile, to be raised after the save."""
+    ``partial`` is a reply that was not used, as far as it arrived. ``interrupted`` is a signal that arrived meanwhile,
+    to be raised after the save."""
 
     event: Event
     cost: Cost = FREE
     dependencies: Dependencies = MANUAL
     members: dict[str, Json] = {}
     masked: int = 0
+    partial: Json = None
     interrupted: Any = None  # a BaseException, which is not a msgspec type
 
 
@@ -76,6 +78,12 @@ def take(run: Run, context: EventContext) -> Run:
     state, found = mask_state(store.redactor, decision.state, run.state.tree)
     decision = replace(decision, state=state)
     masks = masked + found + context.masked
+    refused = msgspec.to_builtins(event) if decision.refused else context.partial
+    if refused is not None:
+        from stateline.engine.refused_reply import refused_reply
+
+        document["refused"], found = refused_reply(store.redactor, refused)
+        masks += found
     if masks:
         document["redactions"] = masks
     try:

@@ -144,12 +144,14 @@ class RecordingModel(Model, Protocol):
 class ModelCallError(Exception):
     """A call without a reply. ``sent``: the provider may have been paid, and ``cost`` is what the call used (default:
     one call). ``retryable``: the answer to a ``single`` call was lost on its way, and the call may be repeated once.
-    ``permanent``: the same call would be refused again. ``bound`` is ``timeout`` if the time that the run had left
-    ended the call. Messages contain neither keys nor parts of the request."""
+    ``permanent``: the same call would be refused again. ``partial`` is the reply as far as it arrived: ``{"content",
+    "tool_calls"}``, the arguments of calls as text. ``bound`` is ``timeout`` if the time that the run had left ended
+    the call. Messages contain neither keys nor parts of the request."""
 
     retryable = False
     permanent = False
     bound: Literal["", "timeout"] = ""
+    partial: dict[str, Json] | None = None
 
     def __init__(
         self, kind: FailureKind, message: str, hint: str = "", *, sent: bool = True, cost: CallCost | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
 from stateline.bundle import canonical
@@ -57,6 +58,10 @@ class TextBuffer:
             if self._on_text is not None:
                 self._on_text(text)
 
+    def so_far(self) -> str:
+        """Return the text that has arrived, without half a character at its end."""
+        return "".join(self._pieces)
+
     def end(self) -> str:
         """Return the whole text. Raises as :meth:`add`."""
         self._decode("", final=True)
@@ -96,6 +101,8 @@ class PartialReply:
         self.finish: object = None
         self.usage: Usage | None = None
         self.model: object = ""
+        self.declined = False
+        """The text is the model's refusal to answer."""
 
     def add_call(self, id: object, name: object) -> PartialCall:
         """Begin a tool call. Raises :class:`ModelCallError` over ``MAX_CALLS``."""
@@ -105,10 +112,25 @@ class PartialReply:
         self.calls.append(call)
         return call
 
+    def document(self) -> dict[str, Json] | None:
+        """Return what has arrived, for a reply that is not used; None if nothing has."""
+        content = self.text.so_far()
+        calls = [{name: _as_text(getattr(call, name)) for name in ("id", "name", "arguments")} for call in self.calls]
+        return {"content": content, "tool_calls": calls} if content or calls else None
+
     def end(self, reason: object, good: Iterable[str]) -> None:
         """Note the reason for the end. A reason that is not ``good`` is never replaced by a later one."""
         if not self.finish or (isinstance(self.finish, str) and self.finish in good):
             self.finish = reason or self.finish
+
+
+def _as_text(value: object) -> str:
+    import json
+
+    with suppress(ValueError, RecursionError):
+        text = value if isinstance(value, str) else json.dumps(value)
+        return text.encode("utf-8", "backslashreplace").decode()
+    return ""
 
 
 def invalid_reply(problem: str, hint: str = "") -> ModelCallError:
@@ -141,6 +163,8 @@ def _is_count(count: object) -> bool:
 def complete_reply(partial: PartialReply, finishes: Mapping[str, Finish], request: ModelRequest) -> Reply:
     """Return the reply; ``finishes`` are the provider's words for a good end. Ids that are missing, or that another
     call of the conversation has, are replaced. Raises :class:`ModelCallError` of kind ``reply``."""
+    if partial.declined:
+        raise invalid_reply("is a refusal by the model", "change the prompt, or use another model")
     text = partial.text.end()
     finish = finishes.get(partial.finish) if isinstance(partial.finish, str) else None
     if finish is None:

@@ -109,6 +109,7 @@ def _row(store: Store, snapshot: Snapshot, event: RunEvent, ended: dict[str, _Ca
         "stage": event.stage,
         "reason": event.transitions[-1].reason if event.transitions else event.type,
         "text": reply.text or None,
+        "refused": event.refused,
         "tools": tools,
         "output": _output(store, snapshot, event),
         "error": event.error,

@@ -30,7 +30,8 @@ def reply(machine: Machine, state: RunState, event: run.Replied, facts: Facts) -
         agents.require_reply(event.content, event.tool_calls)
         output = None if event.tool_calls else agents.output_of(_agent(machine, state), event.content)
     except ReplyError as unfit:
-        return handlers.fail(machine, state, run.Failed(kind=unfit.kind, message=unfit.message, hint=unfit.hint), facts)
+        failed = run.Failed(kind=unfit.kind, message=unfit.message, hint=unfit.hint)
+        return replace(handlers.fail(machine, state, failed, facts), refused=True)
     return _take(machine, state, event, output, facts)
 
 

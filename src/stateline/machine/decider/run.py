@@ -239,8 +239,10 @@ class Transition(
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The result of ``advance``: the next state and the transitions to it. ``state.tree.phase`` says what to do next:
     ``ready`` means perform the effect of ``tree.stage``, ``calling`` the calls of ``pending`` that are not done.
-    ``tool_rounds`` is 1 if a round of tool calls begins, for the meter of that name."""
+    ``tool_rounds`` is 1 if a round of tool calls begins, for the meter of that name. ``refused``: the stage cannot use
+    the reply of the event, which is not part of the state."""
 
     state: RunState
     transitions: tuple[Transition, ...] = ()
     tool_rounds: int = 0
+    refused: bool = False

@@ -170,8 +170,9 @@ def _add_text(partial: PartialReply, message: dict[str, Any]) -> None:
         for part in _dicts(content):
             if part.get("type") == "text" and isinstance(part.get("text"), str):
                 partial.text.add(part["text"])
-    if message.get("refusal"):
-        raise invalid_reply("is a refusal by the model", "change the prompt, or use another model")
+    if refusal := message.get("refusal"):
+        partial.declined = True
+        partial.text.add(refusal if isinstance(refusal, str) else "")
 
 
 def _add_call(partial: PartialReply, call: dict[str, Any]) -> PartialCall:

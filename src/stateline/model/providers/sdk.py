@@ -83,7 +83,7 @@ class SdkModel:
             # Outside the block, so that the failure does not carry the SDK's error, which holds the request's headers.
             if not rejected:
                 if isinstance(failure, ModelCallError):
-                    failure.cost = attempts.cost(partial.usage)
+                    failure.cost, failure.partial = attempts.cost(partial.usage), partial.document()
                 raise failure
             self._rejected |= {rejected}
 

@@ -50,10 +50,15 @@ class _Usage(Usage, frozen=True, forbid_unknown_fields=True):
     output: _Count = 0
 
 
+class _Partial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    content: str
+    tool_calls: list[dict[str, str]]
+
+
 class FailureRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A ``ModelCallError`` in a file, under ``error``. Optional members: ``calls`` if it differs from ``sent``,
-    ``again`` (retryable) and ``permanent`` if true, ``came`` [bytes] and ``usage`` if known, ``bound`` if it ended
-    the call."""
+    ``again`` (retryable) and ``permanent`` if true, ``came`` [bytes], ``usage`` and ``partial`` if known, ``bound`` if
+    it ended the call."""
 
     kind: FailureKind
     message: str
@@ -65,6 +70,7 @@ class FailureRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     again: bool | msgspec.UnsetType = msgspec.UNSET
     permanent: bool | msgspec.UnsetType = msgspec.UNSET
     bound: Literal["timeout"] | msgspec.UnsetType = msgspec.UNSET
+    partial: _Partial | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
     def of(cls, error: ModelCallError) -> FailureRecord:
@@ -81,6 +87,7 @@ class FailureRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             again=error.retryable or msgspec.UNSET,
             permanent=error.permanent or msgspec.UNSET,
             bound=error.bound or msgspec.UNSET,
+            partial=msgspec.UNSET if error.partial is None else msgspec.convert(error.partial, _Partial),
         )
 
     def error(self) -> ModelCallError:
@@ -94,6 +101,7 @@ class FailureRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         error.retryable = self.again is True
         error.permanent = self.permanent is True
         error.bound = "" if self.bound is msgspec.UNSET else self.bound
+        error.partial = None if self.partial is msgspec.UNSET else msgspec.to_builtins(self.partial)
         return error
 
 
