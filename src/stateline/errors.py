@@ -116,7 +116,8 @@ class InvalidManifestError(InvalidFileError):
 
 
 class MachineChangedError(RequestError):
-    """The machine file is not byte for byte the one that the run began with; the message holds both hashes."""
+    """The machine file, or its tools manifest, gives another machine than the one that the run began with; the message
+    shows the difference."""
 
     code = "machine_changed"
 

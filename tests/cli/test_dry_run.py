@@ -109,7 +109,9 @@ def moved_running(cli: Cli, task: Task) -> None:
 
 def changed_and_lost(cli: Cli, task: Task) -> None:
     lost(cli, task)
-    (cli.home / "m.json").write_text((cli.home / "m.json").read_text() + "\n")
+    (cli.home / "m.json").write_text(
+        (cli.home / "m.json").read_text().replace('"stages"', '"bounds": {"timeout": 99}, "stages"')
+    )
 
 
 def moved_unsafe(cli: Cli, task: Task) -> None:

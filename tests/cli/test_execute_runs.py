@@ -224,20 +224,24 @@ def test_a_label_that_is_not_utf_8_is_a_usage_error(cli: Cli, task: Task) -> Non
     assert not cli.state.exists()
 
 
-def test_a_changed_machine_is_an_error_with_both_hashes_and_the_hints(cli: Cli, task: Task) -> None:
+def changed(machine: str) -> str:
+    """Let the last task print another number."""
+    Path(machine).write_text(Path(machine).read_text().replace("echo 2", "echo 22"))
+    return machine
+
+
+def test_a_changed_machine_is_an_error_with_the_difference_and_the_ways_to_proceed(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
-    before = hashlib.sha256(Path(machine).read_bytes()).hexdigest()
     cli.json("execute", "-i", machine, "--id", "mine")
-    Path(machine).write_text(Path(machine).read_text() + "\n")
-    after = hashlib.sha256(Path(machine).read_bytes()).hexdigest()
+    changed(machine)
     tree = cli.tree()
     for words in (["execute", machine], ["execute", "-i", machine, "--id", "mine"]):
         error = cli.refused(*words, exits=1)
         assert error["code"] == "machine_changed"
-        assert before in error["message"]
-        assert after in error["message"]
-        for way in ("--force", "--id", "--accept-change"):
-            assert way in error["hint"]
+        (line,) = error["message"].splitlines()[1:]
+        assert line == '  ~ stages.b.task[2]  "echo b >> ran; echo 2" -> "echo b >> ran; echo 22"'
+        for way in ("--id mine --force", "--id NEW", "--id mine --accept-change"):
+            assert f"execute '{machine}' {way}" in error["hint"]
     assert cli.tree() == tree
     assert cli.json("exec", "resume", "-i", "mine", exits=2)["status"] == "complete"
 
@@ -248,18 +252,97 @@ def test_each_way_out_of_a_changed_machine_works(cli: Cli, task: Task) -> None:
         with failures.case(way), cli.fresh():
             machine = two(cli, task)
             cli.json("execute", "-i", machine, "--id", "mine")
-            Path(machine).write_text(Path(machine).read_text() + "\n")
+            changed(machine)
             document = cli.json("execute", machine, way, *(["new"] if way == "--id" else []))
             assert (document["run"] == "mine") == (way == "--accept-change")
             assert document["status"] == "complete"
     failures.check()
 
 
+LAYOUT = """\
+stateline: 1
+name: m
+stages:
+  a: {task: [sh, -c, "echo 1"], repeatable: true, default_next: ask}
+  ask: {human: {prompt: "Go on?"}, default_next: b}
+  b: {task: [sh, -c, "echo 2"], repeatable: true}
+"""
+RELAID = """\
+# Nothing but a comment, another layout, and a default written out.
+name: m
+stateline: 1
+stages:
+  a:
+    task: ["sh", "-c", 'echo 1']
+    repeatable: true
+    default_next: ask
+  ask: {human: {prompt: Go on?}, default_next: b, routes: []}
+  b: {repeatable: true, task: [sh, -c, "echo 2"]}
+"""
+
+
+def test_an_edit_of_comments_or_layout_is_not_a_change(cli: Cli) -> None:
+    machine = cli.home / "m.yaml"
+    machine.write_text(LAYOUT)
+    cli.json("execute", "-i", str(machine), "--id", "mine", exits=3)
+    machine.write_text(RELAID)
+    tree = cli.tree()
+    assert cli.json("execute", str(machine), "--accept-change", exits=3)["warnings"] == []
+    assert cli.tree() == tree, "there was nothing to accept"
+    assert cli.json("execute", str(machine), exits=3)["waiting"]["prompt"] == "Go on?"
+    machine.write_text(RELAID.replace("echo 2", "echo 22"))
+    assert cli.refused("execute", str(machine), exits=1)["code"] == "machine_changed"
+    machine.write_text(RELAID)
+    waits = cli.json("execute", str(machine), exits=3)["waiting"]
+    answer = json.dumps({"requestId": waits["requestId"], "answer": True})
+    assert cli.json("execute", str(machine), "--no-input", exits=3)["run"] == "mine"
+    assert cli.json("execute", str(machine), stdin=answer.encode())["outputs"] == {"a": 1, "ask": True, "b": 2}
+    assert cli.json("execute", "-i", str(machine), "--id", "mine", exits=2)["warnings"] == []
+    assert not [row for row in snapshots(cli, "mine") if row["event"]["type"] == "replaced"]
+    source = cli("show", "run:mine", "--format", "json").document["objects"]["/machine/source"]["sha256"]
+    assert source == hashlib.sha256(LAYOUT.encode()).hexdigest(), "the exact bytes of the start"
+    assert cli.json("verify")["findings"] == []
+
+
+def test_the_exact_bytes_of_an_accepted_change_are_kept(cli: Cli) -> None:
+    machine = cli.home / "m.yaml"
+    machine.write_text(LAYOUT)
+    cli.json("execute", "-i", str(machine), "--id", "mine", exits=3)
+    machine.write_text(RELAID.replace("echo 2", "echo 22"))
+    cli.json("execute", str(machine), "--accept-change", exits=3)
+    document = cli("show", "run:mine", "--format", "json").document
+    source = document["objects"]["/machine/source"]["sha256"]
+    assert source == hashlib.sha256(machine.read_bytes()).hexdigest() == document["event"]["machine"]["sha256"]
+
+
+def test_a_moved_machine_with_other_comments_is_the_same_machine(cli: Cli) -> None:
+    first, second = cli.home / "m.yaml", cli.home / "n.yaml"
+    first.write_text(LAYOUT)
+    second.write_text(RELAID)
+    cli.json("execute", "-i", str(first), "--id", "mine", exits=3)
+    assert cli.json("execute", str(second), "--id", "mine", exits=3)["warnings"] == []
+    document = cli("show", "run:mine", "--format", "json").document
+    assert document["event"]["machine"]["path"] == str(second)
+    assert document["event"]["machine"]["sha256"] == document["objects"]["/machine/source"]["sha256"]
+    assert cli.json("verify")["findings"] == []
+
+
+def test_the_difference_of_two_machines_is_bounded(cli: Cli, task: Task) -> None:
+    machine = cli.machine(a=task("echo 1", set={"all": "output"}), _state={"x": "old " * 100, "gone": 1})
+    cli.json("execute", machine, "--id", "mine")
+    stages = {f"s{number}": END for number in range(20)}
+    cli.machine(a=task("echo 1", set={"all": "output"}, default_next="s1"), _state={"x": "old " * 99 + "new"}, **stages)
+    lines = cli.refused("execute", machine, "--id", "mine", exits=1)["message"].splitlines()[1:]
+    assert len(lines) == 10
+    assert all(len(line) <= 80 for line in lines)
+    assert "more changes" in lines[-1]
+
+
 def test_an_accepted_change_is_recorded(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     before = hashlib.sha256(Path(machine).read_bytes()).hexdigest()
     cli.json("execute", "-i", machine, "--id", "mine")
-    Path(machine).write_text(Path(machine).read_text().replace("echo 2", "echo 22"))
+    changed(machine)
     after = hashlib.sha256(Path(machine).read_bytes()).hexdigest()
     document = cli.json("execute", "-i", machine, "--accept-change", exits=2)
     assert document["outputs"] == {"a": 1, "b": 22}
@@ -304,16 +387,14 @@ def test_a_complete_run_of_a_machine_that_changed_since_is_not_taken_for_one_of_
 ) -> None:
     machine = two(cli, task)
     first = cli.json("execute", machine, "--id", "mine")
-    before = Path(machine).read_bytes()
-    Path(machine).write_bytes(before + b"\n")
+    changed(machine)
     tree = cli.tree()
     error = cli.refused("execute", machine, "--id", "mine", exits=1)
     assert error["code"] == "machine_changed"
-    assert hashlib.sha256(before).hexdigest() in error["message"]
-    assert hashlib.sha256(before + b"\n").hexdigest() in error["message"]
+    assert "stages.b.task[2]" in error["message"]
     assert all(way in error["hint"] for way in ("exec show mine", "--accept-change", "--force", "--id NEW"))
     accepted = cli.json("execute", machine, "--id", "mine", "--accept-change")
-    assert "nothing was run" in accepted.pop("warnings")[0]
+    assert "Nothing was run" in accepted.pop("warnings")[0]
     assert accepted == {name: value for name, value in first.items() if name != "warnings"}
     assert cli.json("execute", "-i", machine, "--id", "mine", "--accept-change", exits=2)["run"] == "mine"
     assert cli.tree() == tree
@@ -344,7 +425,9 @@ def test_a_demanded_head_that_is_stale_is_a_conflict_and_nothing_happens(cli: Cl
             machine = two(cli, task)
             cli.json("execute", "-i", machine, "--id", "mine")
             if "--accept-change" in words:
-                Path(machine).write_text(Path(machine).read_text() + "\n")
+                Path(machine).write_text(
+                    Path(machine).read_text().replace('"stages"', '"bounds": {"timeout": 99}, "stages"')
+                )
             before = cli.tree()
             words = [machine if word == "MACHINE" else word for word in words]
             assert cli.refused(*words, "--parent", "run:mine~1", exits=4)["code"] == "conflict"
@@ -375,7 +458,7 @@ def test_a_demanded_head_counts_although_nothing_is_to_be_done(cli: Cli, task: T
 def test_a_demanded_head_holds_for_an_accepted_change(cli: Cli, task: Task) -> None:
     machine = two(cli, task)
     head = cli.json("execute", "-i", machine, "--id", "mine")["head"]
-    Path(machine).write_text(Path(machine).read_text() + "\n")
+    Path(machine).write_text(Path(machine).read_text().replace('"stages"', '"bounds": {"timeout": 99}, "stages"'))
     assert cli.json("execute", machine, "--accept-change", "--parent", head)["status"] == "complete"
 
 

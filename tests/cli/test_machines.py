@@ -62,14 +62,19 @@ def test_a_python_machine_is_run_once_for_a_run_and_never_for_a_reader(cli: Cli)
     assert runs(cli) == 2
 
 
-def test_a_changed_python_machine_is_another_machine_and_is_run_when_it_is_accepted(cli: Cli) -> None:
+def test_a_python_machine_is_run_once_in_each_call_after_an_edit_until_a_change_is_accepted(cli: Cli) -> None:
     machine = counted(cli)
     cli.json("execute", "-i", machine, "--no-input")
     counted(cli, COUNTED + "# a comment\n")
-    assert cli.refused("execute", "-i", machine, "--no-input", exits=1)["code"] == "machine_changed"
-    assert runs(cli) == 1
-    cli.json("execute", "-i", machine, "--accept-change", "--no-input", exits=3)
+    assert cli.json("execute", "-i", machine, "--no-input", exits=3)["warnings"] == []
     assert runs(cli) == 2
+    counted(cli, COUNTED.replace("Go on?", "Continue?"))
+    assert cli.refused("execute", "-i", machine, "--no-input", exits=1)["code"] == "machine_changed"
+    assert runs(cli) == 3
+    cli.json("execute", "-i", machine, "--accept-change", "--no-input", exits=3)
+    assert runs(cli) == 4
+    cli.json("execute", "-i", machine, "--no-input", exits=3)
+    assert runs(cli) == 4
 
 
 def test_the_run_keeps_the_source_with_its_format(cli: Cli) -> None:

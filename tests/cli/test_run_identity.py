@@ -133,7 +133,7 @@ def test_an_accepted_change_is_reported_and_followed_to_its_place(cli: Cli, task
     source = Path(cli.machine(a={"task": ["./say"], "default_next": "b"}, b={"task": ["./say"]}))
     text = source.read_text()
     (old / "m.json").write_text(text)
-    (new / "m.json").write_text(text + "\n")
+    (new / "m.json").write_text(text.replace('"b": {', '"b": {"max_visits": 9, '))
     cli.json("execute", "-i", str(old / "m.json"), "--id", "r1")
     words = ["execute", str(new / "m.json"), "--id", "r1", "--accept-change"]
     planned = cli.json(*words, "--dry-run")["warnings"]
@@ -151,7 +151,7 @@ def test_unexpected_input_accepts_no_change(cli: Cli, task: Task) -> None:
         with failures.case(words), cli.fresh():
             machine = cli.machine(a=task("echo 1", default_next="b"), b=task("echo b >> ran; echo 2"))
             cli.json("execute", "-i", machine, "--id", "r1")
-            Path(machine).write_text(Path(machine).read_text() + "\n")
+            Path(machine).write_text(Path(machine).read_text().replace("echo 2", "echo 22"))
             before = cli.tree()
             cli.refused("execute", machine, *words, "--input", "5", exits=64)
             cli.refused("execute", machine, *words, "--input", answer("r1:9:0:00000000", 5), exits=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -19,17 +18,13 @@ def files(tree: dict[str, Any]) -> dict[str, Any]:
     return {path: row[4] for path, row in tree.items() if row[4]}
 
 
-def sha(path: str) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-
-
-def refused(cli: Cli, *words: str, hashes: tuple[str, str]) -> dict[str, Any]:
+def refused(cli: Cli, *words: str, shown: str) -> dict[str, Any]:
     """The error of a call that changes nothing, which its plan foresees."""
     before = files(cli.tree())
     plan = cli.json(*words, "--dry-run")
     error: dict[str, Any] = cli.refused(*words, exits=1)
     assert error["code"] == "machine_changed"
-    assert all(each in error["message"] for each in hashes)
+    assert shown in error["message"]
     assert all(way in error["hint"] for way in ("--accept-change", "--force", "--id NEW"))
     assert (plan["plan"]["action"], plan["exit"]) == ("refuse", 1)
     assert error["message"] in plan["plan"]["reason"]
@@ -47,7 +42,7 @@ def test_a_run_of_another_machine_is_refused_in_each_status(cli: Cli, task: Task
                 mine = cli.machine("m", a=task("echo m >> ran; echo 1", default_next="b"), b=last)
                 other = cli.machine("n", a=task("echo n >> ran; echo 2", default_next="b"), b=last)
                 cli.json("execute", mine, "--id", "x", exits=code)
-                error = refused(cli, "execute", other, "--id", "x", *more, hashes=(sha(mine), sha(other)))
+                error = refused(cli, "execute", other, "--id", "x", *more, shown="~ stages.a.task[2]")
                 assert mine in error["message"]
                 assert other in error["message"]
                 assert ("exec show x" in error["hint"]) == (status == "complete")
@@ -61,13 +56,13 @@ def test_each_way_out_that_is_named_leads_on(cli: Cli, task: Task) -> None:
     assert cli.json("exec", "show", "x")["output"] == 1
     accepted = cli.json("execute", other, "--id", "x", "--accept-change")
     assert (accepted["output"], len(accepted["warnings"])) == (1, 1)
-    assert "nothing was run" in accepted["warnings"][0]
+    assert "Nothing was run" in accepted["warnings"][0]
     plan = cli.json("execute", other, "--id", "x", "--accept-change", "--dry-run")
     assert (plan["plan"]["action"], plan["exit"], plan["warnings"]) == ("report", 0, accepted["warnings"])
     assert cli.json("execute", other, "--id", "new")["output"] == 2
     assert cli.json("execute", other, "--id", "x", "--force")["output"] == 2
     assert cli.json("execute", other, "--id", "x")["output"] == 2
-    refused(cli, "execute", mine, "--id", "x", hashes=(sha(mine), sha(other)))
+    refused(cli, "execute", mine, "--id", "x", shown="~ stages.a.task[2]")
 
 
 def test_the_same_machine_in_another_place_is_the_same_machine(cli: Cli, task: Task) -> None:
@@ -84,19 +79,19 @@ def test_the_same_machine_in_another_place_is_the_same_machine(cli: Cli, task: T
 
 
 def test_the_same_file_beside_other_tools_is_another_machine_and_beside_none_the_same(cli: Cli, task: Task) -> None:
-    def tools(place: Path, program: str) -> str:
+    def tools(place: Path, program: str) -> None:
         tool = {"name": "t", "description": "T.", "schema": {"type": "object"}, "argv": [program]}
         (place / "tools.json").write_text(json.dumps({"tools": [tool]}))
-        return sha(str(place / "tools.json"))
 
-    was = tools(cli.home, "true")
+    tools(cli.home, "true")
     mine = cli.machine("m", a=task("echo 1"), _tools="tools.json")
     first = cli.json("execute", mine, "--id", "x")
     (cli.home / "elsewhere").mkdir()
     copy = str(shutil.copy(mine, cli.home / "elsewhere" / "m.json"))
-    now = tools(cli.home / "elsewhere", "false")
-    assert "tools manifest" in refused(cli, "execute", copy, "--id", "x", hashes=(was, now))["message"]
-    assert "nothing was run" in cli.json("execute", copy, "--id", "x", "--accept-change")["warnings"][0]
+    tools(cli.home / "elsewhere", "false")
+    shown = '~ toolset.tools.t.argv[0]  "true" -> "false"'
+    assert "tools manifest" in refused(cli, "execute", copy, "--id", "x", shown=shown)["message"]
+    assert "Nothing was run" in cli.json("execute", copy, "--id", "x", "--accept-change")["warnings"][0]
     for place in (cli.home, cli.home / "elsewhere"):
         (place / "tools.json").unlink()
     assert cli.json("execute", mine, "--id", "x") == first == cli.json("execute", copy, "--id", "x")
@@ -107,7 +102,8 @@ def test_a_run_that_a_prompt_began_is_none_of_a_machine_file(cli: Cli, task: Tas
     cli.json("run", "--id", "x", "--input", '"Hi."')
     mine = cli.machine("m", a=task("echo 1"))
     kept = cli.json("show", "run:x")["event"]["machine"]["sha256"]
-    assert "by a prompt" in refused(cli, "execute", mine, "--id", "x", hashes=(kept, sha(mine)))["message"]
+    shown = "- stages.agent  (a stage: agent)"
+    assert "by a prompt" in refused(cli, "execute", mine, "--id", "x", shown=shown)["message"]
     source = cli("show", "run:x", "--format", "json").document["objects"]["/machine/source"]["sha256"]
     assert source == kept
     cli.json("execute", mine, "--id", "y")
@@ -121,5 +117,5 @@ def test_an_answer_given_again_to_a_complete_run_of_another_machine_is_refused_a
     answer = json.dumps({"requestId": waits["waiting"]["requestId"], "answer": 7})
     done = cli.json("execute", mine, "--input", answer)
     assert cli.json("execute", mine, "--input", answer) == done
-    refused(cli, "execute", other, "--input", answer, hashes=(sha(mine), sha(other)))
+    refused(cli, "execute", other, "--input", answer, shown="+ stages.b  (a stage: end)")
     assert cli.json("exec", "resume", "x", "--input", answer) == done

@@ -180,7 +180,7 @@ def test_a_turn_that_another_process_performed_is_not_repeated(store: Store, bac
 def test_a_change_is_accepted_once(store: Store, backend: Raced, tmp_path: Path) -> None:
     path = machine(tmp_path, a=ASK, done=END)
     execute(store, ExecuteOptions(machine=path, run="r1"))
-    Path(path).write_text(Path(path).read_text() + "\n")
+    Path(path).write_text(Path(path).read_text().replace('"stages"', '"bounds": {"timeout": 99}, "stages"'))
     options = ExecuteOptions(machine=path, run="r1", accept_change=True)
     backend.other = lambda: execute(store, options)
     execute(store, options)
@@ -365,7 +365,7 @@ def test_a_retry_does_not_continue_a_restarted_run(store: Store, backend: Raced,
 def test_a_change_is_not_accepted_for_a_restarted_run(store: Store, backend: Raced, tmp_path: Path) -> None:
     path = machine(tmp_path, a=ASK, done=END)
     execute(store, ExecuteOptions(machine=path, run="r1"))
-    Path(path).write_text(Path(path).read_text() + "\n")
+    Path(path).write_text(Path(path).read_text().replace('"stages"', '"bounds": {"timeout": 99}, "stages"'))
     backend.other = begun_anew(store, path)
     with pytest.raises(ConflictError, match="restarted"):
         execute(store, ExecuteOptions(machine=path, run="r1", accept_change=True))

@@ -13,7 +13,7 @@ from stateline.bundle.canonical import map_leaves
 from stateline.bundle.envelope import Ref
 from stateline.cli.output import coloured, counted, plain
 from stateline.cli.snapshot_summary import size
-from stateline.history.diff import END, Change, Path, is_artifact, is_long_list, read_object
+from stateline.history.diff import END, Change, Path, focused, is_artifact, is_long_list, read_object
 from stateline.store.snapshot import Snapshot
 from stateline.store.store import Store
 
@@ -26,9 +26,6 @@ _READ = 64 * 1024
 
 _LINES = 5000
 """Texts with more lines are not compared: that takes quadratic time."""
-_BEFORE = 30
-"""Equal characters before the first difference of two long lines."""
-
 _SIGNS = {"add": "+", "remove": "-", "replace": "~", "move": "~"}
 _COLOURS = {"+": "green", "-": "red", "~": "yellow"}
 _name = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
@@ -143,7 +140,7 @@ def _replaced(path: str, old: Any, new: Any) -> Iterator[str]:
         yield from _block(_unified(old, new))
     else:
         yield path
-        shown = _focused(before, after, WIDTH)
+        shown = focused(before, after, WIDTH)
         yield from _block([("-", _sized(old, before, shown[0])), ("+", _sized(new, after, shown[1]))])
 
 
@@ -222,12 +219,3 @@ def _unified(old: str, new: str) -> Iterator[tuple[str, str]]:
     for number, row in enumerate(difflib.unified_diff(before, after, n=1, lineterm="")):
         if number > 1:  # the first two name files
             yield ("@", row.strip("@ ")) if row.startswith("@@") else (row[0], row[1:])
-
-
-def _focused(old: str, new: str, width: int) -> tuple[str, str]:
-    """Both texts, cut to ``width`` characters around the first difference."""
-    pairs = enumerate(zip(old, new, strict=False))
-    same = next((at for at, pair in pairs if pair[0] != pair[1]), min(len(old), len(new)))
-    start = max(same - _BEFORE, 0) if max(len(old), len(new)) > width else 0
-    dots = "…" if start else ""
-    return _cut(dots + old[start:], width), _cut(dots + new[start:], width)

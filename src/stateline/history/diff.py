@@ -21,6 +21,8 @@ from stateline.store.store import Store
 Path = tuple[str | int, ...]
 """Keys (str) and indices (int) from the state down to a value; empty for the state itself."""
 
+_EQUAL = 30
+"""Most equal characters that are kept before the first difference of two long texts."""
 END = -1
 """Index after the last item of a long list, whose earlier items were not counted."""
 
@@ -104,6 +106,16 @@ def read_object(store: Store, ref: Ref) -> Json:
     if ref.media_type == NODE_TYPE:
         return with_refs(*read_node(store.get(ref), f"the object {ref.sha256}"))
     return store.resolve(ref)  # raises for an unknown type
+
+
+def focused(old: str, new: str, width: int) -> tuple[str, str]:
+    """Return two lines of text, cut to ``width`` characters around their first difference."""
+    pairs = enumerate(zip(old, new, strict=False))
+    same = next((at for at, pair in pairs if pair[0] != pair[1]), min(len(old), len(new)))
+    start = max(same - min(_EQUAL, width // 3), 0) if max(len(old), len(new)) > width else 0
+    shown = ((f"…{text[start:]}" if start else text) for text in (old, new))
+    before, after = (text if len(text) <= width else text[: width - 1] + "…" for text in shown)
+    return before, after
 
 
 def is_long_list(value: Json) -> bool:

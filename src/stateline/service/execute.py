@@ -26,7 +26,7 @@ from stateline.service.continue_run import (
     status_hint,
 )
 from stateline.service.create_run import NewRunOptions, create_run, require_no_foreign_answer
-from stateline.service.machine_change import change_warning, with_current_machine
+from stateline.service.machine_change import change_warning, machine_change, with_current_machine
 from stateline.service.machine_files import MachineFile, find_unfinished, other_unfinished, read_machine_file
 from stateline.service.options import CallOptions, ExecuteOptions
 from stateline.service.run_document import Outcome
@@ -46,8 +46,9 @@ def execute(store: Store, options: ExecuteOptions) -> Outcome:
         signals.run = found.id if found is not None else None
         if found is not None and not options.force:
             require_not_cancelled(found)
-            warnings = _warnings(store, machine_file, options, found.id, found)
-            run = with_current_machine(store, found, machine_file, call, options.accept_change)
+            change = machine_change(found, machine_file)
+            warnings = _warnings(store, machine_file, options, found.id, found) + change_warning(found, change)
+            run = with_current_machine(found, machine_file, change, call, accept=options.accept_change)
             return continue_run(run, call if run is found else replace(call, parent=None), warnings)
         start = NewRunOptions(
             run=options.run,
@@ -67,7 +68,8 @@ def execute(store: Store, options: ExecuteOptions) -> Outcome:
             _require_same_machine(require_not_cancelled(run), machine_file, call.input)
         warnings = _warnings(store, machine_file, options, run.id, None if started else run)
         if not started:
-            run = with_current_machine(store, run, machine_file, call, options.accept_change)
+            change = machine_change(run, machine_file)
+            run = with_current_machine(run, machine_file, change, call, accept=options.accept_change)
         return continue_run(run, call, warnings, failures=0 if started else None)
 
 
@@ -155,7 +157,6 @@ def _warnings(
         warnings.append(f"other unfinished runs of this machine: {', '.join(others)} (choose one with --id)")
     if run is None:
         return warnings
-    warnings += change_warning(run, machine_file)
     if options.labels:
         warnings.append(f"the run {run.id} keeps the labels with which it started; --label applies to new runs")
     context = run.state.context
