@@ -248,7 +248,7 @@ def test_a_store_of_a_newer_version_is_left_untouched(cli: Cli, task: Task) -> N
     cli.json("execute", "-i", machine, "--id", "r1")
     (cli.state / "stateline.json").write_bytes(b'{"format":"stateline/2","store_id":"00"}')
     before = cli.tree()
-    for words in (["execute", machine], ["exec", "list"], ["exec", "rm", "r1"], ["run"], ["exec", "status"]):
+    for words in (["execute", machine], ["exec", "list"], ["exec", "rm", "r1"], ["run", "-p", "x"], ["exec", "status"]):
         assert cli.refused(*words, exits=1)["code"] == "newer_version"
     assert cli.tree() == before
 

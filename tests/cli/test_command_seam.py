@@ -42,7 +42,7 @@ def test_flags_become_options_without_running_anything(cli: Cli) -> None:
     run = options_of("run", "-p", "Hello", "--set", "x=1", "--set", "y=z", "--developer", "D")
     assert (run.request.prompt, run.request.context_request.settings) == ("Hello", {"x": 1, "y": "z"})
     assert (run.request.context_request.developer, run.context_only) == (["D"], False)
-    assert options_of("run").context_only
+    assert options_of("run", "--system", "S").context_only
     assert options_of("exec", "clean", "--all", "--older-than", "2h").older_than == 7200
     assert options_of("log", "run:x", "-n", "3", "-p").number == 3
     assert options_of("exec", "rm", "a", "b").runs == ["a", "b"]
@@ -79,7 +79,7 @@ def test_an_unknown_option_is_a_usage_error_also_beside_help(cli: Cli) -> None:
 
 def test_options_of_every_command_are_frozen(cli: Cli) -> None:
     failures = Failures()
-    for argv in (["exec", "list"], ["execute", "m"], ["run"], ["exec", "resume", "r"], ["log", "x"], ["verify"]):
+    for argv in (["exec", "list"], ["execute", "m"], ["run", "-px"], ["exec", "resume", "r"], ["log", "x"], ["verify"]):
         with failures.case(argv):
             options = options_of(*argv)
             with pytest.raises(AttributeError):

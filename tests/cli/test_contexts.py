@@ -122,7 +122,7 @@ def test_the_default_context_is_a_hash_over_model_url_and_toolset(cli: Cli, serv
     )
     tools = ["--tools", str(cli.home / "tools.json")]
     model = ["-m", "a", "--base-url", server.url]
-    calls = [[], tools, model, [*model, *tools], ["-m", "b", *model[2:]]]
+    calls = [["-m", "manual"], tools, model, [*model, *tools], ["-m", "b", *model[2:]]]
     heads = {cli.json("run", *words)["head"] for words in calls}
     keys = {row["scope"] for row in cli.json("scopes")["scopes"]}
     assert len(heads) == len(keys) == len(calls)

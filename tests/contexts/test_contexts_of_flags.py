@@ -17,9 +17,9 @@ from stateline.contexts.context import (
     drift,
     merge_settings,
     refine,
-    require_settings,
 )
 from stateline.contexts.prepare import removed
+from stateline.contexts.settings import require_settings
 from stateline.errors import RequestError
 from stateline.model.protocol import CALL_MEMBERS, ToolSpec
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from stateline.bundle import canonical
 from stateline.contexts.by_model import (
-    SETTINGS,
     TASK_LIMIT,
     derivation,
     derive,
@@ -24,6 +23,7 @@ from stateline.contexts.by_model import (
 from stateline.contexts.context import LIMIT, ContextContent, ContextRequest, default_name
 from stateline.contexts.context import derive as literal
 from stateline.contexts.context import refine as literal_refine
+from stateline.contexts.settings import SETTINGS
 from stateline.errors import RequestError
 from stateline.machine.expressions.json_schema import problems, violations
 from stateline.model.protocol import ModelRequest, Reply, ToolCall, ToolSpec

@@ -61,16 +61,30 @@ def run_options(flags: Namespace, settings: Settings) -> RunOptions:
         on_call=_progress(settings, played=flags.playback is not None),
         wait=settings.context_lock_wait,
         transcript=not flags.no_transcript,
+        new_context=flags.new_context,
         # With a dash, standard input is the prompt.
         call=call_of(flags, settings, read_stdin=flags.dash is None),
     )
     options = RunOptions(settings=settings, request=request, dry_run=flags.dry_run)
+    if options.context_only and not _names_context(flags, settings):
+        raise UsageError(
+            "nothing to do: there is no prompt, and no flag names or changes a context; nothing was done",
+            hint=f"give a prompt ({_PROMPTS}), or a context: `stateline run --state-scope NAME --system TEXT`",
+        )
     if options.context_only and (request.force or request.call.input is not msgspec.UNSET or flags.no_transcript):
         raise UsageError(
             "--force, --input and --no-transcript need a run; nothing was done",
             hint=f"give a prompt ({_PROMPTS}), or --id RUN",
         )
     return options
+
+
+def _names_context(flags: Namespace, settings: Settings) -> bool:
+    """True if a flag names, derives or changes a context."""
+    given = (flags.system, flags.refine_text, flags.refine_file, flags.tools, flags.model, flags.base_url)
+    return any(value is not None for value in (*given, flags.record, flags.playback, settings.state_scope)) or bool(
+        flags.developer or flags.set
+    )
 
 
 def _run(options: RunOptions) -> Output:
@@ -202,6 +216,7 @@ exec resume RUN`, on standard input or with --input.""",
         argument("--refine-file", metavar="FILE", help="First refine the context by that file's text."),
         argument("--id", metavar="RUN", help="The run's id, new or existing."),
         switch("--force", help="With --id: start it again, on the same chain."),
+        switch("--new-context", help="Let --refine-* derive another context if none fits model, URL and tools."),
         switch("--no-transcript", help="Keep the context, and nothing of the conversation."),
         *call_arguments(parent="Continue only if this is the head, of the context or of the run --id."),
     ],

@@ -25,6 +25,7 @@ from stateline.contexts.context import (
     new_context,
     refined_context,
 )
+from stateline.contexts.settings import SETTINGS, setting_problem
 from stateline.errors import InvalidValueError, RequestError
 from stateline.model.protocol import Judge, Model, ModelCallError, ModelRequest, RecordingModel, Reply
 from stateline.process.signals import interruptible
@@ -32,30 +33,13 @@ from stateline.process.signals import interruptible
 TASK_LIMIT = 64 * 1024
 """Largest part of the user's prompt that is sent [characters], from its beginning."""
 
-_NUMBER: Json = {"type": "number"}
-_INTEGER: Json = {"type": "integer"}
 _STRING: Json = {"type": "string"}
-_SCHEMA_OF_TYPE: dict[type, Json] = {int: _NUMBER, float: _NUMBER, str: _STRING, bool: {"type": "boolean"}}
-_STOP: Json = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
-SETTINGS: dict[str, Json] = {
-    "temperature": _NUMBER,
-    "top_p": _NUMBER,
-    "top_k": _INTEGER,
-    "min_p": _NUMBER,
-    "max_tokens": _INTEGER,
-    "max_completion_tokens": _INTEGER,
-    "max_output_tokens": _INTEGER,
-    "frequency_penalty": _NUMBER,
-    "presence_penalty": _NUMBER,
-    "repetition_penalty": _NUMBER,
-    "seed": _INTEGER,
-    "stop": _STOP,
-    "stop_sequences": _STOP,
-    "reasoning_effort": _STRING,
-    "verbosity": _STRING,
+_SCHEMA_OF_TYPE: dict[type, Json] = {
+    int: {"type": "number"},
+    float: {"type": "number"},
+    str: _STRING,
+    bool: {"type": "boolean"},
 }
-"""The settings that a model may choose, with the JSON Schema of each value. Any other name must be one that the
-operator has set, since settings become part of every later request."""
 
 _SHAPE = (
     'Reply with one JSON object and nothing else: {"prompts": {"system": string, "developer": [string, ...]}, '
@@ -145,9 +129,10 @@ def refinement(context: dict[str, Json], request: ContextRequest) -> ModelReques
 def reply_schema(operator_settings: Mapping[str, Json]) -> dict[str, Json]:
     """Return the JSON Schema of a reply. Settings of the operator keep their type, where it is a simple one."""
     prompts = {"system": _STRING, "developer": {"type": "array", "items": _STRING}}
+    known = {name: rule.schema() for name, rule in SETTINGS.items()}
     own = {name: _SCHEMA_OF_TYPE.get(type(operator_settings[name]), {}) for name in sorted(operator_settings)}
     return _object(
-        {"prompts": _object(prompts, required=True), "settings": _object({**own, **SETTINGS}, required=False)},
+        {"prompts": _object(prompts, required=True), "settings": _object({**own, **known}, required=False)},
         required=True,
     )
 
@@ -203,6 +188,8 @@ def proposal(request: ModelRequest, reply: Reply) -> ContextContent:
         raise _refused(request, error.message) from None
     if found := violations(request.output_schema, value):
         raise _refused(request, "; ".join(found[:3]))
+    if problem := setting_problem(value["settings"]):
+        raise _refused(request, problem)
     prompts: dict[str, Any] = value["prompts"]
     system = prompts["system"] if prompts["system"].strip() else None
     return ContextContent(system, [text for text in prompts["developer"] if text.strip()], value["settings"])

@@ -12,7 +12,7 @@ import msgspec
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json, sha256
 from stateline.errors import RequestError
-from stateline.model.protocol import CALL_MEMBERS, ToolSpec
+from stateline.model.protocol import ToolSpec
 
 LIMIT = 256 * 1024
 """Largest context [bytes of canonical JSON]: each model call carries it. The record of the newest refinement does not
@@ -67,17 +67,6 @@ def merge_settings(settings: Mapping[str, Json], changes: Mapping[str, Json]) ->
     """Return ``settings`` with ``changes`` applied; null removes a setting."""
     merged = {**settings, **changes}
     return {name: value for name, value in merged.items() if value is not None or name not in changes}
-
-
-def require_settings(settings: Mapping[str, Json]) -> None:
-    """Raise ``RequestError`` for a setting that would replace a member of each call. Null, which removes a setting, is
-    accepted."""
-    found = [name for name in CALL_MEMBERS if settings.get(name) is not None]
-    if found:
-        raise RequestError(
-            f"a context cannot have the setting {found[0]}: it belongs to each call; nothing was sent or saved",
-            hint="leave it out of --set; -m names the model, --system the system prompt, --tools the tools",
-        )
 
 
 def derive(request: ContextRequest) -> dict[str, Json]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import msgspec
@@ -18,16 +18,18 @@ from stateline.contexts.context import (
     derive,
     drift,
     refine,
-    require_settings,
 )
+from stateline.contexts.settings import require_settings
 from stateline.contexts.stored import LITERAL, is_refinement, load_state, redact_request
-from stateline.errors import RequestError
+from stateline.errors import NotFoundError, RequestError, StatelineError
 from stateline.history.preconditions import require_head
 from stateline.model.protocol import Model, ModelRequest
 from stateline.store.scope import Scope, require_key_without_secret
-from stateline.store.snapshot import Snapshot
+from stateline.store.snapshot import Snapshot, read_head
 from stateline.store.store import Store
 
+_LISTED = 10
+"""Most contexts that an error lists, the newest ones."""
 _userinfo = re.compile(r"//[^/?#]*@")
 
 
@@ -37,7 +39,8 @@ class ContextOptions(msgspec.Struct, frozen=True, kw_only=True):
     refines; without one the flags are taken as they are. ``ready`` raises what keeps the model from being called;
     ``on_call`` receives the purpose of each call before it is made. ``exchanges`` is "record" or "playback" where calls
     are recorded or played back. ``run`` is the id of the run that will begin with the context: a call that is repeated
-    after a crash recognizes its own refinement by it."""
+    after a crash recognizes its own refinement by it. ``new_context``: a refinement may derive the default context
+    although the store has others."""
 
     name: str | None = None
     context_request: ContextRequest = ContextRequest()
@@ -48,6 +51,7 @@ class ContextOptions(msgspec.Struct, frozen=True, kw_only=True):
     on_call: Callable[[str], None] | None = None
     exchanges: str = ""
     run: str | None = None
+    new_context: bool = False
 
 
 class ContextStep(msgspec.Struct, frozen=True):
@@ -112,6 +116,8 @@ def plan_steps(store: Store, scope: Scope, options: ContextOptions) -> ContextPl
     head = scope.head()
     if head is None:
         require_key_without_secret(store.redactor, scope.key)
+        if options.name is None and request.refine is not None and not options.new_context:
+            _require_no_other(store)
     require_head(scope, head, options.parent)
     state = None if head is None else load_state(store, head)
     steps = _steps(state, request, options.model is not None)
@@ -119,6 +125,11 @@ def plan_steps(store: Store, scope: Scope, options: ContextOptions) -> ContextPl
     if head is not None and state is not None and _is_done(store, head, state, steps, options.run):
         steps = []
         warnings.append(f"this refinement was saved before for the run {options.run}, and was not repeated")
+    if any(step.type == "refine" and not step.by_model for step in steps) and not request.settings:
+        warnings.append(
+            "without a model a refinement adds an instruction and changes no setting; `--set KEY=VALUE` changes one, "
+            "and -m PROVIDER/NAME lets a model refine"
+        )
     _require_room(state, steps)
     return ContextPlan(head=head, state=state, steps=steps, warnings=warnings, request=request, masked=masked)
 
@@ -128,6 +139,38 @@ def require_ready(options: ContextOptions, plan: ContextPlan) -> None:
     calls_model = options.context_request.task is not None or any(step.by_model for step in plan.steps)
     if options.ready is not None and calls_model:
         options.ready()
+
+
+def _require_no_other(store: Store) -> None:
+    """Raise ``NotFoundError`` if the store has contexts: the refinement was most likely meant for one of them."""
+    found = sorted(_contexts(store), reverse=True)
+    if not found:
+        return
+    lines = [f"  {line}" for _, line in found[:_LISTED]]
+    more = [f"  and {len(found) - _LISTED} more"] if len(found) > _LISTED else []
+    raise NotFoundError(
+        "\n".join(
+            ["no context was made for this model, base URL and toolset; nothing was refined. There are:", *lines, *more]
+        ),
+        hint="--state-scope NAME refines one of these; --new-context derives another one, and refines that",
+    )
+
+
+def _contexts(store: Store) -> Iterator[tuple[str, str]]:
+    """Yield (time of the last change, line with name, model, base URL and toolset) of each context. One that cannot be
+    read is left out."""
+    for scope in store.backend.scopes():
+        try:
+            head = read_head(store.backend, scope)
+            if head is None or head.envelope.kind != "context":
+                continue
+            state = load_state(store, head)
+        except StatelineError:
+            continue
+        place = f" at {state['base_url']}" if state["base_url"] else ""
+        tools = f", tools {state['toolset_hash'][:12]}" if state.get("toolset_hash") else ""
+        name = head.envelope.scope.partition(":")[2]
+        yield head.envelope.created_at, f"{name}\n    {state['model_id'] or 'no model'}{place}{tools}"
 
 
 def _steps(state: dict[str, Json] | None, request: ContextRequest, by_model: bool) -> list[ContextStep]:

@@ -137,7 +137,7 @@ class Models(ModelSource):
     def overlay(self, context_request: ContextRequest, context: Mapping[str, Json] | None) -> None:
         """Apply these flags over the context of a run that is continued; they are not stored. Raises ``RequestError``
         for a setting that a context must not have."""
-        from stateline.contexts.context import require_settings
+        from stateline.contexts.settings import require_settings
 
         require_settings(context_request.settings)
         developer: list[str] = self._mask(context_request.developer)

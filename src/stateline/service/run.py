@@ -51,7 +51,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of ``run``. ``prompt`` None: continue ``run``, or only prepare the context. ``tools`` is the path of a
     manifest; ``context`` names the context (None: the default one of model, base URL and toolset). ``on_call`` receives
     the purpose of each model call that prepares the context before it is made; ``wait`` bounds the wait for the
-    context's lock [s]. Without ``transcript`` the run is in memory, and only the context is saved."""
+    context's lock [s]. Without ``transcript`` the run is in memory, and only the context is saved. ``new_context``: as
+    in ``ContextOptions``."""
 
     prompt: str | None = None
     run: str | None = None
@@ -64,6 +65,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     on_call: Callable[[str], None] | None = None
     wait: float = CONTEXT_WAIT
     transcript: bool = True
+    new_context: bool = False
 
     def __post_init__(self) -> None:
         """Raise ``UsageError`` for a malformed run id or context name, and for an id of a run that is not kept."""
@@ -255,6 +257,7 @@ def context_options(store: Store, options: RunOptions, models: Models, toolset: 
         wait=options.wait,
         on_call=options.on_call,
         exchanges=models.mode,
+        new_context=options.new_context,
         run=options.run if options.prompt is not None else None,
     )
     if options.context is not None:
