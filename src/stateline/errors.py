@@ -198,9 +198,16 @@ class ConflictError(StatelineError):
 
 
 class LockTimeoutError(ConflictError, TimeoutError):
-    """The scope's lock was not free within the time allowed. ``errno`` is None."""
+    """The scope's lock was not free within the time allowed. ``errno`` is None.
+
+    ``holder`` names the process or thread that holds it, as far as the system tells; "" if it was held by none.
+    """
 
     code = "locked"
+
+    def __init__(self, message: str, *, hint: str = "", holder: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.holder = holder
 
 
 class IntegrityError(StatelineError):

@@ -146,11 +146,12 @@ def empty(tmp_path: Path) -> Path:
 
 def require_nothing_written(lines: list[str]) -> None:
     harmless = re.compile(r'"/dev/(null|tty)"')
+    testing = re.compile(r"flock\(.*(LOCK_SH\|LOCK_NB|LOCK_UN)\)")  # of a file that is opened read-only
     opened = [line for line in lines if re.search(r"O_(CREAT|WRONLY|RDWR|TRUNC|APPEND|TMPFILE)|creat\(", line)]
     names = CHANGING.replace("?", "").replace(",", "|")
     changed = [line for line in lines if re.match(rf"\d+ +({names})\(", line)]
     assert [line for line in opened if not harmless.search(line)] == []
-    assert changed == []
+    assert [line for line in changed if not testing.search(line)] == []
 
 
 def test_a_reading_command_changes_nothing(tmp_path: Path, root: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from each_case import Failures
 
 from stateline import Redactor, Store, UsageError
-from stateline.store import actor
+from stateline.store.actor import user_name
 
 SELF = {"user": pwd.getpwuid(os.geteuid()).pw_name, "host": os.uname().nodename}
 SECRET = "correct horse battery"
@@ -27,7 +27,7 @@ def test_an_event_names_the_process_and_whom_it_acts_for_unless_the_caller_does(
 
 
 def test_a_user_without_an_entry_is_named_by_number() -> None:
-    assert actor._process.__wrapped__(3_999_999_999)[0] == "3999999999"
+    assert user_name(3_999_999_999) == "3999999999"
 
 
 def test_a_secret_in_the_actors_name_is_masked_and_counted() -> None:

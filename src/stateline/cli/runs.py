@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -50,7 +50,7 @@ def _list(settings: Settings) -> Output:
     rows, unread = list_runs(store)
     findings = [found.finding() for found in unread]
     columns = ["run", "machine", "status", "stage", "turn", "updated_at"]
-    lines = table(rows, columns) if rows or unread else ["no runs"]
+    lines = table([{**row, "status": status_text(row)} for row in rows], columns) if rows or unread else ["no runs"]
     lines += [f"cannot be read: {found.path}: {plain(found.message)}" for found in findings]
     warnings = [*store.warnings, *(found.message for found in findings)]
     return Output(
@@ -61,13 +61,19 @@ def _list(settings: Settings) -> Output:
     )
 
 
+def status_text(row: dict[str, Any]) -> str:
+    """The status of a run for people: ``interrupted`` for one that is running and that no process holds."""
+    return "interrupted" if row["status"] == "running" and row["live"] is False else str(row["status"])
+
+
 def _status(options: RunOptions) -> Output:
     from stateline.service.runs import status
 
     store = options.settings.store()
     document = status(store, options.run)
     shown = ("run", "machine", "machine_path", "status", "stage", "turn", "started_at", "updated_at", "head")
-    lines = [f"{name + ':':<17}{plain(str(document[name]))}" for name in shown]
+    texts = {**document, "status": status_text(document)}
+    lines = [f"{name + ':':<17}{plain(str(texts[name]))}" for name in shown]
     if actor := actor_text(document["actor"]):
         lines.append(f"{'last actor:':<17}{actor}")
     for name, bound in document["bounds"].items():

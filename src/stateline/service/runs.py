@@ -73,13 +73,20 @@ def _heads(store: Store, unread: list[UnreadableScope]) -> Iterator[Snapshot]:
 
 
 def row(store: Store, head: Snapshot) -> dict[str, Json]:
-    """Return the row of one run in ``exec list``."""
-    state, event = head.envelope.state, read_event(head)
+    """Return the row of one run in ``exec list``, at a newer head than ``head`` if the run has advanced meanwhile."""
+    scope = naming.scope_hash(head.envelope.scope)
+    state, event, live = head.envelope.state, read_event(head), store.backend.is_locked(scope)
+    if state["status"] == "running" and live is False:
+        # The process that was running it may have ended since the head was read.
+        newer = read_head(store.backend, scope)
+        if newer is not None and newer.sha256 != head.sha256:
+            return row(store, newer)
     tree = state["tree"] if state["tree"] is not None else store.resolve(head.state["tree"])
     return {
         "run": head.envelope.scope.partition(":")[2],
         "machine": event.machine.name,
         "status": state["status"],
+        "live": live,
         "stage": tree["stage"],
         "turn": event.turn,
         "failures": event.meters.failures,
@@ -126,6 +133,10 @@ def find_run(store: Store, run: str | None) -> Run:
 def status(store: Store, run: str | None) -> dict[str, Json]:
     """Return the row of one run with its mode, bounds (limit and rest), counters and interrupts."""
     found = find_run(store, run)
+    shown = row(store, found.snapshot)
+    while shown["head"] != found.sha256:
+        found = load_run(store, found.id)
+        shown = row(store, found.snapshot)
     counters = _counters(found)
     bounds = {
         name: {"limit": limit, "left": max(0, limit - counters[name]) if limit else None}
@@ -133,7 +144,7 @@ def status(store: Store, run: str | None) -> dict[str, Json]:
     }
     exchanges = found.event.get("exchanges")
     return {
-        **row(store, found.snapshot),
+        **shown,
         "actor": found.event.get("actor"),
         "mode": exchanges.get("mode") if isinstance(exchanges, dict) else None,
         "bounds": bounds,

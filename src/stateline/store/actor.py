@@ -24,18 +24,25 @@ def checked_name(name: str | None) -> str | None:
 
 def actor_of(name: str | None) -> dict[str, Json]:
     """Return the member ``actor`` of an event that this process writes on behalf of ``name``."""
-    user, host = _process(os.geteuid())
+    user, host = _process()
     return {"user": user, "host": host} | ({} if name is None else {"name": name})
 
 
 @cache
-def _process(uid: int) -> tuple[str, str]:
+def _process() -> tuple[str, str]:
+    return user_name(os.geteuid()), _as_text(os.uname().nodename)
+
+
+def user_name(uid: int) -> str:
+    """Return the name of a user, or the number of one without an entry, as in some containers."""
     import pwd
 
     try:
-        user = pwd.getpwuid(uid).pw_name
-    except KeyError:  # a container may run as a user without an entry
-        user = str(uid)
-    # Both are bytes of any encoding to the system.
-    user, host = (name.encode("utf-8", "backslashreplace").decode() for name in (user, os.uname().nodename))
-    return user, host
+        return _as_text(pwd.getpwuid(uid).pw_name)
+    except KeyError:
+        return str(uid)
+
+
+def _as_text(name: str) -> str:
+    # To the system, names are bytes of any encoding.
+    return name.encode("utf-8", "backslashreplace").decode()

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from stateline.bundle import naming
 from stateline.bundle.envelope import Pointer
-from stateline.errors import IntegrityError, LockTimeoutError
-from stateline.store.protocol import FULL, BlobExistsError, BlobMissingError, Durability, moved_head
+from stateline.errors import IntegrityError
+from stateline.store.protocol import FULL, BlobExistsError, BlobMissingError, Durability, lock_timeout, moved_head
 
 
 class MemoryBackend:
@@ -22,6 +22,7 @@ class MemoryBackend:
         self._blobs: dict[str, bytes] = {}
         self._heads: dict[str, Pointer] = {}
         self._guard = threading.Lock()
+        self._held: list[str] = []
         self._locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
 
     def describe(self) -> str:
@@ -85,11 +86,16 @@ class MemoryBackend:
         with self._guard:
             lock = self._locks[scope]
         if not lock.acquire(timeout=wait):
-            raise LockTimeoutError(f"another thread holds the lock of this scope; waited {wait:g} s", hint="call again")
+            raise lock_timeout("another thread", wait)
+        self._held.append(scope)
         try:
             yield
         finally:
+            self._held.remove(scope)
             lock.release()
+
+    def is_locked(self, scope: str) -> bool | None:
+        return naming.checked_scope(scope) in self._held
 
     def remove(self, scope: str) -> None:
         naming.checked_scope(scope)

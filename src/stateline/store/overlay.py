@@ -99,6 +99,9 @@ class OverlayBackend(MemoryBackend):
         self._require_safe(f"{scope}/{naming.LOCK}")
         yield
 
+    def is_locked(self, scope: str) -> bool | None:
+        return self._base.is_locked(scope)
+
     def remove(self, scope: str) -> None:
         self._base.require_writable()
         super().remove(scope)

@@ -13,7 +13,7 @@ from typing import Literal, Protocol, runtime_checkable
 import msgspec
 
 from stateline.bundle.envelope import Pointer
-from stateline.errors import ConflictError, StatelineError
+from stateline.errors import ConflictError, LockTimeoutError, StatelineError
 
 Durability = Literal["full", "fast"]
 """Survival of what is acknowledged. ``full``: a power loss. ``fast``: the death of every process at any moment,
@@ -37,6 +37,15 @@ def moved_head() -> ConflictError:
     return ConflictError(
         "the head moved while this change was made; the other change was kept",
         hint="load the head again and repeat the change",
+    )
+
+
+def lock_timeout(holder: str, wait: float, scope: str = "this scope") -> LockTimeoutError:
+    """Return the error of a ``wait`` [s] for the lock of ``scope``, which ``holder`` still holds."""
+    return LockTimeoutError(
+        f"{holder} holds the lock of {scope}; waited {wait:g} s, nothing was changed",
+        hint="call again, or wait longer with --wait SECONDS",
+        holder=holder,
     )
 
 
@@ -101,6 +110,12 @@ class Heads(Protocol):
 
     def lock(self, scope: str, wait: float) -> AbstractContextManager[None]:
         """Hold the scope's lock. Raises ``LockTimeoutError`` after ``wait`` [s]. A dead process holds no lock."""
+
+    def is_locked(self, scope: str) -> bool | None:
+        """Return True if a process or thread holds the scope's lock; None if that cannot be tested.
+
+        Never writes, never waits, and makes no :meth:`lock` fail, even one that does not wait.
+        """
 
     def scopes(self) -> Iterator[str]:
         """Yield the hashes of all scopes that have a directory, in no order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Literal
 
 from stateline._version import __version__
@@ -16,6 +16,7 @@ from stateline.errors import (
     ConflictError,
     DurabilityUnknownError,
     IntegrityError,
+    LockTimeoutError,
     NotFoundError,
     RequestError,
     StorageError,
@@ -24,7 +25,7 @@ from stateline.redaction.redactor import Redactor
 from stateline.store.actor import actor_of
 from stateline.store.durability import sync_past
 from stateline.store.objects import ObjectStore
-from stateline.store.protocol import DAMAGE_HINT, BlobMissingError
+from stateline.store.protocol import DAMAGE_HINT, BlobMissingError, lock_timeout
 from stateline.store.snapshot import (
     Snapshot,
     publish,
@@ -60,7 +61,18 @@ class Scope:
         The lock belongs to the thread that takes it, which may take it again inside the block. Raises
         ``LockTimeoutError`` if it is not free within ``wait`` [s].
         """
-        return self.store.backend.lock(self.hash, wait)
+        return self._locked(wait)
+
+    @contextmanager
+    def _locked(self, wait: float) -> Iterator[None]:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self.store.backend.lock(self.hash, wait))
+            except LockTimeoutError as error:
+                if error.holder:
+                    raise lock_timeout(error.holder, wait, self.key) from None
+                raise
+            yield
 
     def head(self) -> Snapshot | None:
         """Return the newest acknowledged snapshot, or None for a scope that does not exist. Never writes.

@@ -329,6 +329,14 @@ class BackendContract:
         with backend.lock(SCOPE, 1.0):
             assert self._lock_elsewhere(backend, OTHER) is None
 
+    def test_whether_a_lock_is_held_is_found_without_disturbing_anybody(self, backend: Backend) -> None:
+        assert backend.is_locked(SCOPE) in (False, None)
+        with backend.lock(SCOPE, 1.0):
+            assert backend.is_locked(SCOPE) in (True, None)
+            assert backend.is_locked(OTHER) in (False, None)
+        assert backend.is_locked(SCOPE) in (False, None)
+        assert self._lock_elsewhere(backend, SCOPE) is None
+
     # -- hostile names ---------------------------------------------------------------------------------------------
 
     def test_hostile_places_are_refused_and_nothing_outside_changes(self, backend: Backend) -> None:
@@ -343,6 +351,7 @@ class BackendContract:
             backend.read,
             lambda place: backend.swap(place, None, pointer(1)),
             lambda place: backend.lock(place, 0.0).__enter__(),
+            backend.is_locked,
             backend.remove,
         )
         for place in HOSTILE_PLACES:

@@ -226,6 +226,16 @@ class LocalBackend:
     def lock(self, scope: str, wait: float) -> AbstractContextManager[None]:
         return self.directories.lock(naming.checked_scope(scope), wait)
 
+    def is_locked(self, scope: str) -> bool | None:
+        naming.checked_scope(scope)
+        try:
+            with self.directories.open(scope) as directory:
+                return self.fs.is_locked(directory, naming.LOCK)
+        except FileNotFoundError:
+            return False
+        except (OSError, StatelineError):
+            return None
+
     def remove(self, scope: str) -> None:
         naming.checked_scope(scope)
         self.prepare()

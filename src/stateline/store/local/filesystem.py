@@ -26,6 +26,8 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOCK = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK = 1 << 20
+_LONGEST_COMMAND = 4096
+"""Most bytes read of a command line."""
 
 
 class NotRegularFileError(OSError):
@@ -205,6 +207,38 @@ class Filesystem:
 
     def close_lock(self, fd: int) -> None:
         os.close(fd)
+
+    def is_locked(self, directory: Directory, name: str) -> bool:
+        """Return True if a process holds the exclusive lock of a file. Tries a shared one for an instant, never waits.
+
+        Raises FileNotFoundError, :class:`NotRegularFileError` or another OSError.
+        """
+        import fcntl
+
+        fd, _ = self._open_checked(directory, name, sys.maxsize)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            # Closing alone would leave it to a child that was forked in this instant.
+            fcntl.flock(fd, fcntl.LOCK_UN)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
+    def lock_holder(self, identity: tuple[int, int]) -> tuple[int, list[str]] | None:
+        """Return the process that holds a lock of the file with that identity: its id and its command line, empty if
+        that cannot be read. None if the system does not tell; only Linux does. Raises OSError."""
+        device, inode = identity
+        place = f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"
+        with open("/proc/locks", encoding="ascii", errors="replace") as locks:
+            pids = [line.split()[4] for line in locks if f" {place} " in line and " FLOCK " in line]
+        if not pids or not pids[0].isdigit() or pids[0] == "0":  # a process outside this container has no number
+            return None
+        words: list[str] = []
+        with suppress(OSError), open(f"/proc/{pids[0]}/cmdline", "rb") as file:
+            words = os.fsdecode(file.read(_LONGEST_COMMAND)).split("\0")
+        return int(pids[0]), words
 
     def stat_file(self, fd: int) -> Stat:
         """Return the attributes of an open file."""

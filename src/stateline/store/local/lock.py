@@ -18,12 +18,18 @@ from stateline.store.local.atomic_write import discard, write_temporary
 from stateline.store.local.filesystem import Directory, Filesystem, Stat
 from stateline.store.local.os_errors import unsafe
 from stateline.store.local.permissions import path_problem
+from stateline.store.protocol import lock_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 POLL = 0.005
 """[s] between attempts at a lock that is held."""
+TRIES = 10
+"""Fewest attempts at a lock, so that no writer fails because of :meth:`Filesystem.is_locked`, which holds it for an
+instant."""
+_BEFORE = 5
+"""Most words of a command line in which the program is looked for: ``python -I -m stateline``."""
 _PERMANENT = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
 """Errors after which another attempt to remove a temporary name is useless: it is gone, or a non-empty directory."""
 
@@ -125,7 +131,7 @@ def acquire(fs: Filesystem, root: Directory, scope: str, open_scope: Callable[[]
     while True:
         directory = open_scope()
         try:
-            found = _lock(fs, directory, deadline)
+            lock, stat = _lock(fs, directory, deadline, wait)
         except FileNotFoundError:
             fs.close_directory(directory)
             # The directory was removed meanwhile; the next attempt makes it, while there is time.
@@ -135,10 +141,6 @@ def acquire(fs: Filesystem, root: Directory, scope: str, open_scope: Callable[[]
         except BaseException:
             fs.close_directory(directory)
             raise
-        if found is None:
-            fs.close_directory(directory)
-            raise _timeout("another process holds the lock of this scope", wait)
-        lock, stat = found
         try:
             if _is_current(fs, root, scope, directory, stat):
                 held = HeldLock(fs, directory, lock)
@@ -152,18 +154,38 @@ def acquire(fs: Filesystem, root: Directory, scope: str, open_scope: Callable[[]
         fs.close_directory(directory)
         _unlock(fs, lock)
         if time.monotonic() >= deadline:
-            raise _timeout("this scope was removed and made again repeatedly", wait)
+            raise LockTimeoutError(
+                f"this scope was removed and made again repeatedly; waited {wait:g} s, nothing was changed",
+                hint="call again, or wait longer with --wait SECONDS",
+            )
 
 
-def _timeout(reason: str, wait: float) -> LockTimeoutError:
-    return LockTimeoutError(
-        f"{reason}; waited {wait:g} s, nothing was changed", hint="call again, or wait longer with --wait SECONDS"
-    )
+def _holder(fs: Filesystem, lock: Stat) -> str:
+    """Return the process that holds the lock, in words."""
+    found = None
+    with suppress(OSError):
+        found = fs.lock_holder(lock.identity)
+    if found is None:
+        return "another process"
+    pid, words = found
+    if pid == os.getpid():
+        return "another thread of this process"
+    program = _program(words)
+    return f"process {pid} ({program})" if program else f"process {pid}"
 
 
-def _lock(fs: Filesystem, directory: Directory, deadline: float) -> tuple[int, Stat] | None:
-    """Open and lock the lock file; return its descriptor and attributes, or None if it is still held at ``deadline``
-    [monotonic s]."""
+def _program(words: list[str]) -> str:
+    """Return the program of a command line, of ``stateline`` with its command. Nothing else: it may hold secrets."""
+    names = [os.path.basename(word) for word in words]
+    if "stateline" not in names[:_BEFORE]:
+        return names[0] if names else ""
+    command = "".join(words[names.index("stateline") + 1 :][:1])
+    return f"stateline {command}" if command.isalpha() else "stateline"
+
+
+def _lock(fs: Filesystem, directory: Directory, deadline: float, wait: float) -> tuple[int, Stat]:
+    """Open and lock the lock file; return its descriptor and attributes. Raises ``LockTimeoutError`` if it is still
+    held at ``deadline`` [monotonic s], the end of ``wait`` [s]."""
     # An OS lock that dies with its holder, never a lock file that lingers. By descriptor: a lock by path costs a look
     # at every directory above, and could be another file's than the one that the handles lead to.
     from filelock import lock_descriptor
@@ -172,10 +194,11 @@ def _lock(fs: Filesystem, directory: Directory, deadline: float) -> tuple[int, S
     try:
         stat = fs.stat_file(lock)
         _require_safe(stat, directory)
+        tries = 1
         while not lock_descriptor(lock, blocking=False):
-            if time.monotonic() >= deadline:
-                fs.close_lock(lock)
-                return None
+            tries += 1
+            if tries > TRIES and time.monotonic() >= deadline:
+                raise lock_timeout(_holder(fs, stat), wait)
             time.sleep(POLL)
     except BaseException:
         fs.close_lock(lock)
