@@ -1,6 +1,6 @@
 """One call of `execute` or `exec resume` in a process of its own, with a model that goes by a script.
 
-    python agent_call.py STATE_DIR MACHINE SCRIPT [--retry] [--one] [--input JSON]
+    python agent_call.py STATE_DIR MACHINE SCRIPT [--retry] [--one] [--answer JSON]
 
 The model says the line of the script whose number is that of its replies in the conversation. It notes each key it is
 asked with in the file `asked` beside the script, and the results of tools that it is told in `told`. A line is
@@ -57,11 +57,11 @@ class Model(ModelSource):
 
 def main(state_dir: str, machine: str, script: str, *more: str) -> int:
     model = Model(Path(script))
-    words: dict[str, Any] = {"input": json.loads(more[more.index("--input") + 1])} if "--input" in more else {}
+    words: dict[str, Any] = {"answer": json.loads(more[more.index("--answer") + 1])} if "--answer" in more else {}
     call = CallOptions(one_turn="--one" in more, models=model, watch=model.watch, **words)
     store = Store.open(state_dir)
     try:
-        if "--retry" in more or "--input" in more:
+        if "--retry" in more or "--answer" in more:
             outcome = resume(store, RUN, call, retry="--retry" in more)
         else:
             outcome = execute(store, ExecuteOptions(machine=machine, run=RUN, call=call))

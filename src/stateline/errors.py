@@ -52,7 +52,7 @@ class StatelineError(Exception):
 
 
 class UsageError(StatelineError, ValueError):
-    """Malformed input: grammar of the command line, an id, ``--input`` that is not JSON."""
+    """Malformed input: grammar of the command line, an id, ``--input`` that is not JSON or not the run's."""
 
     code = "usage"
     exit_code = 64
@@ -126,6 +126,12 @@ class InvalidAnswerError(RequestError, ValueError):
     """An answer that the run cannot take; the run still waits, and nothing was written."""
 
     code = "answer_refused"
+
+
+class NoOpenRequestError(RequestError, LookupError):
+    """An answer without the id of a request, while no request is open; nothing was written."""
+
+    code = "no_open_request"
 
 
 class PlaybackMissError(RequestError, LookupError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -109,31 +110,160 @@ def test_a_depth_bomb_as_input_is_a_usage_error(cli: Cli, asking: str) -> None:
     assert not cli.state.exists()
 
 
-def test_unexpected_input_is_a_usage_error(cli: Cli, task: Task) -> None:
-    machine = cli.machine(a=task("echo 1", default_next="b"), b=task("echo 2"))
-    cli.json("execute", "-i", machine, "--id", "r1")
+def test_the_same_input_continues_a_run_and_another_one_is_refused(cli: Cli, task: Task) -> None:
+    """The input of the second night must not approve the release of the first one."""
+    cli.monkeypatch.setenv("SOME_API_KEY", "abcdef-123456-secret")
+    first, other = '{"date": "1st", "key": "abcdef-123456-secret"}', '{"date": "2nd"}'
+    machine = cli.machine(
+        ask={"human": {"prompt": "Ship {{ input.date }}?"}, "default_next": "a"},
+        a=task("test -e ok && echo 1"),
+    )
+    words = ["execute", machine, "--id", "r1", "--input"]
+    cli.json(*words, first, exits=3)
+
+    def refused() -> str:
+        before = cli.tree()
+        error = cli.refused(*words, other, exits=64)
+        assert error["code"] == "usage"
+        assert cli.json(*words, other, "--dry-run")["exit"] == 64
+        cli.refused("exec", "resume", "r1", "--input", other, exits=64)
+        assert cli.tree() == before
+        assert all(way in error["hint"] for way in ("--id NEW", "--id r1 --force"))
+        return str(error["hint"])
+
+    hint = refused()
+    request = cli.json(*words, ' {"key": "abcdef-123456-secret", "date": "1st"}', exits=3)["waiting"]["requestId"]
+    assert f"`stateline exec resume r1 --request {request} --answer JSON`" in hint
+    assert cli.refused("execute", machine, "--input", other, exits=64)["code"] == "usage", "without --id"
+    assert cli.json("execute", machine, "--input", first, exits=3)["run"] == "r1"
+    assert cli.json(*words, first, "--answer", "true", exits=1)["outputs"] == {"ask": True}
+    assert "--answer" not in refused(), "a failed run"
+    assert cli.json(*words, first, exits=1)["status"] == "error"
+    (cli.home / "ok").touch()
+    cli.json("exec", "resume", "r1", "--retry", "--input", first)
+    refused()
+    assert cli.json(*words, first)["outputs"] == {"ask": True, "a": 1}, "a complete run reports"
+    assert cli.json("execute", machine, "--input", other, exits=3)["run"] != "r1", "without --id a new run starts"
+    assert cli.json("execute", machine, "--input", other, "--force", exits=3)["status"] == "waiting"
+
+
+def test_the_same_input_continues_a_run_that_a_prompt_started(cli: Cli) -> None:
+    words = ["run", "-p", "Hi.", "--id", "r1", "--input"]
+    cli.json(*words, '{"n": 1}', exits=3)
+    assert cli.json(*words, '{"n": 1}', exits=3)["status"] == "waiting"
+    hint = cli.refused(*words, '{"n": 2}', exits=64)["hint"]
+    assert "`stateline run --id r1 --force -p TEXT`" in hint
+    done = cli.json(*words, '{"n": 1}', "--answer", '"Hello."')
+    assert cli.json(*words, '{"n": 1}') == done
+
+
+def test_an_answer_without_a_request_is_refused_where_nothing_waits(cli: Cli, task: Task) -> None:
+    machine = cli.machine(
+        ask={"human": {"prompt": "?"}, "default_next": "a"},
+        a=task("echo a >> ran; test -e ok && echo 1", repeatable=False),
+    )
+    answer = ["--answer", "true"]
+
+    def refused(*words: str) -> None:
+        before = cli.tree()
+        assert cli.refused(*words, *answer, exits=1)["code"] == "no_open_request", words
+        plan = cli.json(*words, *answer, "--dry-run")
+        assert (plan["plan"]["action"], plan["exit"]) == ("refuse", 1)
+        assert cli.tree() == before
+
+    refused("execute", machine)
+    refused("execute", machine, "--id", "r1")
+    refused("run", "-p", "Hi.")
+    assert not cli.state.exists()
+    cli.json("execute", machine, "--id", "r1", exits=3)
+    refused("execute", machine, "--id", "r1", "--force")
+    refused("execute", machine, "--force")
+    cli.json("execute", "-i", machine, "--id", "r1", *answer)
+    refused("execute", machine)
+    refused("exec", "resume", "r1")
+    cli.json("execute", machine, exits=1)
+    refused("exec", "resume", "r1")
+    assert cli.ran() == ["a"]
+    (cli.home / "ok").touch()
+    cli.json("exec", "resume", "r1", "--retry")
+    refused("exec", "resume", "r1")
+    refused("execute", machine, "--id", "r1")
+    refused("execute", machine)
+
+
+def test_an_answer_with_its_request_is_taken_once(cli: Cli, asking: str) -> None:
+    request = cli.json("execute", asking, "--id", "r1", exits=3)["waiting"]["requestId"]
+    ways = (["execute", asking], ["execute", asking, "--id", "r1"], ["exec", "resume", "r1"])
+    answer = ["--request", request, "--answer"]
+    wrapping = wrapped(request, 1)
+    once = cli.json(*ways[0], *answer, wrapping, exits=3)
+    assert once["outputs"] == {"first": json.loads(wrapping)}, "beside --request, the value is the whole answer"
     before = cli.tree()
-    error = cli.refused("execute", machine, "--input", "1", exits=64)
-    assert "waits for no input" in error["message"]
+    for words in ways:
+        plan = cli.json(*words, *answer, wrapping, "--dry-run")
+        assert (plan["plan"]["action"], plan["exit"]) == ("wait", 3)
+        assert cli.json(*words, *answer, wrapping, exits=3) == once
+        assert cli.refused(*words, *answer, "2", exits=1)["code"] == "answer_refused"
+        unknown = ["--request", request + "x", "--answer", "2"]
+        assert cli.refused(*words, *unknown, exits=1)["code"] == "answer_refused"
+    assert cli.refused("execute", asking, "--request", "no:1:0:0", "--answer", "1", exits=1)["code"] == "answer_refused"
     assert cli.tree() == before
-    cli.json("execute", machine)
-    cli.refused("execute", machine, "--id", "r1", "--input", "1", exits=64)
-    cli.refused("exec", "resume", "r1", "--input", "1", exits=64)
+    last = ["--request", once["waiting"]["requestId"], "--answer", "true"]
+    done = cli.json("execute", asking, *last)
+    assert cli.json("execute", asking, *last) == done, "it starts no second run"
+    assert [row["run"] for row in cli.json("exec", "list")["runs"]] == ["r1"]
+
+
+def test_an_answer_goes_to_the_run_that_it_names(cli: Cli, asking: str) -> None:
+    older = cli.json("execute", asking, "--id", "r1", exits=3)["waiting"]["requestId"]
+    cli.json("execute", asking, "--id", "r2", exits=3)
+    assert cli.json("execute", asking, "--request", older, "--answer", "1", exits=3)["run"] == "r1"
+    error = cli.refused("execute", asking, "--id", "r2", "--request", older, "--answer", "1", exits=1)
+    assert error["code"] == "answer_refused"
+
+
+def test_flags_about_an_answer_that_contradict_each_other_are_usage_errors(cli: Cli, asking: str) -> None:
+    request = cli.json("execute", asking, "--id", "r1", exits=3)["waiting"]["requestId"]
+    before = cli.tree()
+    for words in (
+        ["exec", "resume", "r1", "--request", request],
+        ["exec", "resume", "r1", "--retry", "--answer", "1"],
+        ["exec", "resume", "r1", "--retry", "--request", request, "--answer", "1"],
+        ["exec", "resume", "r1", "--answer", "yes"],
+        ["run", "--answer", "1"],
+    ):
+        cli.refused(*words, exits=64)
+    assert cli.tree() == before
+
+
+def test_the_printed_command_answers_and_can_be_repeated(cli: Cli) -> None:
+    failures = Failures()
+    for schema in (None, {"type": "boolean"}, {"type": "object", "required": ["it's"]}, {"enum": ["ja", "nein"]}):
+        with failures.case(schema), cli.fresh():
+            question: dict[str, Any] = {"prompt": "?"} | ({} if schema is None else {"schema": schema})
+            machine = cli.machine(ask={"human": question}, done=END)
+            text = cli("execute", machine, "--id", "r1").out.decode()
+            assert max(map(len, text.splitlines())) <= 80
+            words = shlex.split(text.partition("answer:")[2].partition("head:")[0].replace("\\\n", " "))
+            assert words[:2] == ["stateline", "exec"]
+            done = cli.json(*words[1:])
+            assert (done["status"], cli.json(*words[1:])) == ("complete", done)
+    failures.check()
 
 
 def test_an_answer_is_a_turn_and_stops_with_i(cli: Cli, asking: str) -> None:
     first = cli.json("execute", "-i", asking, exits=3)
     assert first["waiting"]["prompt"] == "What?"
-    second = cli.json("execute", "-i", asking, "--input", '{"a": 1}', exits=3)
+    second = cli.json("execute", "-i", asking, "--answer", '{"a": 1}', exits=3)
     assert (second["output"], second["stage"], second["turn"]) == ({"a": 1}, "second", first["turn"] + 1)
-    last = cli.json("execute", "-i", asking, "--input", "true", exits=2)
+    last = cli.json("execute", "-i", asking, "--answer", "true", exits=2)
     assert last["outputs"] == {"first": {"a": 1}, "second": True}
 
 
 def test_an_answer_continues_to_the_end_without_i(cli: Cli, task: Task) -> None:
     machine = cli.machine(ask={"human": {"prompt": "?"}, "default_next": "a"}, a=task("echo 1"))
     cli.json("execute", machine, exits=3)
-    document = cli.json("execute", machine, "--input", '"yes"')
+    document = cli.json("execute", machine, "--answer", '"yes"')
     assert document["outputs"] == {"ask": "yes", "a": 1}
 
 
@@ -195,15 +325,15 @@ def test_an_answer_that_cannot_be_kept_is_refused_and_the_run_still_waits(cli: C
 
 
 def test_an_answer_that_the_schema_forbids_is_refused_and_the_run_still_waits(cli: Cli, asking: str) -> None:
-    cli.json("execute", "-i", asking, "--input", "1", exits=3)
-    cli.json("execute", "-i", asking, "--input", "1", exits=3)
+    cli.json("execute", "-i", asking, exits=3)
+    cli.json("execute", "-i", asking, "--answer", "1", exits=3)
     status = cli.json("exec", "status")
-    for words, data in ((["--input", '"maybe"'], b""), ([], b"maybe\n")):
+    for words, data in ((["--answer", '"maybe"'], b""), ([], b"maybe\n")):
         error = cli.refused("execute", asking, *words, stdin=data, exits=1)
         assert error["code"] == "answer_refused"
         assert "still waits" in error["message"]
     assert cli.json("exec", "status") == status
-    assert cli.json("execute", asking, "--input", "true")["status"] == "complete"
+    assert cli.json("execute", asking, "--answer", "true")["status"] == "complete"
 
 
 def test_no_input_never_reads(cli: Cli, asking: str) -> None:
@@ -220,7 +350,7 @@ def test_standard_input_is_read_only_where_the_run_waits(cli: Cli, task: Task) -
         c=task("false"),
     )
     cli.json("execute", "-i", machine, stdin=unread(), exits=3)
-    cli.json("execute", "-i", machine, "--input", "1", stdin=unread())
+    cli.json("execute", "-i", machine, "--answer", "1", stdin=unread())
     cli.json("execute", machine, stdin=unread(), exits=1)
     run = cli.json("exec", "status", stdin=unread())["run"]
     cli.json("exec", "resume", run, stdin=unread(), exits=1)
@@ -295,10 +425,10 @@ def wrapped(request: str, answer: Any) -> str:
 
 def test_the_same_answer_twice_is_one_answer_and_the_same_document(cli: Cli, asking: str) -> None:
     request = cli.json("execute", "-i", asking, "--id", "r1", exits=3)["waiting"]["requestId"]
-    once = cli.json("execute", "-i", asking, "--input", wrapped(request, "yes"), exits=3)
+    once = cli.json("execute", "-i", asking, "--answer", wrapped(request, "yes"), exits=3)
     before = cli.tree()
     for words in (["execute", "-i", asking], ["execute", "-i", asking, "--id", "r1"], ["exec", "resume", "-i", "r1"]):
-        assert cli.json(*words, "--input", wrapped(request, "yes"), exits=3) == once
+        assert cli.json(*words, "--answer", wrapped(request, "yes"), exits=3) == once
     assert cli.json("execute", "-i", asking, stdin=wrapped(request, "yes").encode(), exits=3) == once
     assert cli.tree() == before
     assert once["outputs"] == {"first": "yes"}
@@ -307,8 +437,8 @@ def test_the_same_answer_twice_is_one_answer_and_the_same_document(cli: Cli, ask
 def test_the_last_answer_twice_is_one_answer_although_the_run_is_complete(cli: Cli) -> None:
     machine = cli.machine(ask={"human": {"prompt": "?"}}, done=END)
     request = cli.json("execute", machine, "--id", "r1", exits=3)["waiting"]["requestId"]
-    once = cli.json("execute", machine, "--id", "r1", "--input", wrapped(request, 1))
-    assert cli.json("execute", machine, "--id", "r1", "--input", wrapped(request, 1)) == once
+    once = cli.json("execute", machine, "--id", "r1", "--answer", wrapped(request, 1))
+    assert cli.json("execute", machine, "--id", "r1", "--answer", wrapped(request, 1)) == once
 
 
 def test_a_repeated_answer_on_a_pipe_does_not_answer_the_next_question(cli: Cli, task: Task) -> None:
@@ -319,7 +449,7 @@ def test_a_repeated_answer_on_a_pipe_does_not_answer_the_next_question(cli: Cli,
         done=END,
     )
     request = cli.json("execute", machine, exits=3)["waiting"]["requestId"]
-    cli.json("execute", "-i", machine, "--input", wrapped(request, "one"))
+    cli.json("execute", "-i", machine, "--answer", wrapped(request, "one"))
     document = cli.json("execute", machine, stdin=wrapped(request, "one").encode(), exits=3)
     assert (document["stage"], document["outputs"]) == ("again", {"ask": "one", "a": 1})
 
@@ -328,18 +458,18 @@ def test_an_answer_for_another_request_is_refused(cli: Cli, asking: str) -> None
     request = cli.json("execute", asking, exits=3)["waiting"]["requestId"]
     before = cli.tree()
     for stale in ("nonsense", None, 5, request + "x"):
-        error = cli.refused("execute", asking, "--input", wrapped(stale, "yes"), exits=1)
+        error = cli.refused("execute", asking, "--answer", wrapped(stale, "yes"), exits=1)
         assert error["code"] == "answer_refused"
         assert request in error["message"]
     assert cli.tree() == before
-    assert cli.json("execute", asking, "--input", wrapped(request, "yes"), exits=3)["stage"] == "second"
+    assert cli.json("execute", asking, "--answer", wrapped(request, "yes"), exits=3)["stage"] == "second"
 
 
 def test_an_object_that_only_looks_like_a_wrapping_is_an_answer(cli: Cli) -> None:
     machine = cli.machine(ask={"human": {"prompt": "?"}}, done=END)
     cli.json("execute", machine, exits=3)
     answer = {"requestId": "x", "answer": 1, "more": 2}
-    assert cli.json("execute", machine, "--input", json.dumps(answer))["output"] == answer
+    assert cli.json("execute", machine, "--answer", json.dumps(answer))["output"] == answer
 
 
 def test_the_same_answer_from_several_processes_at_once_is_one_answer(cli: Cli) -> None:
@@ -349,7 +479,7 @@ def test_the_same_answer_from_several_processes_at_once_is_one_answer(cli: Cli) 
 
     def answer() -> None:
         results.append(
-            cli.process("execute", machine, "--id", "r1", "--input", wrapped(request, 1), "--format", "json")
+            cli.process("execute", machine, "--id", "r1", "--answer", wrapped(request, 1), "--format", "json")
         )
 
     threads = [threading.Thread(target=answer) for _ in range(4)]
@@ -375,7 +505,7 @@ def test_a_prompt_that_cannot_be_filled_in_can_still_be_answered(cli: Cli) -> No
     waiting = cli.json("execute", machine, exits=3)["waiting"]
     assert "{{ state.nothing }}" in waiting["prompt"]
     assert "not filled in" in waiting["prompt"]
-    assert cli.json("execute", machine, "--input", "1")["status"] == "complete"
+    assert cli.json("execute", machine, "--answer", "1")["status"] == "complete"
 
 
 def test_a_secret_in_an_answer_is_masked_before_it_is_kept(cli: Cli) -> None:
@@ -393,4 +523,6 @@ def test_force_with_an_open_question_asks_again_under_another_request(cli: Cli, 
     old = cli.json("execute", asking, "--id", "r1", exits=3)["waiting"]["requestId"]
     new = cli.json("execute", asking, "--id", "r1", "--force", exits=3)["waiting"]["requestId"]
     assert new != old
-    assert cli.refused("execute", asking, "--id", "r1", "--input", wrapped(old, 1), exits=1)["code"] == "answer_refused"
+    assert (
+        cli.refused("execute", asking, "--id", "r1", "--answer", wrapped(old, 1), exits=1)["code"] == "answer_refused"
+    )

@@ -136,7 +136,7 @@ def test_force_restarts_a_cancelled_run(cli: Cli) -> None:
     machine = waiting(cli)
     cli.json("exec", "cancel", "r1")
     assert cli.json("execute", machine, "--id", "r1", "--force", exits=3)["status"] == "waiting"
-    assert cli.json("execute", machine, "--id", "r1", "--input", "true")["status"] == "complete"
+    assert cli.json("execute", machine, "--id", "r1", "--answer", "true")["status"] == "complete"
 
 
 def test_list_status_show_history_and_log_show_that_a_run_was_cancelled(cli: Cli) -> None:

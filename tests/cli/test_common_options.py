@@ -82,11 +82,11 @@ def test_wait_by_environment_and_flag(cli: Cli) -> None:
     cli.json("execute", machine, "--id", "r1", exits=3)
     with Store.open(cli.state).scope("run:r1").locked():
         cli.monkeypatch.setenv("STATELINE_WAIT", "0.05")
-        error = cli.refused("exec", "resume", "r1", "--input", "1", exits=4)
+        error = cli.refused("exec", "resume", "r1", "--answer", "1", exits=4)
         assert "0.05" in error["message"]
-        error = cli.refused("exec", "resume", "r1", "--input", "1", "--wait", "0.01", exits=4)
+        error = cli.refused("exec", "resume", "r1", "--answer", "1", "--wait", "0.01", exits=4)
         assert "0.01" in error["message"]
-        cli.refused("exec", "resume", "r1", "--input", "1", "--wait", "0", exits=4)
+        cli.refused("exec", "resume", "r1", "--answer", "1", "--wait", "0", exits=4)
     cli.monkeypatch.setenv("STATELINE_WAIT", "soon")
     assert cli.refused("exec", "list", exits=64)["code"] == "usage"
 

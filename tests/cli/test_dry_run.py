@@ -55,7 +55,7 @@ def failed(cli: Cli, task: Task) -> None:
 
 def complete(cli: Cli, task: Task) -> None:
     waiting(cli, task)
-    cli.json("execute", str(cli.home / "m.json"), "--input", "true")
+    cli.json("execute", str(cli.home / "m.json"), "--answer", "true")
 
 
 def changed(cli: Cli, task: Task) -> None:
@@ -86,6 +86,11 @@ def lost(cli: Cli, task: Task) -> None:
     apply(load_run(Store.open(cli.state), "r1"), Intended())
 
 
+def unknown(cli: Cli, task: Task) -> None:
+    lost(cli, task)
+    cli.json("exec", "resume", "r1", exits=3)
+
+
 def lost_unsafe(cli: Cli, task: Task) -> None:
     lost(cli, task)
     cli.state.chmod(0o750)
@@ -107,8 +112,8 @@ def moved_running(cli: Cli, task: Task) -> None:
     (cli.home / "before" / "m.json").rename(cli.home / "m.json")
 
 
-def changed_and_lost(cli: Cli, task: Task) -> None:
-    lost(cli, task)
+def changed_and_unknown(cli: Cli, task: Task) -> None:
+    unknown(cli, task)
     (cli.home / "m.json").write_text(
         (cli.home / "m.json").read_text().replace('"stages"', '"bounds": {"timeout": 99}, "stages"')
     )
@@ -195,6 +200,8 @@ TABLE: list[tuple[Setup, list[str], bytes, str, int]] = [
     (begun, [*I, "--id", "r1", "--force"], b"", "restart", 0),
     (begun, [*I, "--id", "r2"], b"", "start", 0),
     (begun, [*I, "--input", "1"], b"", "refuse", 64),
+    (begun, [*I, "--input", "null"], b"", "advance", 3),
+    (begun, [*I, "--answer", "1"], b"", "refuse", 1),
     (begun, [*I, "--parent", "run:r1"], b"", "advance", 3),
     (begun, [*I, "--parent", "run:r1~1"], b"", "refuse", 4),
     (begun, [*I, "--parent", "run:r1~1", "--force"], b"", "refuse", 4),
@@ -202,46 +209,47 @@ TABLE: list[tuple[Setup, list[str], bytes, str, int]] = [
     (begun, [*I, "--accept-change"], b"", "advance", 3),
     (waiting, I, b"", "wait", 3),
     (waiting, TO_END, b"", "wait", 3),
-    (waiting, [*I, "--input", "true"], b"", "answer", 0),
-    (waiting, [*TO_END, "--input", "true"], b"", "answer", 0),
+    (waiting, [*I, "--answer", "true"], b"", "answer", 0),
+    (waiting, [*TO_END, "--answer", "true"], b"", "answer", 0),
     (waiting, I, b"true\n", "answer", 0),
     (waiting, TO_END, b"true\n", "answer", 0),
     (waiting, TO_END, b"maybe\n", "refuse", 1),
     (waiting, [*TO_END, "--no-input"], b"true\n", "wait", 3),
-    (waiting, [*TO_END, "--input", '{"requestId": "x", "answer": true}'], b"", "refuse", 1),
-    (waiting, [*I, "--input", '{"requestId": "REQUEST", "answer": true}'], b"", "answer", 0),
+    (waiting, [*TO_END, "--answer", '{"requestId": "x", "answer": true}'], b"", "refuse", 1),
+    (waiting, [*I, "--answer", '{"requestId": "REQUEST", "answer": true}'], b"", "answer", 0),
     (waiting, [*I, "--parent", "run:r1~1"], b"", "refuse", 4),
     (failed, I, b"", "report", 1),
     (failed, TO_END, b"", "report", 1),
-    (failed, [*TO_END, "--input", "1"], b"", "refuse", 64),
+    (failed, [*TO_END, "--answer", "1"], b"", "refuse", 1),
     (failed, [*TO_END, "--force", "--id", "r1"], b"", "restart", 3),
     (complete, I, b"", "start", 0),
     (complete, [*I, "--id", "r1"], b"", "report", 2),
     (complete, [*TO_END, "--id", "r1"], b"", "report", 0),
-    (complete, [*TO_END, "--id", "r1", "--input", '{"requestId": "REQUEST", "answer": true}'], b"", "report", 0),
-    (complete, [*TO_END, "--input", '{"requestId": "REQUEST", "answer": true}'], b"", "report", 0),
-    (complete, [*I, "--input", '{"requestId": "REQUEST", "answer": true}'], b"", "report", 2),
-    (complete, [*TO_END, "--input", '{"requestId": "REQUEST", "answer": false}'], b"", "refuse", 1),
-    (complete, [*TO_END, "--input", '{"requestId": "nobody:2:0:00000000", "answer": true}'], b"", "refuse", 1),
-    (complete, [*TO_END, "--id", "r1", "--input", "true"], b"", "refuse", 64),
+    (complete, [*TO_END, "--id", "r1", "--answer", '{"requestId": "REQUEST", "answer": true}'], b"", "report", 0),
+    (complete, [*TO_END, "--answer", '{"requestId": "REQUEST", "answer": true}'], b"", "report", 0),
+    (complete, [*I, "--answer", '{"requestId": "REQUEST", "answer": true}'], b"", "report", 2),
+    (complete, [*TO_END, "--answer", '{"requestId": "REQUEST", "answer": false}'], b"", "refuse", 1),
+    (complete, [*TO_END, "--answer", '{"requestId": "nobody:2:0:00000000", "answer": true}'], b"", "refuse", 1),
+    (complete, [*TO_END, "--id", "r1", "--answer", "true"], b"", "refuse", 1),
     (changed, I, b"", "refuse", 1),
     (changed, [*I, "--accept-change"], b"", "advance", 3),
     (changed, [*I, "--force"], b"", "start", 0),
     (changed_while_waiting, [*I, "--accept-change"], b"", "wait", 3),
-    (changed_while_waiting, [*I, "--accept-change", "--input", "true"], b"", "answer", 0),
+    (changed_while_waiting, [*I, "--accept-change", "--answer", "true"], b"", "answer", 0),
     (lacking, [*I, "--accept-change"], b"", "refuse", 1),
     (lost, TO_END, b"", "wait", 3),
     (lost, TO_END, b"1\n", "wait", 3),
-    (lost, [*I, "--input", "1"], b"", "answer", 2),
-    (lost, [*TO_END, "--input", "1"], b"", "answer", 0),
+    (lost, [*TO_END, "--answer", "1"], b"", "refuse", 1),
+    (unknown, [*I, "--answer", "1"], b"", "answer", 2),
+    (unknown, [*TO_END, "--answer", "1"], b"", "answer", 0),
     (lost_unsafe, TO_END, b"", "refuse", 6),
     (moved, [*I, "--id", "r1"], b"", "wait", 3),
-    (moved, [*I, "--id", "r1", "--input", "true"], b"", "answer", 0),
-    (moved, [*I, "--id", "r1", "--input", '{"requestId": "nobody:2:0:00000000", "answer": true}'], b"", "refuse", 1),
+    (moved, [*I, "--id", "r1", "--answer", "true"], b"", "answer", 0),
+    (moved, [*I, "--id", "r1", "--answer", '{"requestId": "nobody:2:0:00000000", "answer": true}'], b"", "refuse", 1),
     (moved_unsafe, [*I, "--id", "r1"], b"", "refuse", 6),
-    (moved_running, [*I, "--id", "r1", "--input", "5"], b"", "refuse", 64),
-    (changed_and_lost, [*TO_END, "--accept-change", "--input", "1"], b"", "answer", 0),
-    (changed, [*I, "--accept-change", "--input", "5"], b"", "refuse", 64),
+    (moved_running, [*I, "--id", "r1", "--answer", "5"], b"", "refuse", 1),
+    (changed_and_unknown, [*TO_END, "--accept-change", "--answer", "1"], b"", "answer", 0),
+    (changed, [*I, "--accept-change", "--answer", "5"], b"", "refuse", 1),
     (damaged, I, b"", "refuse", 5),
     (damaged, [*I, "--id", "r1", "--force"], b"", "refuse", 5),
     (damaged, [*I, "--id", "r2"], b"", "start", 0),
@@ -356,7 +364,7 @@ SENTENCES: list[tuple[Setup, list[str], str]] = [
     (begun, [*I, "--id", "r1", "--force"], "would start the run r1 again and exit 0"),
     (begun, I, "would continue the run r1 and exit 3"),
     (waiting, I, "would leave the run r1 waiting and exit 3"),
-    (waiting, [*I, "--input", "true"], "would answer the run r1 and exit 0"),
+    (waiting, [*I, "--answer", "true"], "would answer the run r1 and exit 0"),
     (failed, I, "would only report the status of the run r1 and exit 1"),
     (damaged, I, "would be refused and exit 5"),
     (absent, ["run", "--state-scope", "zz"], "would derive context:zz and exit 0"),

@@ -71,7 +71,7 @@ def test_a_full_call_on_a_fast_run_settles_the_run_and_its_context(cli: Cli) -> 
         assert head.event["durability"] == "fast"
         if first == "fast":
             assert not synced
-            cli.json("exec", "resume", f"r{number}", "--input", "true")
+            cli.json("exec", "resume", f"r{number}", "--answer", "true")
         assert f"{head.scope}/{head.path}" in synced
         assert {f"{ref.sha256[:2]}/{ref.sha256}" for ref in head.envelope.objects.values()} <= synced
         if first == "fast":
@@ -79,7 +79,7 @@ def test_a_full_call_on_a_fast_run_settles_the_run_and_its_context(cli: Cli) -> 
             assert runs
             assert runs <= synced
         synced.clear()
-        cli("execute", machine, "--id", f"r{number}", "--input", "true")
+        cli("execute", machine, "--id", f"r{number}", "--answer", "true")
         cli("exec", "resume", f"r{number}")
         assert not {name for name in synced if "/state-" in name}, "once"
 
@@ -163,7 +163,7 @@ def test_an_open_parent_stops_a_writer_until_it_is_trusted(cli: Cli, shared: Pat
         assert read.code == 0
         assert "above the state dir" in read.err, words
     cli.monkeypatch.setenv("STATELINE_TRUST_PARENT", "true")
-    assert cli("exec", "resume", "r1", "--input", "true").code == 0
+    assert cli("exec", "resume", "r1", "--answer", "true").code == 0
     assert cli("log", "run:r1").err == ""
 
 

@@ -71,7 +71,7 @@ def test_hints_of_a_lost_context_are_there(cli: Cli) -> None:
                 place = cli.state / hashlib.sha256(b"context:demo").hexdigest()
                 next(place.glob("state-*")).unlink()
                 words = ["exec", "resume", "r1"] if command == "exec resume" else [*begin, "--id", "r1"]
-                error = cli.refused(*words, "--input", '"x"', exits=5)
+                error = cli.refused(*words, "--answer", '"x"', exits=5)
                 require_possible(cli, words[:2] if words[0] == "exec" else words[:1], error["hint"])
                 assert "stateline repair context:demo" in error["hint"]
     failures.check()

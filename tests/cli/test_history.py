@@ -53,7 +53,7 @@ def begun(cli: Cli, tools: str) -> None:
 
 
 def answered(cli: Cli, reply: str, exits: int = 3) -> None:
-    cli.json("exec", "resume", "r1", "--input", reply, exits=exits)
+    cli.json("exec", "resume", "r1", "--answer", reply, exits=exits)
 
 
 def rows(cli: Cli) -> Any:
@@ -181,11 +181,12 @@ def test_a_lost_call_whose_result_a_person_gave_has_that_result(cli: Cli, tools:
     written = {"tools": [tool("once", "echo $PPID >&2; touch began; sleep 60", repeatable=False)]}
     hold.write_text(json.dumps(written))
     begun(cli, str(hold))
-    child = cli.start("exec", "resume", "r1", "--input", say("", ("once", {})), "--no-input")
+    child = cli.start("exec", "resume", "r1", "--answer", say("", ("once", {})), "--no-input")
     _wait_for(cli.home / "began")
     child.kill()
     child.communicate(timeout=30)
-    cli.json("exec", "resume", "r1", "--input", '{"given": 7}', exits=3)
+    cli.json("exec", "resume", "r1", exits=3)
+    cli.json("exec", "resume", "r1", "--answer", '{"given": 7}', exits=3)
     (call,) = rows(cli)[1]["tools"]
     assert (call["status"], call["result"]) == ("done", {"given": 7})
 

@@ -58,7 +58,7 @@ def test_a_run_reads_like_a_story(cli: Cli, task: Task) -> None:
         end={"end": {}},
     )
     cli.json("execute", machine, "--id", "r", exits=3)
-    cli.json("execute", machine, "--input", '"yes"')
+    cli.json("execute", machine, "--answer", '"yes"')
     assert stories(cli, "run:r") == [
         "turn 0  run started -> flaky",
         "turn 1  flaky failed; it is retried  exit: no network",

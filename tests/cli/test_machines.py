@@ -56,7 +56,7 @@ def test_a_python_machine_is_run_once_for_a_run_and_never_for_a_reader(cli: Cli)
         cli.json(*words)
     cli.json("machine", "draw", "--run", "r")
     cli.json("execute", machine, "--dry-run", "--no-input")
-    cli.json("exec", "resume", "r", "--input", "true")
+    cli.json("exec", "resume", "r", "--answer", "true")
     assert runs(cli) == 1
     cli.json("execute", "-i", machine, "--id", "s", "--no-input")
     assert runs(cli) == 2
@@ -173,7 +173,7 @@ def test_every_snapshot_fits_the_schema_of_snapshots_and_crafted_ones_do_not(cli
     cli.json("run", "--state-scope", "demo", "--system", big, "--set", "limit=3")
     cli.json("run", "--state-scope", "demo", "--refine-text", "more")
     run = cli.json("execute", machine, "--state-scope", "demo", "--label", "k=v", exits=3)["run"]
-    cli.json("exec", "resume", run, "--input", "true", exits=1)
+    cli.json("exec", "resume", run, "--answer", "true", exits=1)
     fixtures = Path(__file__).parent.parent / "fixtures"
     paths = [*cli.state.glob("*/state-*.json"), *fixtures.glob("*/*/state-*.json")]
     bundles = [json.loads(path.read_bytes()) for path in paths]

@@ -39,7 +39,7 @@ def test_a_secret_spelled_like_a_word_of_the_format_takes_nothing_apart(cli: Cli
                 d=END,
             )
             cli.json("execute", machine, "--id", "r1", "--state-scope", "demo", exits=3)
-            document = cli.json("execute", machine, "--input", "5")
+            document = cli.json("execute", machine, "--answer", "5")
             assert (document["status"], document["outputs"]) == ("complete", {"a": 1, "question": 5, "b": 2})
             assert [row["status"] for row in cli.json("exec", "list")["runs"]] == ["complete"]
             assert cli.json("exec", "status")["stage"] == "d"

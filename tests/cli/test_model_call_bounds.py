@@ -110,7 +110,7 @@ def test_a_lost_call_that_must_not_be_repeated_counts_once_when_its_reply_is_giv
         cut_off(cli, server, words, signal.SIGKILL)
         assert cli.json(*words, exits=3)["reason"] == "unknown_outcome"
         cli.refused("exec", "resume", "r", "--retry", *model, "--base-url", server.url, exits=1)
-        assert cli.json("exec", "resume", "r", "--input", '"Found."')["output"] == "Found."
+        assert cli.json("exec", "resume", "r", "--answer", '"Found."')["output"] == "Found."
         assert server.count == 1
     assert events(cli, "r")[-1]["meters"]["llm_calls"] == 1
 
@@ -332,8 +332,8 @@ def lost_call(cli: Cli, model: list[str]) -> Any:
 
 def test_a_lost_call_that_will_be_made_again_takes_no_answer(cli: Cli, lost_call: Any) -> None:
     lost_call(max_llm_calls=3)
-    plan = agrees(cli, ["exec", "resume", "r", "-m", "manual", "--input", '"A"'], "waits for no input")
-    assert (plan["action"], plan["exit"], len(events(cli, "r"))) == ("refuse", 64, 2)
+    plan = agrees(cli, ["exec", "resume", "r", "-m", "manual", "--answer", '"A"'], "waits for no answer")
+    assert (plan["action"], plan["exit"], len(events(cli, "r"))) == ("refuse", 1, 2)
 
 
 def test_a_lost_call_that_a_bound_forbids_to_repeat_is_saved_as_lost(cli: Cli, lost_call: Any) -> None:

@@ -60,7 +60,7 @@ CASES = st.builds(
     key=st.booleans(),
     playback=st.sampled_from(["", "", "there", "missing"]),
     more=st.sampled_from(
-        [(), ("--refine-text", "R"), ("--force",), ("--input", '"Yes."'), ("-i",), ("--set", "a=1"), ("--system", "T")]
+        [(), ("--refine-text", "R"), ("--force",), ("--answer", '"Yes."'), ("-i",), ("--set", "a=1"), ("--system", "T")]
     ),
     parent=st.sampled_from(["", "", "head", "stale"]),
     harm=st.sampled_from(["", "", "damaged run", "damaged context", "unsafe"]),
@@ -123,13 +123,13 @@ class World:
             return
         self.cli(*words, "-m", "manual")
         if status == "running":  # as far as a call by one turn comes; of most machines the run waits then
-            self.cli("exec", "resume", "-i", "r1", "--input", '"Yes."', "-m", "openai/m")
+            self.cli("exec", "resume", "-i", "r1", "--answer", '"Yes."', "-m", "openai/m")
         if status == "complete":
             self._answer("-m", "manual")
             self._answer("-m", "manual")
 
     def _answer(self, *more: str) -> None:
-        self.cli("exec", "resume", "r1", "--input", '"Yes."', *more)
+        self.cli("exec", "resume", "r1", "--answer", '"Yes."', *more)
 
     def harmed(self) -> None:
         if self.case.harm == "unsafe":
@@ -237,7 +237,7 @@ def made(cli: Cli, server: ModelServer, case: Case) -> None:
 @example(Case("agent", "made", "absent"))
 @example(Case("agent", "literal", "waiting", named=True))
 @example(Case("once", "literal", "waiting", named=True))
-@example(Case("human", "literal", "waiting", named=True, more=("--input", '"Yes."')))
+@example(Case("human", "literal", "waiting", named=True, more=("--answer", '"Yes."')))
 @example(Case("human", "made", "running"))
 @example(Case("agent", "made", "complete", harm="damaged context"))
 @example(Case("run", "absent", "absent", playback="there", more=("--refine-text", "R")))
@@ -273,7 +273,7 @@ def test_a_lock_that_is_held_is_a_conflict_whatever_the_plan_and_nothing_is_writ
     cli: Cli, server: ModelServer
 ) -> None:
     for case in (
-        Case("run", "literal", "waiting", more=("--input", '"Yes."')),
+        Case("run", "literal", "waiting", more=("--answer", '"Yes."')),
         Case("run", "made", "waiting", named=True),
     ):
         place = Path(tempfile.mkdtemp(dir=cli.home))

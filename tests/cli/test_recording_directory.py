@@ -125,7 +125,7 @@ def test_a_run_that_continues_finds_out_before_it_writes_that_its_directory_has_
 def test_a_waiting_run_is_answered_whatever_became_of_its_directory(cli: Cli) -> None:
     cli.json("run", "-p", "x", "--id", "r", "--record", str(cli.home / "rec"), exits=3)
     a_file(cli.home / "rec")
-    assert cli.json("exec", "resume", "r", "--input", '{"response": "ok"}')["output"] == "ok"
+    assert cli.json("exec", "resume", "r", "--answer", '{"response": "ok"}')["output"] == "ok"
 
 
 def test_nothing_can_be_recorded_on_a_file_system_that_takes_no_changes(cli: Cli, disk: Any) -> None:

@@ -195,14 +195,14 @@ def test_an_effect_that_may_have_been_performed_waits_for_word(cli: Cli, task: T
     assert result["stage"] == "b"
     assert [line.split()[0] for line in cli.ran()] == ["a", "b"]
     assert cli.json("execute", machine, exits=3)["head"] == result["head"]
-    done = cli.json("exec", "resume", "r1", "--input", '{"of": "b"}')
+    done = cli.json("exec", "resume", "r1", "--answer", '{"of": "b"}')
     assert (done["status"], done["outputs"]["b"]) == ("complete", {"of": "b"})
     assert [line.split()[0] for line in cli.ran()] == ["a", "b", "c"]
 
 
-def test_the_operator_may_say_at_once_what_became_of_it(cli: Cli, task: Task) -> None:
+def test_the_operator_reports_what_became_of_it(cli: Cli, task: Task) -> None:
     failures = Failures()
-    for words in [["--retry"], ["--input", '"said"']]:
+    for words in [["--retry"], ["--answer", '"said"']]:
         with failures.case(words), cli.fresh():
             machine = cli.machine(**steps(task, repeatable=False))
             for _ in range(2):
@@ -210,6 +210,9 @@ def test_the_operator_may_say_at_once_what_became_of_it(cli: Cli, task: Task) ->
             for path in snapshots(cli, "run:r1")[-2:]:
                 truncate(path)
             cli.json("repair", "--apply")
+            if "--answer" in words:
+                assert cli.refused("exec", "resume", "r1", *words, exits=1)["code"] == "no_open_request"
+                cli.json("exec", "resume", "r1", exits=3)
             done = cli.json("exec", "resume", "r1", *words)
             assert done["status"] == "complete"
             ran = [line.split()[0] for line in cli.ran()]
@@ -243,13 +246,13 @@ def test_a_run_that_lost_nothing_newer_is_not_in_doubt(cli: Cli, task: Task) -> 
 def test_an_answer_that_is_lost_is_asked_for_again_under_the_same_request(cli: Cli, task: Task) -> None:
     machine = cli.machine(ask={"human": {"prompt": "Ship?"}, "default_next": "a"}, a=task("echo 1"))
     request = cli.json("execute", machine, "--id", "r1", exits=3)["waiting"]["requestId"]
-    cli.json("execute", "-i", machine, "--input", '"yes"')
+    cli.json("execute", "-i", machine, "--answer", '"yes"')
     truncate(snapshots(cli, "run:r1")[-1])
     cli.json("repair", "--apply")
     waiting = cli.json("exec", "status", "r1")["interrupts"]
     assert [one["requestId"] for one in waiting] == [request]
     answer = json.dumps({"requestId": request, "answer": "yes"})
-    assert cli.json("execute", machine, "--input", answer)["status"] == "complete"
+    assert cli.json("execute", machine, "--answer", answer)["status"] == "complete"
 
 
 def test_a_failed_run_that_was_repaired_is_still_failed_and_can_be_retried(cli: Cli, task: Task) -> None:

@@ -57,7 +57,7 @@ def test_an_unknown_head_is_not_a_reason_to_perform_an_effect_again(task: Task, 
             assert "may run again" in done["warnings"][0]
             assert cli.json("execute", waiting, exits=3)["waiting"]["kind"] == "unknown_outcome"
             assert effects(cli) == ["a", "b"]
-            assert cli.json("exec", "resume", "r1", "--input", "1", exits=3)["stage"] == "c"
+            assert cli.json("exec", "resume", "r1", "--answer", "1", exits=3)["stage"] == "c"
             assert effects(cli) == ["a", "b"]
     failures.check()
 

@@ -142,6 +142,6 @@ def test_words_that_refined_the_context_for_another_run_are_none_of_this_run(cli
 def test_settings_that_refined_the_context_of_a_complete_run_are_not_called_unused(cli: Cli) -> None:
     same = words("--set", "temperature=0.5", "-m", "manual")
     cli.json(*same, exits=3)
-    cli.json("exec", "resume", "r", "--input", '"done"')
+    cli.json("exec", "resume", "r", "--answer", '"done"')
     done = cli.json(*same)
     assert (done["output"], "--set" in " ".join(done["warnings"])) == ("done", False)

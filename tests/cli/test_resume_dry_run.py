@@ -46,7 +46,7 @@ def waiting(cli: Cli, task: Task) -> None:
 
 def running(cli: Cli, task: Task) -> None:
     waiting(cli, task)
-    cli.json("execute", "-i", str(cli.home / "m.json"), "--input", "true")
+    cli.json("execute", "-i", str(cli.home / "m.json"), "--answer", "true")
 
 
 def complete(cli: Cli, task: Task) -> None:
@@ -115,8 +115,8 @@ def calling(cli: Cli, task: Task) -> None:
     machine = cli.machine(think=agent, _tools="tools.json", _bounds={"max_tool_rounds": 1})
     call = json.dumps({"tools": [{"name": "pantry", "params": {"ingredient": "salt"}}]})
     cli.json("execute", machine, "--id", "r1", exits=3)
-    cli.json("exec", "resume", "r1", "--input", call, exits=3)
-    cli.json("exec", "resume", "r1", "--input", call, exits=1)
+    cli.json("exec", "resume", "r1", "--answer", call, exits=3)
+    cli.json("exec", "resume", "r1", "--answer", call, exits=1)
 
 
 def lost_call(cli: Cli, task: Task) -> None:
@@ -126,7 +126,7 @@ def lost_call(cli: Cli, task: Task) -> None:
     once = {"name": "once", "description": "d", "schema": {"type": "object"}, "argv": ["echo", "1"]}
     (cli.home / "tools.json").write_text(json.dumps({"tools": [once]}))
     cli.json("run", "-p", "x", "--id", "r1", "--tools", str(cli.home / "tools.json"), exits=3)
-    cli.json("exec", "resume", "r1", "--input", json.dumps({"tools": [{"name": "once", "params": {}}]}), exits=3)
+    cli.json("exec", "resume", "r1", "--answer", json.dumps({"tools": [{"name": "once", "params": {}}]}), exits=3)
     scope = Store.open(cli.state).scope("run:r1")
     intent = next(past for past in scope.walk() if past.event["type"] == "calls_intended")
     with scope.locked():
@@ -134,6 +134,16 @@ def lost_call(cli: Cli, task: Task) -> None:
     for newer in scope.store.backend.list(scope.hash):  # as if they had never been
         if newer.startswith("state-") and newer > intent.path:
             (cli.state / scope.hash / newer).unlink()
+
+
+def unknown(cli: Cli, task: Task) -> None:
+    lost(cli, task)
+    cli.json("exec", "resume", "r1", exits=3)
+
+
+def unknown_call(cli: Cli, task: Task) -> None:
+    lost_call(cli, task)
+    cli.json("exec", "resume", "r1", exits=3)
 
 
 def damaged(cli: Cli, task: Task) -> None:
@@ -163,19 +173,21 @@ TABLE: list[tuple[Setup, list[str], bytes, str, int]] = [
     (running, ["-i"], b"", "advance", 2),
     (running, RETRY, b"", "refuse", 1),
     (running, ["--input", "1"], b"", "refuse", 64),
+    (running, ["--input", "null"], b"", "advance", 0),
+    (running, ["--answer", "1"], b"", "refuse", 1),
     (running, ["--parent", "run:r1~1"], b"", "refuse", 4),
     (waiting, [], b"", "wait", 3),
     (waiting, ["-i"], b"", "wait", 3),
     (waiting, [], b"true", "answer", 0),
     (waiting, ["-i"], b"true", "answer", 0),
-    (waiting, ["--input", "true"], b"", "answer", 0),
+    (waiting, ["--answer", "true"], b"", "answer", 0),
     (waiting, [], b"maybe", "refuse", 1),
     (waiting, ["--no-input"], b"true", "wait", 3),
     (waiting, RETRY, b"", "refuse", 1),
-    (waiting, [*RETRY, "--input", "true"], b"", "refuse", 1),
+    (waiting, [*RETRY, "--answer", "true"], b"", "refuse", 64),
     (failed, [], b"", "report", 1),
     (failed, ["-i"], b"", "report", 1),
-    (failed, ["--input", "true"], b"", "refuse", 64),
+    (failed, ["--answer", "true"], b"", "refuse", 1),
     (mended, RETRY, b"", "retry", 3),
     (mended, [*RETRY, "-i"], b"", "retry", 3),
     (mended, [*RETRY, "--parent", "run:r1"], b"", "retry", 3),
@@ -184,10 +196,11 @@ TABLE: list[tuple[Setup, list[str], bytes, str, int]] = [
     (complete, [], b"", "report", 0),
     (complete, ["-i"], b"", "report", 2),
     (complete, RETRY, b"", "refuse", 1),
-    (complete, ["--input", "1"], b"", "refuse", 64),
+    (complete, ["--answer", "1"], b"", "refuse", 1),
     (lost, [], b"", "wait", 3),
-    (lost, ["--input", "7"], b"", "answer", 0),
-    (lost, ["-i", "--input", "7"], b"", "answer", 2),
+    (lost, ["--answer", "7"], b"", "refuse", 1),
+    (unknown, ["--answer", "7"], b"", "answer", 0),
+    (unknown, ["-i", "--answer", "7"], b"", "answer", 2),
     (lost, RETRY, b"", "retry", 0),
     (lost, [*RETRY, "-i"], b"", "retry", 2),
     (limited, [], b"", "report", 1),
@@ -201,7 +214,7 @@ TABLE: list[tuple[Setup, list[str], bytes, str, int]] = [
     (unsettled_before_a_task, [*RETRY, "-i"], b"", "retry", 0),
     (asking, [], b"", "wait", 3),
     (asking, [], b"Done.", "answer", 0),
-    (asking, ["--input", '"Done."'], b"", "answer", 0),
+    (asking, ["--answer", '"Done."'], b"", "answer", 0),
     (asking, [], b'{"response": "Done."', "refuse", 1),
     (asking, ["-m", "openai/x"], b"", "refuse", 1),
     (asking, RETRY, b"", "refuse", 1),
@@ -215,7 +228,8 @@ TABLE: list[tuple[Setup, list[str], bytes, str, int]] = [
     (calling, [], b"", "report", 1),
     (calling, RETRY, b"", "retry", 1),
     (lost_call, [], b"", "wait", 3),
-    (lost_call, ["--input", "7"], b"", "answer", 3),
+    (lost_call, ["--answer", "7"], b"", "refuse", 1),
+    (unknown_call, ["--answer", "7"], b"", "answer", 3),
     (lost_call, RETRY, b"", "retry", 3),
     (lost_call, [*RETRY, "-i"], b"", "retry", 3),
     (damaged, [], b"", "refuse", 5),

@@ -95,13 +95,13 @@ def test_without_a_model_the_request_is_printed_and_the_call_exits_3(cli: Cli, t
 
 def test_a_conversation_with_tools_continues_from_call_to_call(cli: Cli) -> None:
     failures = Failures()
-    for way in ["--input", "stdin"]:
+    for way in ["--answer", "stdin"]:
         with failures.case(way), cli.fresh():
             tools = make_tools(cli)
 
             def answer(text: str, exits: int, way: str = way) -> Any:
-                if way == "--input":
-                    return cli.json("exec", "resume", "r1", "--input", text, exits=exits)
+                if way == "--answer":
+                    return cli.json("exec", "resume", "r1", "--answer", text, exits=exits)
                 return cli.json("run", "--id", "r1", stdin=text.encode(), exits=exits)
 
             cli.json("run", "-p", "Add.", "--tools", tools, "--id", "r1", exits=3)
@@ -161,29 +161,29 @@ def test_row_10_an_answer_that_calls_an_unknown_tool_is_refused_and_nothing_is_l
         "5",
         "null",
     ):
-        for words in (["--input", answer], []):
+        for words in (["--answer", answer], []):
             error = cli.refused("exec", "resume", "r1", *words, stdin=answer.encode(), exits=1)
             assert error["code"] == "answer_refused", answer
     assert files(cli) == before
     assert cli.json("run", "--id", "r1", exits=3)["waiting"] == first["waiting"]
-    assert cli.json("run", "--id", "r1", "--input", '{"response": "Done."}')["status"] == "complete"
+    assert cli.json("run", "--id", "r1", "--answer", '{"response": "Done."}')["status"] == "complete"
 
 
 def test_the_same_answer_twice_is_one_answer_and_the_same_document(cli: Cli, tools: str) -> None:
     request = cli.json("run", "-p", "Go.", "--tools", tools, "--id", "r1", exits=3)["waiting"]["requestId"]
     content = [{"type": "tool_use", "name": "note", "input": {"text": "once"}}]
     answer = json.dumps({"type": "llm_response", "requestId": request, "response": {"content": content}})
-    once = cli.json("exec", "resume", "r1", "-i", "--input", answer, exits=3)
+    once = cli.json("exec", "resume", "r1", "-i", "--answer", answer, exits=3)
     before = cli.tree()
     for words in (["exec", "resume", "r1", "-i"], ["run", "--id", "r1"], ["exec", "resume", "r1"]):
-        assert cli.json(*words, "--input", answer, exits=3) == once
+        assert cli.json(*words, "--answer", answer, exits=3) == once
         assert cli.json(*words, stdin=answer.encode(), exits=3) == once
     assert cli.tree() == before
     assert cli.ran() == ['{"text":"once"}']
     request = once["waiting"]["requestId"]
-    last = cli.json("run", "--id", "r1", "--input", wrapped(request, "Done."))
-    assert cli.json("run", "--id", "r1", "--input", wrapped(request, "Done.")) == last
-    assert cli.refused("run", "--id", "r1", "--input", wrapped(request, "Other."), exits=1)["code"] == "answer_refused"
+    last = cli.json("run", "--id", "r1", "--answer", wrapped(request, "Done."))
+    assert cli.json("run", "--id", "r1", "--answer", wrapped(request, "Done.")) == last
+    assert cli.refused("run", "--id", "r1", "--answer", wrapped(request, "Other."), exits=1)["code"] == "answer_refused"
 
 
 def test_row_12_an_answer_that_comes_after_3_seconds_is_waited_for(cli: Cli) -> None:
@@ -202,10 +202,10 @@ def test_row_12_an_answer_that_comes_after_3_seconds_is_waited_for(cli: Cli) -> 
 def test_row_13_each_answer_of_single_steps_is_kept(cli: Cli, tools: str) -> None:
     cli.json("run", "-p", "Note three things.", "--tools", tools, "--id", "r1", exits=3)
     for text in ("one", "two", "three"):
-        document = cli.json("exec", "resume", "-i", "r1", "--input", calls(("note", {"text": text})), exits=3)
+        document = cli.json("exec", "resume", "-i", "r1", "--answer", calls(("note", {"text": text})), exits=3)
     assert [message["role"] for message in document["waiting"]["messages"]] == ["user", *["assistant", "tool"] * 3]
     assert cli.ran() == ['{"text":"one"}', '{"text":"two"}', '{"text":"three"}']
-    assert cli.json("exec", "resume", "-i", "r1", "--input", '{"response": "Noted."}', exits=2)["output"] == "Noted."
+    assert cli.json("exec", "resume", "-i", "r1", "--answer", '{"response": "Noted."}', exits=2)["output"] == "Noted."
 
 
 def test_row_7_of_answers_given_at_once_exactly_one_is_taken(cli: Cli) -> None:
@@ -213,7 +213,7 @@ def test_row_7_of_answers_given_at_once_exactly_one_is_taken(cli: Cli) -> None:
     results: list[Any] = []
 
     def answer(name: str) -> None:
-        results.append((name, cli.process("run", "--id", "r1", "--input", wrapped(request, name), "--format", "json")))
+        results.append((name, cli.process("run", "--id", "r1", "--answer", wrapped(request, name), "--format", "json")))
 
     threads = [threading.Thread(target=answer, args=(name,)) for name in ("anna", "ben", "carl")]
     for thread in threads:
@@ -244,7 +244,7 @@ def test_another_prompt_or_other_tools_for_a_run_that_is_there_are_refused(cli: 
     assert files(cli) == before
     same = cli.json("run", "-p", "One {{ thing }}.", "--tools", tools, "--id", "r1", exits=3)
     assert same["head"] == first["head"]
-    cli.json("run", "--id", "r1", "--input", '"Done."')
+    cli.json("run", "--id", "r1", "--answer", '"Done."')
     assert "another prompt" in cli.refused("run", "-p", "Two.", "--id", "r1", exits=1)["message"]
     assert cli.json("run", "-p", "One {{ thing }}.", "--id", "r1")["status"] == "complete"
     anew = cli.json("run", "-p", "Two.", "--id", "r1", "--force", exits=3)
@@ -295,7 +295,7 @@ def test_what_makes_no_sense_is_a_usage_error_and_nothing_happens(cli: Cli) -> N
         ["-p", "x", "--record", ""],
         ["-p", "x", "--input-format", "yaml"],
         ["--force"],
-        ["--input", "1"],
+        ["--answer", "1"],
     ]:
         with failures.case(words), cli.fresh():
             assert cli.refused("run", *words, exits=64)["code"] == "usage"
@@ -322,13 +322,13 @@ def test_standard_input_that_held_the_prompt_or_nothing_to_answer_is_not_read_as
     unread = io.TextIOWrapper(io.BufferedReader(UnreadableScope()))
     cli.json("run", "-p", "Another.", stdin=unread, exits=3)
     cli.json("run", "--id", "r1", "--no-input", stdin=unread, exits=3)
-    cli.json("run", "--id", "r1", "--input", '"Done."', stdin=unread)
+    cli.json("run", "--id", "r1", "--answer", '"Done."', stdin=unread)
 
 
 def test_the_answer_is_printed_whole_below_the_status_and_alone_with_q(cli: Cli) -> None:
     answer = "First line,\n\n  second ü\x1b[31m.\n" + "long " * 100
     cli.json("run", "-p", "x", "--id", "r1", exits=3)
-    cli.json("run", "--id", "r1", "--input", json.dumps(answer))
+    cli.json("run", "--id", "r1", "--answer", json.dumps(answer))
     shown = answer.replace("\x1b", "\N{REPLACEMENT CHARACTER}")
     text = cli("run", "--id", "r1").out.decode()
     assert text.startswith("run r1: complete (turn 1: agent, complete)\n  head:   ")
@@ -340,19 +340,20 @@ def test_the_answer_is_printed_whole_below_the_status_and_alone_with_q(cli: Cli)
 
 def test_what_a_complete_run_of_run_is_reported_can_be_followed(cli: Cli) -> None:
     cli.json("run", "-p", "x", "--id", "r1", exits=3)
-    cli.json("exec", "resume", "r1", "--input", '"Done."')
+    cli.json("exec", "resume", "r1", "--answer", '"Done."')
     hint = cli.refused("exec", "resume", "r1", "--input", '"More."', exits=64)["hint"]
     assert "`stateline run -p TEXT`" in hint
     assert "`stateline run --id r1 --force -p TEXT`" in hint
     cli.json("execute", cli.machine(ask={"human": {"prompt": "What?"}}), "--id", "m1", exits=3)
-    cli.json("exec", "resume", "m1", "--input", "1")
+    cli.json("exec", "resume", "m1", "--answer", "1")
     hint = cli.refused("exec", "resume", "m1", "--input", "2", exits=64)["hint"]
     assert "`stateline execute MACHINE --id m1 --force`" in hint
 
 
 def printed(text: str, label: str) -> list[str]:
     """The words of the command that stands behind ``label`` in a text for people, as a shell reads them."""
-    line = next(line for line in text.splitlines() if line.strip().startswith(f"{label}:"))
+    joined = text.replace("\\\n", " ")
+    line = next(line for line in joined.splitlines() if line.strip().startswith(f"{label}:"))
     words = shlex.split(line.partition(":")[2])
     assert words[0] == "stateline"
     return words[1:]

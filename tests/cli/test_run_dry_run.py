@@ -40,7 +40,7 @@ def waiting(cli: Cli) -> None:
 
 def complete(cli: Cli) -> None:
     waiting(cli)
-    cli.json(*R1, "--input", '"Done."')
+    cli.json(*R1, "--answer", '"Done."')
 
 
 def unsafe(cli: Cli) -> None:
@@ -92,18 +92,18 @@ TABLE: list[tuple[Setup, list[str], str, int, str]] = [
     (waiting, R1, "wait", 3, ""),
     (waiting, [*R1, "-p", "x"], "wait", 3, ""),
     (waiting, [*R1, "-p", "y"], "refuse", 1, ""),
-    (waiting, [*R1, "--input", '"Done."'], "answer", 0, ""),
-    (waiting, [*R1, "--input", '{"tools": [{"name": "zzz", "params": {}}]}'], "refuse", 1, ""),
+    (waiting, [*R1, "--answer", '"Done."'], "answer", 0, ""),
+    (waiting, [*R1, "--answer", '{"tools": [{"name": "zzz", "params": {}}]}'], "refuse", 1, ""),
     (waiting, [*R1, "--parent", "context:demo"], "refuse", 4, ""),
     (waiting, [*R1, "--playback", str(EXAMPLE / "recording")], "refuse", 1, ""),
     (waiting, [*R1, "-p", "y", "--force", "--state-scope", "demo"], "restart", 3, "restore"),
     (waiting, ["run", "--id", "nobody"], "refuse", 1, ""),
     (complete, R1, "report", 0, ""),
     (complete, [*R1, "-p", "y"], "refuse", 1, ""),
-    (complete, [*R1, "--input", "1"], "refuse", 64, ""),
+    (complete, [*R1, "--answer", "1"], "refuse", 64, ""),
     (unsafe, DEMO, "refuse", 6, ""),
     (unsafe, [*DEMO, "--refine-text", "R"], "refuse", 6, ""),
-    (unsafe_waiting, [*R1, "--input", '"Done."'], "refuse", 6, ""),
+    (unsafe_waiting, [*R1, "--answer", '"Done."'], "refuse", 6, ""),
     (damaged_context, DEMO, "refuse", 5, ""),
     (damaged_context, [*DEMO, "--refine-text", "R"], "refuse", 5, ""),
     (damaged_run, R1, "refuse", 5, ""),

@@ -49,7 +49,7 @@ def test_two_runs_by_one_name_share_no_key_and_no_request(cli: Cli, task: Task) 
             stale = json.dumps({"requestId": first[0], "answer": 1})
             more = words if how == "elsewhere" else []
             assert (
-                cli.refused("execute", machine, "--id", "r1", "--input", stale, *more, exits=1)["code"]
+                cli.refused("execute", machine, "--id", "r1", "--answer", stale, *more, exits=1)["code"]
                 == "answer_refused"
             )
     failures.check()
@@ -62,12 +62,12 @@ def answer(request: str, value: Any) -> str:
 def test_a_named_answer_given_again_never_starts_another_run(cli: Cli, task: Task) -> None:
     machine = asking(cli, task)
     request, _ = names(cli.json("execute", machine, "--id", "r1", exits=3))
-    done = cli.json("execute", machine, "--input", answer(request, "yes"))
-    again = cli.json("execute", machine, "--input", answer(request, "yes"))
+    done = cli.json("execute", machine, "--answer", answer(request, "yes"))
+    again = cli.json("execute", machine, "--answer", answer(request, "yes"))
     assert (again["run"], again["head"], again["status"]) == ("r1", done["head"], "complete")
     assert cli.ran() == ["a"]
     for stale in ("nobody:1:0:00000000", "", "../../x:1", 5, None):
-        assert cli.refused("execute", machine, "--input", answer(stale, 1), exits=1)["code"] == "answer_refused"
+        assert cli.refused("execute", machine, "--answer", answer(stale, 1), exits=1)["code"] == "answer_refused"
     assert [row["run"] for row in cli.json("exec", "list")["runs"]] == ["r1"]
     assert cli.ran() == ["a"]
 
@@ -75,22 +75,22 @@ def test_a_named_answer_given_again_never_starts_another_run(cli: Cli, task: Tas
 def test_a_named_answer_with_another_value_is_refused(cli: Cli, task: Task) -> None:
     machine = asking(cli, task)
     request, _ = names(cli.json("execute", machine, "--id", "r1", exits=3))
-    cli.json("execute", machine, "--input", answer(request, {"x": 1}))
+    cli.json("execute", machine, "--answer", answer(request, {"x": 1}))
     before = cli.tree()
     for words in (["execute", machine], ["execute", machine, "--id", "r1"], ["exec", "resume", "r1"]):
-        error = cli.refused(*words, "--input", answer(request, {"x": 2}), exits=1)
+        error = cli.refused(*words, "--answer", answer(request, {"x": 2}), exits=1)
         assert (error["code"], "answered before" in error["message"]) == ("answer_refused", True)
-        assert cli.json(*words, "--input", answer(request, {"x": 1}))["status"] == "complete"
+        assert cli.json(*words, "--answer", answer(request, {"x": 1}))["status"] == "complete"
     assert {path: row[4] for path, row in cli.tree().items()} == {path: row[4] for path, row in before.items()}
 
 
 def test_a_named_answer_given_again_continues_to_the_end(cli: Cli, task: Task) -> None:
     machine = cli.machine(ask={"human": {"prompt": "?"}, "default_next": "a"}, a=task("echo a >> ran; echo 1"))
     request = cli.json("execute", machine, "--id", "r1", exits=3)["waiting"]["requestId"]
-    once = cli.json("execute", "-i", machine, "--input", answer(request, "yes"))
-    assert cli.json("execute", "-i", machine, "--input", answer(request, "yes")) == once
+    once = cli.json("execute", "-i", machine, "--answer", answer(request, "yes"))
+    assert cli.json("execute", "-i", machine, "--answer", answer(request, "yes")) == once
     assert cli.ran() == []
-    document = cli.json("execute", machine, "--input", answer(request, "yes"))
+    document = cli.json("execute", machine, "--answer", answer(request, "yes"))
     assert (document["status"], document["outputs"]) == ("complete", {"ask": "yes", "a": 1})
     assert cli.ran() == ["a"]
 
@@ -99,9 +99,9 @@ def test_an_answer_with_a_secret_given_again_is_the_same_answer(cli: Cli) -> Non
     cli.monkeypatch.setenv("SOME_API_KEY", "abcdef-123456-secret")
     machine = cli.machine(ask={"human": {"prompt": "?"}}, done=END)
     request = cli.json("execute", machine, "--id", "r1", exits=3)["waiting"]["requestId"]
-    once = cli.json("execute", machine, "--input", answer(request, "abcdef-123456-secret"))
+    once = cli.json("execute", machine, "--answer", answer(request, "abcdef-123456-secret"))
     assert once["output"] == "[REDACTED]"
-    assert cli.json("execute", machine, "--input", answer(request, "abcdef-123456-secret"))["head"] == once["head"]
+    assert cli.json("execute", machine, "--answer", answer(request, "abcdef-123456-secret"))["head"] == once["head"]
 
 
 def beside(cli: Cli, directory: str, word: str) -> Path:
@@ -145,7 +145,7 @@ def test_an_accepted_change_is_reported_and_followed_to_its_place(cli: Cli, task
     assert event["machine"]["path"] == str(new / "m.json")
 
 
-def test_unexpected_input_accepts_no_change(cli: Cli, task: Task) -> None:
+def test_an_unexpected_input_or_answer_accepts_no_change(cli: Cli, task: Task) -> None:
     failures = Failures()
     for words in [["--accept-change"], ["--accept-change", "-i"]]:
         with failures.case(words), cli.fresh():
@@ -154,7 +154,8 @@ def test_unexpected_input_accepts_no_change(cli: Cli, task: Task) -> None:
             Path(machine).write_text(Path(machine).read_text().replace("echo 2", "echo 22"))
             before = cli.tree()
             cli.refused("execute", machine, *words, "--input", "5", exits=64)
-            cli.refused("execute", machine, *words, "--input", answer("r1:9:0:00000000", 5), exits=1)
+            assert cli.refused("execute", machine, *words, "--answer", "5", exits=1)["code"] == "no_open_request"
+            cli.refused("execute", machine, *words, "--answer", answer("r1:9:0:00000000", 5), exits=1)
             assert cli.tree() == before
             assert cli.ran() == []
     failures.check()
@@ -170,7 +171,7 @@ def test_the_document_always_says_error_and_from(cli: Cli, task: Task) -> None:
     assert (routed["error"]["stage"], routed["error"]["kind"], routed["error"]["message"]) == ("a", "exit", "why")
     assert cli.json("exec", "history", "r1")["history"][-1]["error"] == {"kind": "exit", "message": "why"}
     assert cli.json("execute", machine, exits=3)["error"] == routed["error"]
-    answered = cli.json("execute", "-i", machine, "--input", "1")
+    answered = cli.json("execute", "-i", machine, "--answer", "1")
     assert (answered["error"], answered["from"], answered["stage"]) == (None, "ask", "b")
     advanced = cli.json("execute", "-i", machine)
     assert (advanced["error"], advanced["from"]) == (None, "b")

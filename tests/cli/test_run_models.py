@@ -234,7 +234,7 @@ def test_a_key_is_asked_for_only_when_a_call_is_made(cli: Cli, model: list[str])
     assert (plan["plan"]["action"], plan["exit"]) == ("refuse", 1)
     assert error["message"] in plan["plan"]["reason"]
     cli.json("run", "-p", "x", "--id", "r2", exits=3)
-    assert cli.json("exec", "resume", "r2", "--input", '"Done."', *model)["status"] == "complete"
+    assert cli.json("exec", "resume", "r2", "--answer", '"Done."', *model)["status"] == "complete"
     assert cli.json("run", "--id", "r2", *model)["output"] == "Done."
 
 
@@ -297,7 +297,7 @@ def test_a_tool_that_was_cut_and_must_not_be_repeated_is_asked_about_and_its_rep
         waits = cli.json(*resume, exits=3)
         assert (waits["waiting"]["kind"], waits["waiting"]["tool"]) == ("unknown_outcome", "work")
         assert (cli.ran(), server.count) == (["worked"], 2)
-        document = cli.json(*resume, "--input", '{"result": 5}')
+        document = cli.json(*resume, "--answer", '{"result": 5}')
         assert (document["output"], server.count) == ("Done.", 3)
     assert '"result":5' in server.requests[2]["messages"][-1]["content"].replace(" ", "")
     assert cli.ran() == ["worked"]
@@ -378,7 +378,7 @@ def test_flags_that_do_nothing_without_a_model_are_reported(cli: Cli) -> None:
     warnings = cli.json(*words, exits=3)["warnings"]
     assert [warning.split(" ")[0] for warning in warnings] == ["--base-url", "--record"]
     assert all("-m PROVIDER/NAME" in warning for warning in warnings)
-    assert cli.json("run", "--id", "r1", "--input", '"Done."')["warnings"] == []
+    assert cli.json("run", "--id", "r1", "--answer", '"Done."')["warnings"] == []
 
 
 def test_a_context_that_was_made_without_a_model_fits_any(cli: Cli, model: list[str]) -> None:
@@ -424,7 +424,7 @@ def test_no_event_speaks_of_exchanges_where_none_are_recorded_or_played(cli: Cli
         cli.json("execute", machine, "--id", "r", *model, exits=1)
         cli.json("exec", "resume", "r", "--retry", *model)
     cli.json("execute", machine, "--id", "s", "-m", "manual", exits=3)
-    cli.json("exec", "resume", "s", "--input", '"ok"', exits=3)
+    cli.json("exec", "resume", "s", "--answer", '"ok"', exits=3)
     for run in ("r", "s"):
         rows = cli.json("log", f"run:{run}")["snapshots"]
         assert len(rows) > 1

@@ -99,7 +99,7 @@ def test_the_same_file_beside_other_tools_is_another_machine_and_beside_none_the
 
 def test_a_run_that_a_prompt_began_is_none_of_a_machine_file(cli: Cli, task: Task) -> None:
     cli.json("run", "-p", "Hello.", "--id", "x", exits=3)
-    cli.json("run", "--id", "x", "--input", '"Hi."')
+    cli.json("run", "--id", "x", "--answer", '"Hi."')
     mine = cli.machine("m", a=task("echo 1"))
     kept = cli.json("show", "run:x")["event"]["machine"]["sha256"]
     shown = "- stages.agent  (a stage: agent)"
@@ -115,7 +115,7 @@ def test_an_answer_given_again_to_a_complete_run_of_another_machine_is_refused_a
     mine, other = cli.machine("m", a=ASK), cli.machine("n", a=ASK, b=END)
     waits = cli.json("execute", mine, "--id", "x", exits=3)
     answer = json.dumps({"requestId": waits["waiting"]["requestId"], "answer": 7})
-    done = cli.json("execute", mine, "--input", answer)
-    assert cli.json("execute", mine, "--input", answer) == done
-    refused(cli, "execute", other, "--input", answer, shown="+ stages.b  (a stage: end)")
-    assert cli.json("exec", "resume", "x", "--input", answer) == done
+    done = cli.json("execute", mine, "--answer", answer)
+    assert cli.json("execute", mine, "--answer", answer) == done
+    refused(cli, "execute", other, "--answer", answer, shown="+ stages.b  (a stage: end)")
+    assert cli.json("exec", "resume", "x", "--answer", answer) == done

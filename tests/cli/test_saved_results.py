@@ -45,8 +45,9 @@ def test_a_result_that_cannot_be_saved_is_shown_with_the_next_step(
     assert error["code"] == "storage"
     assert "'a'" in error["message"]
     assert '{"paid":7}' in error["message"]
-    assert "exec resume r1 --input" in error["hint"]
-    document = cli.json("exec", "resume", "r1", "--input", '{"paid": 7}')
+    assert "`stateline exec resume r1` asks for the result: give it with --answer" in error["hint"]
+    cli.json("exec", "resume", "r1", exits=3)
+    document = cli.json("exec", "resume", "r1", "--answer", '{"paid": 7}')
     assert (document["status"], document["outputs"]) == ("complete", {"a": {"paid": 7}, "b": 2})
     assert cli.ran() == ["a", "b"]
     assert [each for each in cli.json("verify")["findings"] if each["severity"] != "residue"] == []
@@ -133,7 +134,7 @@ def test_a_run_of_a_newer_minor_version_is_read_and_not_continued(cli: Cli, task
     assert cli.json("show", "run:r1")
     words: dict[str, list[list[str]]] = {
         "ready": [["execute", machine], ["execute", "-i", machine], ["exec", "resume", "r1"]],
-        "waiting": [["execute", machine, "--input", "1"], ["exec", "resume", "r1", "--input", "1"]],
+        "waiting": [["execute", machine, "--answer", "1"], ["exec", "resume", "r1", "--answer", "1"]],
         "failed": [["exec", "resume", "r1", "--retry"]],
     }
     for call in [*words[where], ["execute", machine, "--id", "r1", "--force"]]:

@@ -170,7 +170,7 @@ def test_ctrl_c_while_the_context_is_derived_names_no_run_that_is_not_there(cli:
 
 def test_a_history_is_cut_at_the_width_of_the_terminal(cli: Cli) -> None:
     cli.json("run", "-p", "x", "--id", "r1", exits=3)
-    cli.json("exec", "resume", "r1", "--input", json.dumps("z" * 300))
+    cli.json("exec", "resume", "r1", "--answer", json.dumps("z" * 300))
     with ModelServer() as server:
         on = Terminal(cli, server)
         for columns in (50, 120):

@@ -87,7 +87,7 @@ def test_errors_do_not_act_on_a_terminal_either(evil: Any) -> None:
         ["diff", EVIL, EVIL],
         ["--" + EVIL],
         ["--format", EVIL, "exec", "list"],
-        ["exec", "resume", "asks", "--input", json.dumps({"requestId": EVIL, "answer": 1})],
+        ["exec", "resume", "asks", "--answer", json.dumps({"requestId": EVIL, "answer": 1})],
     ):
         result = evil(*words)
         assert result.code in (1, 64), words

@@ -37,7 +37,7 @@ def test_flags_for_a_run_that_has_failed_are_reported_to_do_nothing(cli: Cli) ->
 
 def test_flags_for_a_complete_run_are_reported_to_do_nothing_and_it_is_reported(cli: Cli) -> None:
     cli.json("run", "-p", "hi", "--id", "a", exits=3)
-    cli.json("run", "--id", "a", "--input", '"ok"')
+    cli.json("run", "--id", "a", "--answer", '"ok"')
     before = cli.tree()
     words = ["run", "--id", "a", "--set", "seed=1", "--developer", "D", "--system", "S"]
     done = cli.json(*words)

@@ -73,7 +73,7 @@ def test_large_labels_are_listed(cli: Cli, task: Task) -> None:
 def test_the_model_is_that_of_the_last_call_and_null_for_a_caller(cli: Cli) -> None:
     path = cli.machine(a={"agent": {"prompt": "Go."}, "default_next": "b"}, b={"agent": {"prompt": "On."}})
     cli.json("execute", path, "--id", "r", exits=3)
-    cli.json("exec", "resume", "r", "--input", '{"response": "Mine."}', "-i", exits=3)
+    cli.json("exec", "resume", "r", "--answer", '{"response": "Mine."}', "-i", exits=3)
     assert row(cli, "r")["model"] is None
     with model(cli, Say("Yes.")) as flags:
         cli.json("exec", "resume", "r", *flags)
@@ -115,7 +115,7 @@ def test_a_handled_failure_is_a_warning_of_the_call_in_which_it_happened(cli: Cl
     assert "why" in warnings[0]
     assert "retried" in warnings[1]
     assert "'c'" in warnings[2]
-    assert cli.json("exec", "resume", "r", "--input", "1")["warnings"] == []
+    assert cli.json("exec", "resume", "r", "--answer", "1")["warnings"] == []
 
 
 def test_the_failure_that_stops_a_run_is_its_outcome_and_no_warning(cli: Cli, task: Task) -> None:

@@ -174,7 +174,7 @@ def refusal(store: Store) -> IntegrityError:
         load_run(store, "r").context()
     models = Models(store, ModelOptions())
     with pytest.raises(IntegrityError):
-        resume(store, "r", CallOptions(input="Well.", models=models))
+        resume(store, "r", CallOptions(answer="Well.", models=models))
     return caught.value
 
 
@@ -253,7 +253,7 @@ def test_a_call_that_goes_on_with_a_run_reads_its_context_once(tmp_path: Path) -
 
     store.backend.get = counted  # type: ignore[method-assign]
     models = Models(store, ModelOptions())
-    how = CallOptions(input="Well.", models=models)
+    how = CallOptions(answer="Well.", models=models)
     assert resume(store, "r", how).output == "Well."
     assert reads.count(place) == 1
 
@@ -263,7 +263,7 @@ def test_a_run_that_was_repaired_keeps_the_context_that_it_began_with(tmp_path: 
     began_with = context(store, system="Be careful.")
     begun(store)
     context(store, refine="Tell all.")
-    resume(store, "r", CallOptions(input="Well.", models=Models(store, ModelOptions())))
+    resume(store, "r", CallOptions(answer="Well.", models=Models(store, ModelOptions())))
     head = store.scope("run:r").load()
     (tmp_path / "s" / head.scope / head.path).unlink()
     apply_repair(store, "run:r")

@@ -119,7 +119,7 @@ def test_a_lost_call_of_a_repeatable_tool_runs_again_with_the_same_key(place: Pl
     assert len(place.asked) == 2
 
 
-@pytest.mark.parametrize("words", [["--retry"], ["--input", '"said"']])
+@pytest.mark.parametrize("words", [["--retry"], ["--answer", '"said"']])
 def test_a_lost_call_of_another_tool_waits_for_word(place: Place, words: list[str]) -> None:
     dies_once = f"if mkdir once 2>/dev/null; then {DIE}; fi; echo '\"again\"'"
     place.set([{"calls": [["b", {}], ["a", {}]]}, {"content": "done"}], {"a": noted(dies_once), "b": shell("echo 1")})
@@ -128,7 +128,7 @@ def test_a_lost_call_of_another_tool_waits_for_word(place: Place, words: list[st
         waits = place.call(exits=3)
         assert (waits["reason"], waits["waiting"]["kind"]) == ("unknown_outcome", "unknown_outcome")
         if waits["waiting"]["tool"] == "b":  # it had not been saved as ended when the process died
-            place.call("--input", "1", "--one", exits=3)
+            place.call("--answer", "1", "--one", exits=3)
             waits = place.call(exits=3)
         assert (waits["waiting"]["tool"], waits["waiting"]["call"]) == ("a", "c1")
     assert len(place.lines("ran")) == 1
@@ -173,7 +173,7 @@ def test_a_signal_amid_three_tools_keeps_what_is_finished_and_ends_the_rest(plac
     waits = place.call(exits=3)
     assert (waits["waiting"]["kind"], waits["waiting"]["tool"]) == ("unknown_outcome", "c")
     (place.root / "go").touch()
-    done = place.call("--input", "3", exits=0)
+    done = place.call("--answer", "3", exits=0)
     assert (done["output"], len(place.asked)) == ("done", 2)
     ran = place.lines("ran")
     assert len(ran) == 4
@@ -200,7 +200,7 @@ def test_a_model_call_that_must_not_be_repeated_is_not_made_again_unasked(place:
     assert waits["waiting"]["kind"] == "unknown_outcome"
     assert "tool" not in waits["waiting"]
     assert len(place.asked) == 1
-    done = place.call("--input", json.dumps({"response": "first"}), exits=0)
+    done = place.call("--answer", json.dumps({"response": "first"}), exits=0)
     assert (done["output"], len(place.asked)) == ("first", 1)
 
 
@@ -248,7 +248,7 @@ def test_a_round_killed_before_any_of_its_system_calls_is_resumed(place: Place, 
             replied = "replied" in (at.types() if (root / "s").exists() and _has_run(root) else [])
             before = len(at.asked)
             for _ in range(4):
-                process = at.start(*(["--input", "1"] if _waits(at) else []))
+                process = at.start(*(["--answer", "1"] if _waits(at) else []))
                 process.communicate(timeout=60)
                 if process.returncode == 0:
                     break

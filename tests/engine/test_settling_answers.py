@@ -35,7 +35,7 @@ def test_an_answer_whose_set_fails_is_kept_and_the_run_can_be_read_and_mended(tm
     store = Store(MemoryBackend())
     machine = asking(tmp_path, 0)
     waiting = execute(store, ExecuteOptions(machine=machine))
-    failed = execute(store, ExecuteOptions(machine=machine, call=CallOptions(input=True)))
+    failed = execute(store, ExecuteOptions(machine=machine, call=CallOptions(answer=True)))
     assert (waiting.status, failed.status, failed.reason) == ("waiting", "error", "set")
     (tmp_path / "m.yaml").write_text((ASKING % 1).replace("1 / state.n", "1"))
     execute(store, ExecuteOptions(machine=machine, accept_change=True))
@@ -49,7 +49,7 @@ def test_a_complete_runs_outputs_are_written_as_files(tmp_path: Path) -> None:
     waiting = execute(store, ExecuteOptions(machine=machine))
     assert write_outputs(waiting, str(tmp_path / "out")) == []
     assert not (tmp_path / "out").exists()
-    done = execute(store, ExecuteOptions(machine=machine, call=CallOptions(input={"b": 1, "a": [2]})))
+    done = execute(store, ExecuteOptions(machine=machine, call=CallOptions(answer={"b": 1, "a": [2]})))
     for _ in range(2):
         written = write_outputs(done, str(tmp_path / "out"))
     assert sorted(Path(path).relative_to(tmp_path / "out").as_posix() for path in written) == [

@@ -51,7 +51,7 @@ READING = [
     "machine check machine.json",
     "execute machine.json --dry-run",
     "execute machine.json -i --id waiting --dry-run",
-    "execute machine.json --id waiting --input true --dry-run",
+    "execute machine.json --id waiting --answer true --dry-run",
     "execute machine.json --id done --dry-run",
     "execute machine.json --id done --force --dry-run",
     "execute machine.json --id new --dry-run --state-scope docs",
@@ -127,7 +127,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "machine.json").write_text(json.dumps(MACHINE))
     for expected, words in [
         (3, "execute machine.json --id done"),
-        (0, "exec resume done --input true"),
+        (0, "exec resume done --answer true"),
         (3, "execute machine.json --id waiting"),
         (0, "run --state-scope docs --system helpful"),
         (0, "run --state-scope docs --refine-text short"),
@@ -201,6 +201,6 @@ def test_a_turn_waits_for_the_disk_as_often_as_is_documented(empty: Path) -> Non
         "not repeatable": syncs("--id", "x"),
         "one new object": syncs("--id", "x"),
         "what waits": syncs("--id", "x"),
-        "an answer": syncs("--id", "x", "--input", "true"),
+        "an answer": syncs("--id", "x", "--answer", "true"),
     }
     assert counted == SYNCS

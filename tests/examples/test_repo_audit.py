@@ -767,9 +767,9 @@ def test_a_person_is_asked_only_if_told_to_and_decides(repository: SampleReposit
     assert waiting["prompt"].startswith("1 findings remain")
     assert "- key: github-token" in waiting["prompt"]
     machine = str(EXAMPLE / "audit.yaml")
-    refused = stateline("execute", machine, "--input", '{"decision": "perhaps"}', expect=1)
+    refused = stateline("execute", machine, "--answer", '{"decision": "perhaps"}', expect=1)
     assert refused["error"]["message"]
-    done = stateline("execute", machine, "--input", '{"decision": "accept", "reason": "a honeypot"}')
+    done = stateline("execute", machine, "--answer", '{"decision": "accept", "reason": "a honeypot"}')
     assert done["outputs"]["report"]["summary"]["verdict"] == "accepted"
     assert "- Decision: accept (a honeypot)" in done["outputs"]["report"]["text"]
 

@@ -94,8 +94,8 @@ class Hostile:
             ["show", "run:r", "--resolve"],
             ["exec", "status", "r"],
             ["repair"],
-            ["execute", str(self.machine), "--id", "r", "--input", "1", "--dry-run"],
-            ["execute", str(self.machine), "--id", "r", "--input", "1"],
+            ["execute", str(self.machine), "--id", "r", "--answer", "1", "--dry-run"],
+            ["execute", str(self.machine), "--id", "r", "--answer", "1"],
         ]
         return [[*each, "--state-dir", str(self.state)] for each in words]
 

@@ -568,6 +568,6 @@ def test_a_lost_effect_that_a_limit_keeps_from_running_again_stays_unknown() -> 
     before = image(state)
     with pytest.raises(RequestError, match=r"timeout.*nothing changed") as caught:
         advance(spec, state, Retried(), Facts(active=1.5))
-    assert "--input" in caught.value.hint
+    assert "--answer" in caught.value.hint
     assert image(state) == before
     assert advance(spec, state, Answered(value=1), Facts(active=1.5)).state.status == "complete"

@@ -269,7 +269,7 @@ def test_a_limit_of_time_leaves_the_way_of_giving_a_lost_calls_result() -> None:
     state = play(spec, asks("push"), intended(0), Lost())
     with pytest.raises(RequestError, match=r"timeout.*nothing changed") as caught:
         advance(spec, state, Retried(), Facts(active=6.0))
-    assert "--input" in caught.value.hint
+    assert "--answer" in caught.value.hint
     assert advance(spec, state, Answered(value=1), Facts(active=6.0)).state.tree.conversation[-1]["content"] == 1
 
 

@@ -89,9 +89,7 @@ def test_calls_keep_ids_that_the_conversation_does_not_hold() -> None:
         ({"response": ""}, "is empty"),
         ({"tools": []}, "is empty"),
         (message(), "is empty"),
-        ({"action": "continue"}, "nothing to continue"),
-        ({"action": "continue", "requestId": ID}, "nothing to continue"),
-        ({"action": "stop"}, "unknown key 'action'"),
+        ({"action": "continue"}, "unknown key 'action'"),
         ({"respose": "Paris."}, "unknown key 'respose'"),
         ({"type": "human", "response": "x"}, "'human' is not llm_response"),
         ({"type": "llm_request", "response": "x"}, "'llm_request' is not llm_response"),
@@ -157,7 +155,6 @@ def test_with_a_schema_the_known_forms_are_still_read_as_such() -> None:
     assert parse_reply({"tools": [CALL]}, TOOLS, ID, schema=free) == SEARCHING
     assert parse_reply(message(USE), TOOLS, ID, schema=free) == USING
     for value, said in (
-        ({"action": "continue"}, "nothing to continue"),
         ({"requestId": "other"}, "for the request 'other'"),
         ({"tools": [{"name": "serch"}]}, "no tool 'serch'"),
         ({"response": 7}, "neither text nor an object"),

@@ -17,7 +17,7 @@ from stateline.bundle import canonical
 from stateline.contexts.context import ContextRequest
 from stateline.contexts.plan import ContextOptions
 from stateline.contexts.prepare import prepare
-from stateline.errors import ConflictError, InvalidAnswerError, UsageError
+from stateline.errors import ConflictError, InvalidAnswerError
 from stateline.redaction.redactor import Redactor
 from stateline.service.execute import execute, resume
 from stateline.service.options import CallOptions, ExecuteOptions
@@ -58,7 +58,7 @@ def begin(store: Store, path: str, **options: Any) -> Any:
 
 
 def answer(store: Store, value: Any, **call: Any) -> Any:
-    return resume(store, RUN, CallOptions(input=value, **call))
+    return resume(store, RUN, CallOptions(answer=value, **call))
 
 
 def events(store: Store) -> list[str]:
@@ -216,12 +216,14 @@ def test_a_human_answer_is_never_parsed_as_a_model_reply(store: Store, tmp_path:
 
 def test_an_answer_that_names_a_request_goes_to_its_run(store: Store, path: str) -> None:
     said = {"response": "Here.", "requestId": begin(store, path).waiting["requestId"]}
-    first = execute(store, ExecuteOptions(machine=path, call=CallOptions(input=said)))
-    second = execute(store, ExecuteOptions(machine=path, call=CallOptions(input=said)))
+    first = execute(store, ExecuteOptions(machine=path, call=CallOptions(answer=said)))
+    second = execute(store, ExecuteOptions(machine=path, call=CallOptions(answer=said)))
     assert first.document() == second.document()
     assert first.run == RUN
     with pytest.raises(InvalidAnswerError, match="no run here"):
-        execute(store, ExecuteOptions(machine=path, call=CallOptions(input={**said, "requestId": "gone:0:0:12345678"})))
+        execute(
+            store, ExecuteOptions(machine=path, call=CallOptions(answer={**said, "requestId": "gone:0:0:12345678"}))
+        )
 
 
 def test_a_refused_answer_changes_nothing_and_the_run_still_waits(tmp_path: Path) -> None:
@@ -247,7 +249,7 @@ def test_a_refused_answer_changes_nothing_and_the_run_still_waits(tmp_path: Path
             ({"response": {"content": [{"type": "image"}]}}, "neither text nor tool_use"),
             (5, "neither text nor an object"),
             ({"answer": "x"}, "unknown key"),
-            ({"action": "continue"}, "nothing to continue"),
+            ({"action": "continue"}, "unknown key"),
         ],
         root=tmp_path,
     )
@@ -277,18 +279,6 @@ def test_input_format_text_is_never_parsed_as_json(store: Store, path: str) -> N
     begin(store, path)
     call = CallOptions(stdin=lambda: b'{"response": "no"}\n', input_format="text")
     assert resume(store, RUN, call).output == '{"response": "no"}'
-
-
-def test_continue_is_accepted_where_the_run_waits_for_nothing(store: Store, tmp_path: Path) -> None:
-    say = {"task": ["/bin/echo", "1"]}
-    path = write_machine(tmp_path, {"a": {**say, "default_next": "b"}, "b": say})
-    execute(store, ExecuteOptions(machine=path, run=RUN, call=CallOptions(one_turn=True)))
-    go_on = CallOptions(input={"action": "continue"}, one_turn=True)
-    plan = plan_execute(store, ExecuteOptions(machine=path, run=RUN, call=go_on))
-    assert (plan.action, plan.exit) == ("advance", 2)
-    assert execute(store, ExecuteOptions(machine=path, run=RUN, call=go_on)).exit_code == 2
-    with pytest.raises(UsageError):
-        execute(store, ExecuteOptions(machine=path, run=RUN, call=go_on))
 
 
 def test_a_model_answers_the_open_request_and_standard_input_is_not_read(store: Store, path: str) -> None:
@@ -349,7 +339,7 @@ def test_a_plan_has_the_exit_code_of_the_real_call(tmp_path: Path) -> None:
             model = Scripted(says("done"))
             words: dict[str, Any] = {"models": model} if modelled else {}
             if said is not None:
-                words["input"] = said
+                words["answer"] = said
             options = ExecuteOptions(machine=path, run=RUN, call=CallOptions(one_turn=one_turn, **words))
             heads = json.dumps([head.sha256 for head in store.heads()])
             plan = plan_execute(store, options)

@@ -225,7 +225,7 @@ def test_calls_that_lost_snapshots_may_have_performed_have_unknown_outcome(
     waits = resume(store, RUN, CallOptions(models=model))
     assert (waits.exit_code, waits.waiting["kind"], waits.waiting["call"]) == (3, "unknown_outcome", "c0")
     assert "lost" in waits.waiting["message"]
-    again = resume(store, RUN, CallOptions(models=model, input=7))
+    again = resume(store, RUN, CallOptions(models=model, answer=7))
     assert (again.exit_code, again.waiting["call"]) == (3, "c1")
     done = resume(store, RUN, CallOptions(models=model), retry=True)
     assert done.status == "complete"
@@ -263,6 +263,6 @@ def test_calls_before_snapshots_declared_lost_have_unknown_outcome(tmp_path: Pat
     waits = resume(store, RUN, CallOptions(models=model))
     assert (waits.exit_code, waits.waiting["tool"]) == (3, "a")
     assert (tmp_path / "ran").read_text() == "x\n"
-    assert resume(store, RUN, CallOptions(models=model, input=5)).status == "complete"
+    assert resume(store, RUN, CallOptions(models=model, answer=5)).status == "complete"
     assert (tmp_path / "ran").read_text() == "x\n"
     assert [message["content"] for message in model.requests[-1].messages if message["role"] == "tool"] == [5]

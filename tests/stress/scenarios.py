@@ -254,7 +254,7 @@ def _turn(place: Place) -> None:
     machine = _machine(place)
     execute(place.open(), ExecuteOptions(machine=machine, run="scenario", call=CallOptions(one_turn=True)))
     execute(place.open(), ExecuteOptions(machine=machine, run="scenario"))
-    execute(place.open(), ExecuteOptions(machine=machine, run="scenario", call=CallOptions(input={"yes": True})))
+    execute(place.open(), ExecuteOptions(machine=machine, run="scenario", call=CallOptions(answer={"yes": True})))
 
 
 def _turn_again(place: Place) -> None:

@@ -8,10 +8,11 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from stateline.cli.inputs import read_input, stdin_reader
+from stateline.cli.inputs import read_json, stdin_reader
 from stateline.cli.options import Settings
 from stateline.cli.output import at_end_of_stream, is_terminal, notify, one_line, plain, stream_text
 from stateline.cli.parser import Argument, argument, switch
+from stateline.errors import UsageError
 
 if TYPE_CHECKING:
     from stateline.engine.dry_run_stop import Watch
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 def call_arguments(*, parent: str) -> list[Argument]:
     """The shared flags; ``parent`` is the help of ``--parent``."""
     return [
-        argument("--input", metavar="JSON|@FILE", help="The run's input when it starts, the answer when it waits."),
+        argument("--input", metavar="JSON|@FILE", help="The run's input; the same one continues it."),
+        argument("--answer", metavar="JSON|@FILE", help="The answer to the request that the run waits for."),
+        argument("--request", metavar="ID", help="The request that --answer is for: then the call can be repeated."),
         argument(
             "--input-format",
             metavar="json|text",
@@ -55,9 +58,13 @@ def call_of(flags: Namespace, settings: Settings, *, read_stdin: bool = True) ->
     """The call that the shared flags describe. Raises ``UsageError``."""
     from stateline.service.options import CallOptions
 
+    if flags.request is not None and flags.answer is None:
+        raise UsageError("--request needs --answer; nothing was done", hint="give --answer JSON")
     return CallOptions(
         one_turn=getattr(flags, "interactive", False),
-        input=read_input(flags.input),
+        input=read_json(flags.input, "--input"),
+        answer=read_json(flags.answer, "--answer"),
+        request=flags.request,
         stdin=stdin_reader(flags.no_input) if read_stdin else None,
         input_format=flags.input_format,
         parent=flags.parent,

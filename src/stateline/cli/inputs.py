@@ -29,8 +29,8 @@ def read_file(path: str, limit: int) -> bytes:
         return file.read(limit + 1)
 
 
-def read_input(text: str | None) -> Any:
-    """The value of ``--input JSON|@FILE``; UNSET without it. Raises ``UsageError``."""
+def read_json(text: str | None, option: str) -> Any:
+    """The value of ``--input JSON|@FILE``, or of another such ``option``; UNSET without it. Raises ``UsageError``."""
     if text is None:
         return msgspec.UNSET
     data = os.fsencode(text)
@@ -39,11 +39,12 @@ def read_input(text: str | None) -> Any:
             with open(text[1:], "rb") as file:
                 data = file.read(canonical.TEXT_LIMIT + 1)
         except (OSError, ValueError) as error:
-            raise UsageError(f"cannot read the input {text!r}: {error}", hint="check the path after @") from None
+            raise UsageError(f"cannot read {option} {text!r}: {error}", hint="check the path after @") from None
     try:
-        return canonical.parse(data, what="--input")
+        return canonical.parse(data, what=option)
     except InvalidValueError as error:
-        hint = error.hint if data[:1] in b'[{"' or text.startswith("@") else "a string needs quotes: --input '\"yes\"'"
+        quotes = f"a string needs quotes: {option} '\"yes\"'"
+        hint = error.hint if data[:1] in b'[{"' or text.startswith("@") else quotes
         raise UsageError(f"{error.message}; nothing was changed", hint=hint) from None
 
 
@@ -62,7 +63,7 @@ def stdin_reader(no_input: bool) -> Callable[[], bytes] | None:
             if error.errno == errno.EBADF:  # nohup gives a stdin that cannot be read
                 return b""
             raise UsageError(
-                f"cannot read standard input: {error.strerror}", hint="use --input or --no-input"
+                f"cannot read standard input: {error.strerror}", hint="use --answer or --no-input"
             ) from None
 
     return read

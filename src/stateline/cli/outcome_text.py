@@ -81,9 +81,9 @@ def outcome_lines(outcome: Outcome, *, kept: bool = True, output: bool = True, f
 
 def waiting_lines(run: str, waiting: dict[str, Any], *, kept: bool = True) -> list[str]:
     """The request that a run waits for; if the run was ``kept``, how to answer it."""
-    if waiting["type"] == "llm_request":
-        from stateline.cli.requests import request_lines
+    from stateline.cli.requests import answer_lines, request_lines
 
+    if waiting["type"] == "llm_request":
         return request_lines(run, waiting, kept)
     if waiting["type"] != "human":
         lines = [f"  waits:  {plain(waiting['message'])}", f"  next:   {plain(waiting['hint'])}"]
@@ -91,7 +91,7 @@ def waiting_lines(run: str, waiting: dict[str, Any], *, kept: bool = True) -> li
     lines = [f"  asks:   {plain(waiting['prompt'])}"]
     if waiting["schema"] is not None:
         lines.append(f"  schema: {one_line(waiting['schema'])}")
-    return [*lines, f"  answer: stateline exec resume {run} --input JSON   (or pipe it in)"] if kept else lines
+    return [*lines, *answer_lines(run, waiting)] if kept else lines
 
 
 def _failure_lines(outcome: Outcome) -> list[str]:

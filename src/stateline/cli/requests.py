@@ -1,4 +1,4 @@
-"""A model's request as text, with commands that answer it.
+"""A request as text, with commands that answer it.
 
 Each command names the request, so that pasting it twice gives one answer.
 """
@@ -26,6 +26,11 @@ def request_lines(run: str, waiting: dict[str, Any], kept: bool) -> list[str]:
     if waiting["output_schema"] is not None:
         lines.append(f"  schema: {one_line(waiting['output_schema'])}")
     return [*lines, *_commands(run, waiting)] if kept else lines
+
+
+def answer_lines(run: str, waiting: dict[str, Any]) -> list[str]:
+    """The command that answers a person's request, with an example that fits its schema."""
+    return _command("answer", run, waiting, example_of(waiting["schema"]))
 
 
 def example_of(schema: Any, depth: int = 0) -> Any:
@@ -76,19 +81,19 @@ def _tool_line(tool: dict[str, Any]) -> str:
 
 
 def _commands(run: str, waiting: dict[str, Any]) -> list[str]:
-    resume = f"stateline exec resume {run}"
-    request, schema = {"requestId": waiting["requestId"]}, waiting["output_schema"]
-    answer = {"response": "TEXT"} if schema is None else {"answer": example_of(schema)}
-    lines = [f"  answer: {resume} --input {_quoted({**request, **answer})}"]
+    schema = waiting["output_schema"]
+    lines = _command("answer", run, waiting, {"response": "TEXT"} if schema is None else example_of(schema))
     if schema is None:
-        lines.append(f"          echo TEXT | {resume} --input-format text")
+        lines.append(f"          echo TEXT | stateline exec resume {run} --input-format text")
     if waiting["tools"]:
         tool = waiting["tools"][0]
         call = {"tools": [{"name": tool["name"], "params": example_of(tool["parameters"])}]}
-        lines.append(f"  call:   {resume} --input {_quoted({**request, **call})}")
+        lines += _command("call", run, waiting, call)
     return lines
 
 
-def _quoted(value: Any) -> str:
-    """JSON as one shell word."""
-    return plain(shlex.quote(json.dumps(value)))
+def _command(label: str, run: str, waiting: dict[str, Any], answer: Any) -> list[str]:
+    """The command that gives ``answer``, on two lines that a shell joins."""
+    word = plain(shlex.quote(json.dumps(answer)))
+    request = plain(shlex.quote(str(waiting["requestId"])))
+    return [f"  {label + ':':7} stateline exec resume {run} \\", f"            --request {request} --answer {word}"]

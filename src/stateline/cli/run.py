@@ -71,9 +71,10 @@ def run_options(flags: Namespace, settings: Settings) -> RunOptions:
             "nothing to do: there is no prompt, and no flag names or changes a context; nothing was done",
             hint=f"give a prompt ({_PROMPTS}), or a context: `stateline run --state-scope NAME --system TEXT`",
         )
-    if options.context_only and (request.force or request.call.input is not msgspec.UNSET or flags.no_transcript):
+    given = request.call.input, request.call.answer
+    if options.context_only and (request.force or given != (msgspec.UNSET, msgspec.UNSET) or flags.no_transcript):
         raise UsageError(
-            "--force, --input and --no-transcript need a run; nothing was done",
+            "--force, --input, --answer and --no-transcript need a run; nothing was done",
             hint=f"give a prompt ({_PROMPTS}), or --id RUN",
         )
     return options
@@ -203,7 +204,7 @@ Before the first call the context (prompts and settings, in a chain of their own
 the model. Later calls restore it; --refine-* changes it. Without a prompt the command stops there.
 
 Without a model the request is printed and the command exits 3. Send the model's reply to the next call, `stateline
-exec resume RUN`, on standard input or with --input.""",
+exec resume RUN`, on standard input or with --answer.""",
     arguments=[
         argument("dash", nargs="?", metavar="-", help="Read the prompt from standard input."),
         argument("-p", "--prompt", metavar="TEXT", help="The prompt."),

@@ -220,7 +220,7 @@ def _unsaved(run: Run, event: Succeeded | Replied | CallEnded, error: StatelineE
     way = (
         "it is repeatable and will run again with the same key"
         if repeatable
-        else f"give the result with `stateline exec resume {run.id} --input JSON`"
+        else f"`stateline exec resume {run.id}` asks for the result: give it with --answer"
     )
     return type(error)(
         f"{what} finished, but its result could not be saved: {error.message}. The result was: {shown}",

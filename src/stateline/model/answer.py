@@ -78,8 +78,6 @@ def meaning(value: Json) -> Json:
 
 def _text_and_calls(value: dict[str, Json]) -> tuple[str, list[dict[str, Any]]]:
     """Return the text and the calls (as in :func:`_reply`) of a form. Raises :class:`InvalidAnswerError`."""
-    if value.get("action") == "continue":
-        raise _refused("there is nothing to continue: the run waits for a model's reply", _FORMS)
     _check_keys(value, _KEYS, "the answer")
     if value.get("type", "llm_response") != "llm_response":
         raise _refused(f"the answer's type {quoted(str(value['type']))} is not llm_response", _FORMS)
@@ -93,9 +91,7 @@ def _text_and_calls(value: dict[str, Json]) -> tuple[str, list[dict[str, Any]]]:
 
 
 def _is_form(value: Json) -> bool:
-    if not isinstance(value, dict):
-        return False
-    return any(key in value for key in _FORM_KEYS) or value == {"action": "continue"}
+    return isinstance(value, dict) and any(key in value for key in _FORM_KEYS)
 
 
 def _validated(value: Json, schema: Json) -> str:

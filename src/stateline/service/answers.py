@@ -1,4 +1,4 @@
-"""Answers to requests: ``--input``, or standard input read to its end."""
+"""Answers to requests: ``--answer``, or standard input read to its end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stateline.bundle.canonical import Json
 from stateline.engine.event_codec import is_calling_tools
 from stateline.engine.record import Run, load_run, run_scope
 from stateline.engine.step import call_ids, stage_of
-from stateline.errors import InvalidAnswerError, InvalidValueError, UsageError
+from stateline.errors import InvalidAnswerError, InvalidValueError, NoOpenRequestError, UsageError
 from stateline.store.store import Store
 
 Reader = Callable[[], bytes]
@@ -99,32 +99,32 @@ def named_request(value: Json | msgspec.UnsetType) -> Json:
     return None
 
 
-def answered_run(store: Store, value: Json | msgspec.UnsetType) -> Run | None:
-    """Return the run whose request an answer names; None for an answer that names none. A request id starts with the
-    run's id and a colon. Raises ``InvalidAnswerError`` if that run does not exist."""
-    request = named_request(value)
-    if request is None and not is_wrapped(value):
+def answered_run(store: Store, value: Json | msgspec.UnsetType, request: str | None) -> Run | None:
+    """Return the run whose request an answer names, by ``request`` or inside; None for an answer that names none. A
+    request id starts with the run's id and a colon. Raises ``InvalidAnswerError`` if that run does not exist."""
+    named = named_request(value) if request is None else request
+    if named is None and not is_wrapped(value):
         return None
-    run = str(request).partition(":")[0]
+    run = str(named).partition(":")[0]
     if not naming.is_id(run) or run_scope(store, run).head() is None:
         raise InvalidAnswerError(
-            f"the answer is for the request {request!r}, which no run here has made; nothing was changed",
+            f"the answer is for the request {named!r}, which no run here has made; nothing was changed",
             hint="`stateline exec list` lists the runs there are",
         )
     return load_run(store, run)
 
 
-def unwrap(run: Run, value: Json) -> Answer:
-    """Return the answer in ``value``, which may name its request by ``requestId``.
+def unwrap(run: Run, value: Json, request: str | None = None) -> Answer:
+    """Return the answer in ``value``: all of it if ``request`` is its request, else it may name one by ``requestId``.
 
-    Raises ``InvalidAnswerError`` for the answer to another request; the run still waits.
+    Raises ``InvalidAnswerError`` for the answer to another request; nothing has changed then.
     """
-    named = named_request(value)
-    if named is None and not is_wrapped(value):
+    named, wrapped = named_request(value) if request is None else request, request is None and is_wrapped(value)
+    if named is None and not wrapped:
         return Answer(value)
-    inner = value["answer"] if is_wrapped(value) else value
-    request = open_request(run)
-    if request is not None and named == request:
+    inner = value["answer"] if wrapped else value
+    waiting = open_request(run)
+    if waiting is not None and named == waiting:
         return Answer(inner, named=True)
     answered = run.event.get("answered") or {}
     if named is not None and named == answered.get("requestId"):
@@ -134,10 +134,10 @@ def unwrap(run: Run, value: Json) -> Answer:
                 hint=f"`stateline exec history {run.id}` shows the answer that was taken",
             )
         return Answer(inner, named=True, again=True)
-    if not is_wrapped(value) and not expects_reply(run):
+    if request is None and not wrapped and not expects_reply(run):
         return Answer(value)  # an ordinary object
     raise InvalidAnswerError(
-        f"the answer is for the request {named!r}, not for the one that is open ({request}); nothing was changed",
+        f"the answer is for the request {named!r}, not for the one that is open ({waiting}); nothing was changed",
         hint=f"`stateline exec status {run.id}` shows what the run waits for",
     )
 
@@ -195,11 +195,45 @@ def restart_commands(run: Run) -> tuple[str, str]:
     return "stateline execute MACHINE --id NEW", f"stateline execute MACHINE --id {run.id} --force"
 
 
-def not_waiting_error(run: Run) -> UsageError:
-    """Return the error for input that the run does not wait for."""
+def require_expected(
+    run: Run, given: Json | msgspec.UnsetType, answer: Json | msgspec.UnsetType, request: str | None
+) -> None:
+    """Raise ``UsageError`` if ``given`` is not the input with which the run started, compared as it is stored;
+    ``NoOpenRequestError`` for an answer while no request is open, unless it is given again; and as :func:`unwrap`."""
+    if given is not msgspec.UNSET:
+        masked, _ = run.scope.store.redactor.redact(given)
+        if canonical.encode(masked) != canonical.encode(run.state.input):
+            raise _another_input(run)
+    if answer is msgspec.UNSET or unwrap(run, answer, request).again or run.state.status == "waiting":
+        return
+    hint = f"`stateline exec status {run.id}` shows it; an answer with --request ID can be given again"
+    if run.state.status == "running":
+        hint = f"`stateline exec resume {run.id}` continues the run, until it waits"
+    elif run.state.status == "error":
+        hint = (
+            f"fix the cause and `stateline exec resume {run.id} --retry`, or restart it: `{restart_commands(run)[1]}`"
+        )
+    raise NoOpenRequestError(
+        f"the run {run.id} is {run.state.status} and waits for no answer; nothing was changed", hint=hint
+    )
+
+
+def _another_input(run: Run) -> UsageError:
     another, restart = restart_commands(run)
-    hint = f"leave out --input; `{another}` starts another run, `{restart}` restarts this one"
-    if run.state.status == "error":
-        hint = f"fix the cause and `stateline exec resume {run.id} --retry`, or restart it: `{restart}`"
-    message = f"the run {run.id} is {run.state.status} and waits for no input; nothing was changed"
-    return UsageError(message, hint=hint)
+    hint = f"`{another}` starts another run, `{restart}` restarts this one; without --input this one continues"
+    if run.state.status == "waiting":
+        hint += f"; --answer answers it: `{answer_command(run.id, open_request(run), 'JSON')}`"
+    return UsageError(f"the run {run.id} started with another input; nothing was changed", hint=hint)
+
+
+def answer_command(run: str, request: Json, answer: str) -> str:
+    """Return the command that answers a request, and can be repeated. ``answer`` is one shell word."""
+    return f"stateline exec resume {run} --request {request} --answer {answer}"
+
+
+def no_run_error() -> NoOpenRequestError:
+    """Return the error for an answer in a call that would start a run."""
+    return NoOpenRequestError(
+        "an answer was given, and no run waits for it: this call would start one; nothing was changed",
+        hint="`stateline exec list` shows the runs that wait; `stateline exec resume RUN --answer JSON` answers one",
+    )

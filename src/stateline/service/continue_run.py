@@ -10,7 +10,7 @@ from stateline.engine.dependencies import MANUAL
 from stateline.engine.dry_run_stop import DryRunStop
 from stateline.engine.loop import asked, may_call_model, turn
 from stateline.engine.record import Run, load_run, read_run
-from stateline.engine.step import EventContext, give_up, is_effect_lost, is_waiting_for_reply, take
+from stateline.engine.step import EventContext, is_waiting_for_reply, take
 from stateline.errors import ConflictError, PlaybackMissError, RunCancelledError
 from stateline.history.preconditions import require_head
 from stateline.machine.decider.run import Answered
@@ -18,18 +18,15 @@ from stateline.process.signals import interruptible, shield
 from stateline.service.answers import (
     as_event,
     fingerprint,
-    not_waiting_error,
     parse_answer,
     parse_model_reply,
     parse_text,
+    require_expected,
     restart_commands,
     unwrap,
 )
 from stateline.service.options import CallOptions
 from stateline.service.run_document import Outcome, outcome
-
-CONTINUE: Json = {"action": "continue"}
-"""The input that continues a run which waits for nothing."""
 
 
 def continue_run(run: Run, call: CallOptions, warnings: list[str], *, failures: int | None = None) -> Outcome:
@@ -41,10 +38,10 @@ def continue_run(run: Run, call: CallOptions, warnings: list[str], *, failures: 
     require_not_cancelled(run)
     failures = count_failures(run) if failures is None else failures
     require_parent(run, call.parent)
+    require_expected(run, call.input, call.answer, call.request)
     call.models.dependencies(run)  # raises what the run does not allow
     given = answer_of(run, call)
-    running = run.state.status == "running" and not is_effect_lost(run)
-    if given is not msgspec.UNSET and not (given == CONTINUE and running):
+    if given is not msgspec.UNSET:
         run = _take_answer(run, given, call)
         # Standard input held one answer at most; and the required head was met.
         call = replace(call, stdin=None, parent=None)
@@ -98,8 +95,8 @@ def closing_outcome(run: Run, call: CallOptions, warnings: list[str], failures: 
 def answer_of(run: Run, call: CallOptions) -> Json | msgspec.UnsetType:
     """Return the caller's answer, or UNSET. Standard input answers open questions only: never for a lost effect, and
     never in place of a model that this call has."""
-    if call.input is not msgspec.UNSET:
-        return call.input
+    if call.answer is not msgspec.UNSET:
+        return call.answer
     if call.stdin is None or run.state.tree.phase != "waiting":
         return msgspec.UNSET
     if is_waiting_for_reply(run) and may_call_model(run, call.models.dependencies(run)):
@@ -113,16 +110,9 @@ def answer_of(run: Run, call: CallOptions) -> Json | msgspec.UnsetType:
 
 def _take_answer(run: Run, given: Json, call: CallOptions) -> Run:
     """Return the run with the answer saved, or as it is if the same answer was saved before."""
-    if is_effect_lost(run):
-        # Whoever holds the lock is the only one who could still perform the effect.
-        with run.scope.locked(call.wait), shield():
-            run = give_up(require_parent(reload(run), call.parent))
-        call = replace(call, parent=None)
-    answer = unwrap(run, given)
+    answer = unwrap(run, given, call.request)
     if answer.again:
         return run
-    if run.state.status != "waiting":
-        raise not_waiting_error(run)
     with run.scope.locked(call.wait), shield():
         now = reload(run)
         if now.event.get("waiting") == run.event.get("waiting"):
@@ -134,7 +124,7 @@ def _take_answer(run: Run, given: Json, call: CallOptions) -> Run:
                 event=Answered(value=value), dependencies=dependencies, members=members, masked=masked
             )
             return asked(take(now, context), dependencies)
-        if answer.named and unwrap(now, given).again:
+        if answer.named and unwrap(now, given, call.request).again:
             return now
         raise ConflictError(
             f"the run {run.id} advanced while the answer was given; the answer was not saved", hint=status_hint(run.id)

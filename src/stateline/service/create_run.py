@@ -21,11 +21,10 @@ from stateline.engine.record import (
     read_run,
     run_scope,
 )
-from stateline.errors import InvalidAnswerError, NotFoundError, RequestError
+from stateline.errors import NotFoundError, RequestError
 from stateline.history.preconditions import require_head
 from stateline.machine.decider.run import Instance, RunState, Started
 from stateline.machine.spec import Machine
-from stateline.service.answers import answered_run
 from stateline.service.machine_files import (
     MachineFile,
     find_unfinished,
@@ -162,17 +161,6 @@ def require_no_secret(store: Store, options: NewRunOptions, machine_file: Machin
                 f"{what} holds a secret ({match}); nothing was stored",
                 hint="choose another name, or unset the variable if its value is not a secret",
             )
-
-
-def require_no_foreign_answer(store: Store, run: str | None, given: Json | msgspec.UnsetType) -> None:
-    """Raise ``InvalidAnswerError`` for an answer to a request of another run: it is not an input for a run that starts
-    as ``run`` (None: under a new id). Reads only."""
-    answered = answered_run(store, given)
-    if answered is not None and answered.id != run:
-        raise InvalidAnswerError(
-            f"the answer is for a request of the run {answered.id}, not an input of a new run; nothing was changed",
-            hint=f"give it to that run: stateline exec resume {answered.id} --input JSON",
-        )
 
 
 def new_id(store: Store) -> str:

@@ -6,16 +6,15 @@ import msgspec
 from msgspec.structs import replace
 
 from stateline.bundle import naming
-from stateline.bundle.canonical import Json
 from stateline.engine.dependencies import Dependencies
 from stateline.engine.loop import asked
 from stateline.engine.record import Run, facts_of, load_run, run_scope
 from stateline.engine.step import apply, give_up, lost_effect_events
-from stateline.errors import ConflictError, IllegalEventError
+from stateline.errors import ConflictError, UsageError
 from stateline.machine.decider.advance import advance
 from stateline.machine.decider.run import Retried
 from stateline.process.signals import Signals, shield
-from stateline.service.answers import answered_run
+from stateline.service.answers import answered_run, no_run_error
 from stateline.service.continue_run import (
     closing_outcome,
     continue_run,
@@ -25,7 +24,7 @@ from stateline.service.continue_run import (
     require_parent,
     status_hint,
 )
-from stateline.service.create_run import NewRunOptions, create_run, require_no_foreign_answer
+from stateline.service.create_run import NewRunOptions, create_run
 from stateline.service.machine_change import change_warning, machine_change, with_current_machine
 from stateline.service.machine_files import MachineFile, find_unfinished, other_unfinished, read_machine_file
 from stateline.service.options import CallOptions, ExecuteOptions
@@ -44,6 +43,8 @@ def execute(store: Store, options: ExecuteOptions) -> Outcome:
         call = options.call
         found = _find(store, options, machine_file)
         signals.run = found.id if found is not None else None
+        if call.answer is not msgspec.UNSET and (found is None or options.force):
+            raise no_run_error()
         if found is not None and not options.force:
             require_not_cancelled(found)
             change = machine_change(found, machine_file)
@@ -65,7 +66,7 @@ def execute(store: Store, options: ExecuteOptions) -> Outcome:
         if started:
             call = replace(call, input=msgspec.UNSET, parent=None)
         else:
-            _require_same_machine(require_not_cancelled(run), machine_file, call.input)
+            _require_same_machine(require_not_cancelled(run), machine_file)
         warnings = _warnings(store, machine_file, options, run.id, None if started else run)
         if not started:
             change = machine_change(run, machine_file)
@@ -75,18 +76,16 @@ def execute(store: Store, options: ExecuteOptions) -> Outcome:
 
 def resume(store: Store, run: str, call: CallOptions, *, retry: bool = False) -> Outcome:
     """Continue a run by its id, with the machine that the store keeps. ``retry`` first clears an error, or lets an
-    effect whose outcome is unknown run again. Raises ``IllegalEventError`` if there is nothing to retry, and as
-    :func:`execute`."""
+    effect whose outcome is unknown run again. Raises ``IllegalEventError`` if there is nothing to retry, ``UsageError``
+    for a retry with an answer, and as :func:`execute`."""
     naming.checked_id(run, "run id")
     with Signals() as signals:
         found = require_not_cancelled(load_run(store, run))
         signals.run = run
         if not retry:
             return continue_run(found, call, [])
-        if call.input is not msgspec.UNSET:
-            raise IllegalEventError(
-                "a retry takes no input; nothing was changed", hint="give --retry or --input, not both"
-            )
+        if call.answer is not msgspec.UNSET:
+            raise UsageError("--retry and --answer exclude each other; nothing was changed", hint="give one of them")
         failures = count_failures(found)
         with found.scope.locked(call.wait), shield():
             now = require_parent(reload(found), call.parent)
@@ -126,23 +125,22 @@ def _require_callable_model(run: Run, call: CallOptions, dependencies: Dependenc
 
 def _find(store: Store, options: ExecuteOptions, machine_file: MachineFile) -> Run | None:
     """Return the run that the options mean, or None if a new one will start. Reads only."""
-    # An answer that names its request belongs to that run, and never becomes the input of a new one.
-    if options.run is None and not options.force:
-        return find_unfinished(store, machine_file) or answered_run(store, options.call.input)
-    exists = options.run is not None and run_scope(store, options.run).head() is not None
-    if options.force or not exists:
-        require_no_foreign_answer(store, options.run, options.call.input)
-    return load_run(store, options.run) if options.run is not None and exists else None
+    call = options.call
+    if options.run is not None:
+        return load_run(store, options.run) if run_scope(store, options.run).head() is not None else None
+    if options.force:
+        return None
+    named = None if call.request is None else answered_run(store, call.answer, call.request)
+    return named or find_unfinished(store, machine_file) or answered_run(store, call.answer, None)
 
 
-def _require_same_machine(run: Run, machine_file: MachineFile, given: Json | msgspec.UnsetType) -> None:
+def _require_same_machine(run: Run, machine_file: MachineFile) -> None:
     """Raise ``ConflictError`` unless ``run``, which another process started, is the run that this call would start."""
     hint = f"{status_hint(run.id)}; --id NEW starts another run"
-    message = f"another process started the run {run.id}"
-    if given is not msgspec.UNSET:
-        raise ConflictError(f"{message}; the input of this call was not used", hint=hint)
     if (run.machine_sha, run.event["machine"]["path"]) != (machine_file.sha256, machine_file.path):
-        raise ConflictError(f"{message} from another machine; nothing was changed", hint=hint)
+        raise ConflictError(
+            f"another process started the run {run.id} from another machine; nothing was changed", hint=hint
+        )
 
 
 def _warnings(

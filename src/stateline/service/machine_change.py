@@ -9,13 +9,13 @@ import msgspec
 
 from stateline.bundle.canonical import Json
 from stateline.engine.record import MachineRecord, Run, keep_machine
-from stateline.engine.step import is_effect_lost, replace_machine
+from stateline.engine.step import replace_machine
 from stateline.errors import MachineChangedError, StatelineError
 from stateline.machine.decider.advance import advance
 from stateline.machine.decider.run import Replaced
 from stateline.machine.spec import Machine
 from stateline.process.signals import shield
-from stateline.service.answers import is_built_in, not_waiting_error, unwrap
+from stateline.service.answers import is_built_in, require_expected
 from stateline.service.continue_run import reload, require_parent
 from stateline.service.machine_files import MachineFile, current_tools_digest, parse_machine, record_run, tools_record
 from stateline.service.options import CallOptions
@@ -98,14 +98,14 @@ def with_current_machine(
     """Return the run with a change of its machine file, or a move of the same machine to another file, recorded; or
     ``run`` itself. Programs are looked up beside the file, and it finds the run.
 
-    Raises ``MachineChangedError`` for a change without ``accept`` and for one that the run cannot take, ``UsageError``
-    for an input that the run cannot take.
+    Raises ``MachineChangedError`` for a change without ``accept`` and for one that the run cannot take, and as
+    ``require_expected``.
     """
     if change is not None and not accept:
         raise change_error(run, machine_file, change)
     if run.state.status == "complete" or (change is None and run.event["machine"]["path"] == machine_file.path):
         return run
-    _require_input_expected(run, call.input)
+    require_expected(run, call.input, call.answer, call.request)
     with run.scope.locked(call.wait), shield():
         now = require_parent(reload(run), call.parent)
         moved = now.event["machine"]["path"] != machine_file.path
@@ -128,13 +128,6 @@ def _replacement(now: Run, change: MachineChange) -> Machine | None:
     from stateline.service.spec_difference import changes
 
     return change.machine if changes(now.scope.store, now.machine, change.machine) else None
-
-
-def _require_input_expected(run: Run, given: Json | msgspec.UnsetType) -> None:
-    if given is msgspec.UNSET or is_effect_lost(run):  # then it is the result of the lost effect
-        return
-    if not unwrap(run, given).again and run.state.status != "waiting":
-        raise not_waiting_error(run)
 
 
 def _places(machine: Machine, record: MachineRecord, machine_file: MachineFile) -> dict[str, Json]:

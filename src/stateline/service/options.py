@@ -54,13 +54,16 @@ def _no_progress(run: Run, what: str) -> None:
 class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of every call that advances a run.
 
-    ``input`` is UNSET without ``--input``; ``stdin`` reads standard input to its end, None if it must not be read;
-    ``input_format`` is the format of standard input, ``text`` is never parsed as JSON. ``parent`` is the required head,
+    ``input`` is UNSET without ``--input``, ``answer`` without ``--answer``; ``request`` names the request that is
+    answered. ``stdin`` reads an answer from standard input to its end, None if it must not be read; ``input_format`` is
+    its format, ``text`` is never parsed as JSON. ``parent`` is the required head,
     a revision; ``wait`` bounds the wait for a lock [s]; ``watch`` is called for each attempt.
     """
 
     one_turn: bool = False
     input: Json | msgspec.UnsetType = msgspec.UNSET
+    answer: Json | msgspec.UnsetType = msgspec.UNSET
+    request: str | None = None
     stdin: Reader | None = None
     input_format: Literal["json", "text"] = "json"
     parent: str | None = None

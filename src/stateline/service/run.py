@@ -20,12 +20,11 @@ from stateline.engine.record import Run, load_run, read_context, run_scope
 from stateline.errors import ConflictError, NotFoundError, RequestError, UsageError
 from stateline.machine.spec import Agent, Bounds, Machine, Stage, Toolset
 from stateline.process.signals import Signals
-from stateline.service.answers import restart_commands
+from stateline.service.answers import no_run_error, restart_commands
 from stateline.service.continue_run import continue_run, require_not_cancelled
 from stateline.service.create_run import (
     NewRunOptions,
     plan_start,
-    require_no_foreign_answer,
     require_no_secret,
     start_chain,
 )
@@ -101,6 +100,8 @@ def run(store: Store, options: RunOptions) -> Outcome:
             require_same(store, found, options)
             models.overlay(options.context_request, found.context())
             return continue_run(found, call, unused_flags(found, options.context_request))
+        if call.answer is not msgspec.UNSET:
+            raise no_run_error()
         prompt = machine_of_prompt(store, options)
         require_no_secret(store, NewRunOptions(run=options.run), prompt.machine_file)
         models.begin()
@@ -197,9 +198,7 @@ def unused_flags(found: Run, request: ContextRequest) -> list[str]:
 
 
 def machine_of_prompt(store: Store, options: RunOptions) -> PromptMachine:
-    """Build the machine of one stage from the flags. Reads only. Raises ``RequestError``, ``InvalidAnswerError`` for an
-    input that answers another run, and as ``read_manifest``."""
-    require_no_foreign_answer(store, options.run, options.call.input)
+    """Build the machine of one stage from the flags. Reads only. Raises ``RequestError``, and as ``read_manifest``."""
     if "\0" in (options.prompt or ""):
         raise RequestError("the prompt holds a NUL character; nothing was done", hint="take it out")
     text, masks = store.redactor.redact(options.prompt or "")

@@ -16,7 +16,7 @@ from stateline.engine.step import is_waiting_for_reply, stage_of
 from stateline.errors import IntegrityError, StorageError
 from stateline.machine.decider.evaluate_outputs import names
 from stateline.machine.spec import Stage
-from stateline.service.answers import is_built_in, open_request
+from stateline.service.answers import answer_command, is_built_in, open_request
 
 if TYPE_CHECKING:
     from stateline.contexts.prepare import Prepared
@@ -153,7 +153,8 @@ def _unknown(run: Run, stage: Stage, request: Json) -> dict[str, Json]:
         again = "it" if lost == 1 else f"all {lost} lost calls"
     return document | {
         "message": _doubt(run, what),
-        "hint": f"`stateline exec resume {run.id} --retry` runs {again} again; --input JSON gives its result instead",
+        "hint": f"`stateline exec resume {run.id} --retry` runs {again} again; "
+        f"`{answer_command(run.id, request, 'JSON')}` gives its result instead",
     }
 
 

@@ -208,8 +208,8 @@ class RepairTrial:
             self.counts["run lost"] += 1
             return []
         words = ("execute", str(self.sample.machine), "--id", RUN.partition(":")[2])
-        outcome = call(root, *words, "--input", '{"yes": true}', exits=None)
-        if outcome["code"] == 64:
+        outcome = call(root, *words, "--answer", '{"yes": true}', exits=None)
+        if (outcome.get("error") or {}).get("code") == "no_open_request":
             # It continues from a state in which it waits for nobody.
             outcome = call(root, *words, "--no-input", exits=None)
         self.counts[f"execute exits with {outcome['code']}"] += 1

@@ -122,7 +122,7 @@ def _context_and_run(state_dir: Path, machine: Path) -> None:
     call(state_dir, "run", *scope, "--refine-text", "Be brief.")
     call(state_dir, "run", *scope, "--set", "limit=4")
     call(state_dir, "execute", str(machine), "--id", "exec-damage", *scope, "--no-input", exits=3)
-    call(state_dir, "execute", str(machine), "--input", '{"yes": true}', exits=3)
+    call(state_dir, "execute", str(machine), "--answer", '{"yes": true}', exits=3)
 
 
 def call(state_dir: Path, *words: str, exits: int | None = 0) -> dict[str, Any]:

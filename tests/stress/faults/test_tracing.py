@@ -40,7 +40,7 @@ MACHINE = {
 COMMANDS = [
     (3, "execute machine.json --id whole"),
     (0, "execute machine.json -i --id turns"),
-    (0, "exec resume whole --input true"),
+    (0, "exec resume whole --answer true"),
     (0, "run --state-scope docs --system helpful"),
     (0, "run --state-scope docs --refine-text short"),
     (0, "repair --apply"),

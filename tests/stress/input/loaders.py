@@ -283,7 +283,7 @@ def setting(data: bytes) -> None:
 def input_word(data: bytes) -> None:
     """``--input JSON``: a value that can be kept, or a usage error. No file is named: that would be the user's."""
     try:
-        found = inputs.read_input(_word(data.lstrip(b"@\0")))
+        found = inputs.read_json(_word(data.lstrip(b"@\0")), "--input")
     except UsageError:
         return
     canonical.encode(found)

@@ -171,7 +171,6 @@ def _answers() -> list[bytes]:
         "Paris.",
         {"response": "Paris.", "tools": [{"name": "search", "params": {"q": "x", "n": 2}}]},
         whole,
-        {"action": "continue"},
     ]
     return [json.dumps(one).encode() for one in several]
 

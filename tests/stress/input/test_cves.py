@@ -358,7 +358,7 @@ def test_no_error_no_traceback_and_no_file_shows_a_secret(
             ("exec", "status", "r1"),
             ("exec", "history", "r1"),
             ("execute", machine, "--id", "r2", "--input", secret, "--force"),
-            ("execute", machine, "--id", "r1", "--input", answer),
+            ("execute", machine, "--id", "r1", "--answer", answer),
             ("run", "--state-scope", "c", "--set", f"token={key}"),
             ("log", "-p", "run:r1"),
         ]

@@ -148,7 +148,7 @@ class Interrupted(Trial):
             return ["--retry"]
         if started:
             return [
-                "--input",
+                "--answer",
                 json.dumps(conversation_call.result_of(started[0]["name"], started[0]["arguments"]["n"])),
             ]
         messages = tree["conversation"]
@@ -159,7 +159,7 @@ class Interrupted(Trial):
             {"type": "tool_use", "id": call["id"], "name": call["name"], "input": call["arguments"]} for call in calls
         ]
         content = [{"type": "text", "text": text}, *used]
-        return ["--input", json.dumps({"type": "llm_response", "response": {"content": content}})]
+        return ["--answer", json.dumps({"type": "llm_response", "response": {"content": content}})]
 
     def _tree(self) -> Any:
         return Store.open(self.workflow.state_dir).resolve(self.chain[-1].state)["tree"]

@@ -179,7 +179,7 @@ class Trial:
         if self._status() == "waiting" and self.rng.random() < 0.9:
             return self._answer(str(name), turn)
         if name is not None and self.rng.random() < 0.3:
-            # An operator who knows what happened need not ask first.
+            # An operator who knows what happened need not ask first to retry it.
             knows = self._phase(self.chain) == "started" and self.rng.random() < 0.5
             return ["exec", "resume", name, *["--retry"] * knows, *turn]
         return ["execute", "machine.json", *(["--id", self.id] if self.id else []), *turn]
@@ -192,7 +192,7 @@ class Trial:
         if stage == "broken" or self.rng.random() < 0.5:
             return ["exec", "resume", name, "--retry", *turn]
         output = output_of({**state, "stage": stage, "error": state["tree"]["cause"]})
-        given = ["--input", json.dumps(output)]
+        given = ["--answer", json.dumps(output)]
         if self.rng.random() < 0.5:
             return ["exec", "resume", name, *given, *turn]
         return ["execute", "machine.json", "--id", name, *given, *turn]

@@ -139,7 +139,7 @@ _KINDS: dict[Place, tuple[str, ...]] = {
 }
 """The kinds of stage possible at each place. The state does not store the kind."""
 
-_MODEL = "answer instead of the model with `exec resume RUN --input`"
+_MODEL = "answer instead of the model with `exec resume RUN --answer`"
 _RETRY = "`exec resume RUN --retry` clears the error"
 _RESTART = "start another run; `execute` and `run` restart this one with --id RUN --force"
 _HINTS: dict[Place, str] = {
@@ -147,8 +147,8 @@ _HINTS: dict[Place, str] = {
     "ready, once": "save the effect's intent first, then perform it",
     "ready, repeatable": "perform the stage's effect and report how it ended",
     "started": "report how the effect ended, or that its outcome is unknown",
-    "waiting": "answer with `exec resume RUN --input JSON`",
-    "unknown": "give the effect's result with `exec resume RUN --input JSON`, or run it again with --retry",
+    "waiting": "answer with `exec resume RUN --answer JSON`",
+    "unknown": "give the effect's result with `exec resume RUN --answer JSON`, or run it again with --retry",
     "agent ready, once": "save the intent of the model's call first, then make it",
     "agent ready, repeatable": "call the model and report its reply, or ask the caller for an answer",
     "agent started, once": "report the model's reply, that its outcome is unknown, or that nothing was sent",
@@ -157,7 +157,7 @@ _HINTS: dict[Place, str] = {
     "agent waiting, repeatable": _MODEL,
     "agent unknown": f"{_MODEL}, or ask again with --retry",
     "calling": "perform the tool calls and report their results",
-    "call unknown": "give the call's result with `exec resume RUN --input JSON`, or run it again with --retry",
+    "call unknown": "give the call's result with `exec resume RUN --answer JSON`, or run it again with --retry",
     "failed, ready": _RETRY,
     "failed, calling": _RETRY,
     "failed, settling": _RETRY,

@@ -97,7 +97,7 @@ def answer(machine: Machine, state: RunState, event: run.Answered, facts: Facts)
         raise InvalidAnswerError(
             f"the answer does not fit what stage {stage.name!r} asks for: {violations_text(found)}; "
             "the run still waits",
-            hint="give an answer that fits the stage's schema with --input",
+            hint="give an answer that fits the stage's schema with --answer",
         )
     return settle(machine, state, event.value, facts)
 
@@ -109,7 +109,7 @@ def rerun(machine: Machine, state: RunState, event: run.Retried, facts: Facts) -
     if refused is not None:
         raise RequestError(
             f"the lost effect of stage {state.tree.stage!r} cannot run again: {refused.message}; nothing changed",
-            hint=f"{refused.hint} Or give the effect's result with --input.",
+            hint=f"{refused.hint} Or give the effect's result with --answer.",
         )
     return routing.again(machine, state, None, facts, new_budget=True)
 

@@ -97,7 +97,7 @@ def rerun_calls(machine: Machine, state: RunState, event: run.Retried, facts: Fa
     if refused is not None:
         raise RequestError(
             f"the lost tool calls of stage {state.tree.stage!r} cannot run again: {refused.message}; nothing changed",
-            hint=f"{refused.hint} Or give the call's result with --input.",
+            hint=f"{refused.hint} Or give the call's result with --answer.",
         )
     pending = [call | {"status": "ready"} if call["status"] == "started" else call for call in _calls(state)]
     return Decision(state=_calling(state, pending))
