@@ -163,6 +163,7 @@ def test_a_condition_that_fails_keeps_the_output_and_settles_it_once_corrected(c
     rows = cli.json("exec", "history", "r1")["history"]
     assert [(row["stage"], row["reason"], row["output"]) for row in rows[1:]] == [
         ("a", "succeeded", 5),
+        ("a", "replaced", None),
         ("a", "routing", None),
     ]
     assert cli.json("exec", "resume", "r1")["outputs"] == {"a": 5, "b": 2}

@@ -160,7 +160,7 @@ def test_a_run_continues_after_its_head_was_lost_and_a_repeatable_task_keeps_its
     assert keys[1] == keys[2]
     assert len({*keys}) == 3
     reasons = [row["reason"] for row in cli.json("exec", "history", "r1")["history"]]
-    assert reasons == ["start", "default", "default", "complete"]
+    assert reasons == ["start", "default", "repaired", "default", "complete"]
 
 
 def test_keys_are_not_given_twice_although_numbers_are(cli: Cli, task: Task) -> None:

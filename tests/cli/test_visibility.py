@@ -88,7 +88,7 @@ def old(cli: Cli, task: Task) -> Cli:
     cli.json("execute", cli.machine(a=task("exit 3")), "--id", "old", exits=1)
     scope = Store.open(cli.state).scope("run:old")
     head = scope.load()
-    event = {name: value for name, value in head.event.items() if name not in ("actor", "prompt", "model_used")}
+    event = {name: value for name, value in head.event.items() if name not in ("prompt", "model_used")}
     event["meters"] = {name: event["meters"][name] for name in ("active", "llm_calls")}
     scope.save(head.state, kind="run", event=event, masked=True)
     return cli
@@ -212,3 +212,95 @@ def test_a_refused_reply_is_not_in_the_state(cli: Cli) -> None:
         cli.json("execute", cli.machine(a=stage), "--id", "r", *flags, exits=1)
     assert "Useless words." not in json.dumps(cli.json("show", "run:r", "--resolve")["state"])
     assert head(cli, "r")["refused"]["content"] == "Useless words."
+
+
+def rows(cli: Cli, run: str) -> list[dict[str, Any]]:
+    return list(cli.json("exec", "history", run)["history"])
+
+
+def test_an_answer_is_a_row_of_the_person_who_gave_it(cli: Cli, task: Task) -> None:
+    path = cli.machine(a={"human": {"prompt": "Go?"}, "default_next": "b"}, b=task("echo 1"))
+    cli.json("execute", path, "--id", "r", exits=3)
+    cli.json("exec", "resume", "r", "--input", '"yes"', "--actor", "Ada")
+    _, answer, output = rows(cli, "r")
+    assert (answer["by"], answer["actor"]["name"], answer["output"]) == ("person", "Ada", "yes")
+    assert (output["by"], output["output"]) == ("program", 1)
+    shown = cli("exec", "history", "r").out.decode()
+    assert "a  (default)  answered by Ada\n      answer: yes\n" in shown
+
+
+def test_a_reply_in_a_models_place_is_a_row_of_its_caller(cli: Cli) -> None:
+    cli.json("execute", cli.machine(a={"agent": {"prompt": "Go."}}), "--id", "r", exits=3)
+    cli.json("exec", "resume", "r", "--input", '{"response": "Mine."}', "--actor", "bot")
+    last = rows(cli, "r")[-1]
+    assert (last["by"], last["actor"]["name"], last["output"]) == ("caller", "bot", "Mine.")
+    assert "(complete)  in the model's place by bot" in cli("exec", "history", "r").out.decode()
+
+
+def test_the_result_of_a_lost_effect_is_a_row_of_the_person_who_gave_it(cli: Cli, task: Task) -> None:
+    from stateline import Store
+
+    path = cli.machine(a=task("echo 1", repeatable=False))
+    cli.json("execute", path, "--id", "r")
+    scope = Store.open(cli.state).scope("run:r")
+    started = next(past for past in scope.walk() if past.event["type"] == "intended")
+    with scope.locked():
+        scope.store.backend.swap(scope.hash, scope.load().pointer, started.pointer)
+    cli.json("exec", "resume", "r", exits=3)
+    cli.json("exec", "resume", "r", "--input", '"given"')
+    last = rows(cli, "r")[-1]
+    assert (last["by"], last["output"]) == ("person", "given")
+
+
+def test_retries_accepted_changes_and_cancellations_are_rows(cli: Cli, task: Task) -> None:
+    cli.json("execute", cli.machine(a=task("exit 3")), "--id", "r", exits=1)
+    cli.json("execute", cli.machine(a=task("exit 4")), "--id", "r", "--accept-change", "--actor", "Ada", exits=1)
+    cli.json("exec", "resume", "r", "--retry", exits=1)
+    cli.json("exec", "cancel", "r")
+    found = rows(cli, "r")
+    assert [(row["reason"], row["by"]) for row in found] == [
+        ("start", None),
+        ("failed", "program"),
+        ("replaced", "operator"),
+        ("retried", "operator"),
+        ("failed", "program"),
+        ("cancelled", "operator"),
+    ]
+    assert found[2]["details"].keys() == {"from", "to"}
+    assert found[2]["error"] is None
+    assert "(replaced)  by Ada" in cli("exec", "history", "r").out.decode()
+
+
+def test_a_repair_is_a_row(cli: Cli, task: Task) -> None:
+    path = cli.machine(a=task("echo 1", default_next="b"), b=task("echo 2"))
+    cli.json("execute", path, "--id", "r")
+    place = cli.json("log", "run:r")["snapshots"][0]["path"]
+    next(cli.state.glob(f"*/{place.rpartition('/')[2]}")).unlink()
+    cli.json("repair", "--apply", "--actor", "Ada")
+    repair = rows(cli, "r")[-1]
+    assert (repair["reason"], repair["by"], repair["actor"]["name"]) == ("repaired", "operator", "Ada")
+    assert repair["details"]["lost_count"] == 1
+
+
+def test_the_context_that_a_run_derived_or_refined_is_in_its_history_and_an_older_one_is_not(cli: Cli) -> None:
+    words = ["run", "--state-scope", "demo", "--system", "S"]
+    cli.json(*words, "-p", "Go.", "--id", "first", exits=3)
+    cli.json(*words, "-p", "Go.", "--id", "second", exits=3)
+    cli.json(*words, "-p", "Go.", "--refine-text", "Be brief.", "--set", "seed=1", "--id", "third", exits=3)
+    with model(cli, Say(CONTEXT), Say("Yes.")) as flags:
+        cli.json("run", "--state-scope", "new", "-p", "Go.", "--id", "asked", *flags)
+    found = {
+        run: [(row["reason"], row["text"], row["details"]["seq"]) for row in rows(cli, run) if row["stage"] is None]
+        for run in ("first", "second", "third", "asked")
+    }
+    assert (found["first"], found["second"]) == ([], [])
+    assert (found["third"], found["asked"]) == ([("refine", "Be brief.", 1)], [("derive", None, 0)])
+    assert rows(cli, "third")[0]["details"]["settings"] == {"seed": 1}
+    shown = cli("exec", "history", "third").out.decode()
+    assert "context:demo  (refine)" in shown
+    assert "Be brief." in shown
+
+
+def test_the_history_of_an_older_version_is_shown(old: Cli) -> None:
+    assert [row["by"] for row in rows(old, "old")][-1] == "program"
+    assert old("exec", "history", "old").code == 0

@@ -173,7 +173,7 @@ def test_a_turn_is_one_reply_with_its_tool_calls(store: Store, tmp_path: Path) -
         (2, "replied", 2, None),
         (3, "complete", 0, "done"),
     ]
-    told = {"id": "c0", "name": "a", "arguments": {}, "status": "done", "result": 1, "error": None}
+    told = {"id": "c0", "name": "a", "arguments": {}, "status": "done", "result": 1, "error": None, "by": "program"}
     assert rows[1]["tools"] == [told]
     assert status(store, RUN)["counters"]["max_tool_rounds"] == 2
 

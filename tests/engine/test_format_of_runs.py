@@ -110,7 +110,7 @@ def test_the_page_has_the_members_that_the_code_has() -> None:
     assert INSTANCE.keys() == fields(shapes.Instance)
     assert fields(event_codec.RunEvent) <= EVENT.keys()
     told = {"exchanges", "request", "answered_by", "finish", "estimated"}
-    assert EVENT.keys() - fields(event_codec.RunEvent) - told == {"durability", "seconds", "replaced"}
+    assert EVENT.keys() - fields(event_codec.RunEvent) - told == {"durability", "seconds"}
     assert members("member of a spec").keys() == fields(spec.Machine)
     assert members("member of a stage").keys() == fields(spec.Stage)
 
@@ -133,6 +133,7 @@ INNER_MEMBERS = [
     (spec.Toolset, "toolset", "member of a spec"),
     (spec.Agent, "agent", "member of a stage"),
     (event_codec.Request, "waiting", "member of a run's `event`"),
+    (event_codec.Replacement, "replaced", "member of a run's `event`"),
     (event_codec.AnswerRecord, "answered", "member of a run's `event`"),
 ]
 

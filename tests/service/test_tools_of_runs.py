@@ -235,10 +235,12 @@ def test_calls_that_lost_snapshots_may_have_performed_have_unknown_outcome(
     assert [(row["reason"], row["output"]) for row in rows] == [
         ("start", None),
         ("replied", None),
+        ("replaced", None),
         ("answered", None),
+        ("retried", None),
         ("complete", "done"),
     ]
-    assert [tool["status"] for tool in rows[1]["tools"]] == ["done", "done"]
+    assert [(tool["status"], tool["by"]) for tool in rows[1]["tools"]] == [("done", "person"), ("done", "program")]
 
 
 def test_a_repeatable_tool_is_never_in_doubt(store: Store, tmp_path: Path) -> None:

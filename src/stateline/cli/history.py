@@ -9,12 +9,14 @@ from msgspec import UNSET
 from stateline.cli.command import Command, fields_of
 from stateline.cli.output import Output, coloured, columns, one_line, plain, pretty
 from stateline.cli.runs import RUN_OF_STORE, RunOptions
+from stateline.cli.snapshot_summary import actor_name
 
 WIDTH = 116
 """Columns if stdout is not a terminal."""
 _INDENT = 6
 _LEAST = 24
 """Fewest characters of a step, on any terminal."""
+_ACTED = {"person": "answered ", "caller": "in the model's place ", "operator": ""}
 
 
 def _run(options: RunOptions) -> Output:
@@ -32,7 +34,8 @@ def turn_lines(row: dict[str, Any], width: int, *, whole: bool) -> list[str]:
     long values continue on the next lines."""
     show = _whole if whole else _cut
     room = max(width - _INDENT, _LEAST)
-    steps = [] if row["text"] is None else show("reply:", row["text"], "", UNSET, room)
+    name = "reply:" if row["stage"] is not None else ""
+    steps = [] if row["text"] is None else show(name, row["text"], "", UNSET, room)
     if refused := row["refused"]:
         steps += show("refused reply:", refused["content"], "", UNSET, room)
         for call in refused["tool_calls"]:
@@ -40,12 +43,29 @@ def turn_lines(row: dict[str, Any], width: int, *, whole: bool) -> list[str]:
     for call in row["tools"]:
         steps += show(call["name"], call["arguments"], *_ending(call), room)
     if row["output"] is not None:
-        steps += show("", row["output"], "", UNSET, room)
+        steps += show("answer:" if row["by"] == "person" else "", row["output"], "", UNSET, room)
     if row["error"]:
         steps += [coloured(line, "red") for line in show("failed:", row["error"]["message"], "", UNSET, room)]
     moment = row["at"][:19].replace("T", " ")
-    heading = f"{row['turn']:>4}  {moment}  {one_line(row['stage'])}  ({one_line(row['reason'])})"
-    return [heading, *(f"{'':{_INDENT}}{line}".rstrip() for line in steps)]
+    heading = f"{row['turn']:>4}  {moment}  {_subject(row)}  ({one_line(row['reason'])}){_who(row)}"
+    longest = max(width, _INDENT + _LEAST)
+    return [
+        heading if len(heading) <= longest else f"{heading[: longest - 1]}…",
+        *(f"{'':{_INDENT}}{line}".rstrip() for line in steps),
+    ]
+
+
+def _subject(row: dict[str, Any]) -> str:
+    """The stage that a row is about, or the context."""
+    return one_line(row["details"]["scope"], 32) if row["stage"] is None else one_line(row["stage"])
+
+
+def _who(row: dict[str, Any]) -> str:
+    """The person or agent that acted, in a row about what one did."""
+    if row["by"] not in _ACTED:
+        return ""
+    name = one_line(actor_name(row["actor"]))
+    return f"  {_ACTED[row['by']]}{f'by {name}' if name else ''}"
 
 
 def _ending(call: dict[str, Any]) -> tuple[str, Any]:
@@ -54,6 +74,8 @@ def _ending(call: dict[str, Any]) -> tuple[str, Any]:
         return "is not finished", UNSET
     if not call["error"]:
         return "->", call["result"]
+    if call["by"] == "person" and not call["error"]:
+        return "was answered:", call["result"]
     word = "was refused" if call["status"] == "refused" else "failed"
     return f"{word} ({call['error']}):", _message(call["result"])
 

@@ -62,10 +62,15 @@ def actor_text(actor: Any) -> str:
     return one_line(f"{name} ({user}@{host})" if isinstance(name, str) else f"{user}@{host}")
 
 
+def actor_name(actor: Any) -> str:
+    """The name of the actor of an event, else of the user; "" for one of another shape."""
+    name = _member(actor, "name") or _member(actor, "user")
+    return name if isinstance(name, str) else ""
+
+
 def _by(event: dict[str, Any], word: str = "by") -> list[Part]:
-    """The name of the actor, else of the user."""
-    name = _member(event.get("actor"), "name") or _member(event.get("actor"), "user")
-    return [(f" {word} {name}", "")] if isinstance(name, str) else []
+    name = actor_name(event.get("actor"))
+    return [(f" {word} {name}", "")] if name else []
 
 
 def created_at(snapshot: Snapshot) -> str:

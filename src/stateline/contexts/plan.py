@@ -83,7 +83,7 @@ class ContextStep(msgspec.Struct, frozen=True):
 
 class ContextPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The head and its resolved state (None: there is no context yet), the snapshots to append, warnings, the request
-    with secrets masked, and the number of masked values."""
+    with secrets masked, and the number of masked values. ``repeated``: the head is the refinement that is asked for."""
 
     head: Snapshot | None
     state: dict[str, Json] | None
@@ -91,6 +91,7 @@ class ContextPlan(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]
     request: ContextRequest
     masked: int
+    repeated: bool
 
 
 def context_scope(store: Store, options: ContextOptions) -> Scope:
@@ -122,7 +123,8 @@ def plan_steps(store: Store, scope: Scope, options: ContextOptions) -> ContextPl
     state = None if head is None else load_state(store, head)
     steps = _steps(state, request, options.model is not None)
     warnings = [] if state is None else _unused_flags(state, request)
-    if head is not None and state is not None and _is_done(store, head, state, steps, options.run):
+    repeated = head is not None and state is not None and _is_done(store, head, state, steps, options.run)
+    if repeated:
         steps = []
         warnings.append(f"this refinement was saved before for the run {options.run}, and was not repeated")
     if any(step.type == "refine" and not step.by_model for step in steps) and not request.settings:
@@ -131,7 +133,9 @@ def plan_steps(store: Store, scope: Scope, options: ContextOptions) -> ContextPl
             "and -m PROVIDER/NAME lets a model refine"
         )
     _require_room(state, steps)
-    return ContextPlan(head=head, state=state, steps=steps, warnings=warnings, request=request, masked=masked)
+    return ContextPlan(
+        head=head, state=state, steps=steps, warnings=warnings, request=request, masked=masked, repeated=repeated
+    )
 
 
 def require_ready(options: ContextOptions, plan: ContextPlan) -> None:

@@ -28,12 +28,14 @@ from stateline.store.timestamps import next_timestamp
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """A context after the call: the scope's key, its head, the last action, and the prompts and settings for the rest
-    of this call, flags included. Flags that only apply to this call are not stored."""
+    """A context after the call: the scope's key, its head, the last action, the number of snapshots that were made for
+    the call's run, and the prompts and settings for the rest of this call, flags included. Flags that only apply to
+    this call are not stored."""
 
     scope: str
     head: Snapshot
     action: Literal["derive", "refine", "restore"]
+    made: int
     warnings: list[str]
     effective: ContextContent
 
@@ -82,6 +84,7 @@ def prepare(store: Store, options: ContextOptions) -> Prepared:
         scope=head.envelope.scope,
         head=head,
         action=plan.steps[-1].type if plan.steps else "restore",
+        made=len(plan.steps) + plan.repeated,
         warnings=[*store.warnings, *removals, *plan.warnings],
         effective=_effective(state, plan.request),
     )

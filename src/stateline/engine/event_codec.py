@@ -111,6 +111,13 @@ class ModelRecord(msgspec.Struct, frozen=True):
     name: str
 
 
+class Replacement(msgspec.Struct, frozen=True, rename={"before": "from", "after": "to"}):
+    """The digests of the machine files before and after an accepted change; equal if only the file's path changed."""
+
+    before: str
+    after: str
+
+
 class Request(msgspec.Struct, frozen=True):
     """The id of an open request."""
 
@@ -141,6 +148,7 @@ class RunEvent(msgspec.Struct, frozen=True, kw_only=True):
     tools: ToolsPlace | None = None
     context: Pointer | None = None
     prompt: str | None = None
+    prepared: _Count = 0
     model_used: str | None = None
     effect: Effect | msgspec.UnsetType = msgspec.UNSET
     calls: Calls | None = None
@@ -154,6 +162,7 @@ class RunEvent(msgspec.Struct, frozen=True, kw_only=True):
     output_of: str | None = None
     open: bool = False
     redactions: int = 0
+    replaced: Replacement | None = None
     error: dict[str, Json] | None = None
 
 

@@ -51,14 +51,15 @@ LOST_PAUSE = 0.5
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine file's real path, and the members ``context``, ``tools``, ``exchanges`` and ``prompt`` of the event
-    (None: without)."""
+    """The machine file's real path, and the members ``context``, ``tools``, ``exchanges``, ``prompt`` and ``prepared``
+    of the event (None: without)."""
 
     machine_path: str
     context: Json = None
     tools: Json = None
     exchanges: Json = None
     prompt: Json = None
+    prepared: Json = None
 
 
 class StartFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,7 +42,7 @@ from stateline.store.timestamps import next_timestamp
 class NewRunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a run that starts. ``run`` None: a new id is generated. ``force`` restarts a run that exists.
     ``context`` names a context; ``context_head`` and ``context_content`` are its snapshot and content, if known.
-    ``exchanges`` and ``prompt`` are those members of the event (None: without)."""
+    ``exchanges``, ``prompt`` and ``prepared`` are those members of the event (None, 0: without)."""
 
     run: str | None = None
     force: bool = False
@@ -52,6 +52,7 @@ class NewRunOptions(msgspec.Struct, frozen=True, kw_only=True):
     context_content: Context | None = None
     exchanges: Json = None
     prompt: str | None = None
+    prepared: int = 0
     call: CallOptions = CallOptions()
 
 
@@ -109,6 +110,7 @@ def plan_start(store: Store, options: NewRunOptions, machine: Machine, machine_f
         tools=tools_record(machine, machine_file),
         exchanges=options.exchanges,
         prompt=options.prompt,
+        prepared=options.prepared or None,
     )
     context = options.context_content
     if name is not None:

@@ -116,6 +116,7 @@ def run(store: Store, options: RunOptions) -> Outcome:
             context_content=content,
             exchanges=models.exchanges(),
             prompt=prompt.beginning,
+            prepared=prepared.made,
             call=replace(call, parent=None),  # the required head is the context's
         )
         first = plan_start(store, start, prompt.machine, prompt.machine_file)

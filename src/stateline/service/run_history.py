@@ -1,4 +1,4 @@
-"""The history of a run: per turn the model's text, the tool calls with their results, and the output.
+"""The history of a run: turns with the model's text, tool calls and output; and what people did to the run.
 
 Each snapshot is read separately, and only the end of a long conversation: the cost of a row does not depend on the
 length of the run.
@@ -7,6 +7,8 @@ length of the run.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
+from typing import Any
 
 import msgspec
 
@@ -14,15 +16,17 @@ from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import Ref, read_chunk
 from stateline.bundle.objects import with_refs
 from stateline.bundle.repair_record import MEMBER
+from stateline.contexts.stored import LITERAL
 from stateline.engine.event_codec import MALFORMED_HINT, RunEvent, read_event
 from stateline.engine.record import Run
-from stateline.errors import IntegrityError
+from stateline.errors import IntegrityError, StatelineError
 from stateline.history.diff import is_long_list, read_object
-from stateline.store.snapshot import Snapshot
+from stateline.store.snapshot import Snapshot, read_snapshot
 from stateline.store.store import Store
 
-_TURNS = ("started", "succeeded", "failed", "replied", "answered", "cancelled")
-"""Events that a row is about."""
+_TURNS = ("started", "succeeded", "failed", "replied", "answered")
+_OPERATOR = ("retried", "replaced", "cancelled", MEMBER)
+"""Events by which a person changed what happens to a run; these and those above have a row."""
 _REPEATING = (MEMBER, "replaced")
 """Events that leave a failed run failed, and say again how it did."""
 
@@ -33,11 +37,17 @@ _MESSAGE = 200
 """Longest message of a failure in a warning [characters]."""
 
 
+_EMPTY_ROW: dict[str, Json] = dict.fromkeys(
+    ("turn", "at", "actor", "stage", "reason", "by", "text", "refused", "tools", "output", "error", "details")
+) | {"tools": []}
+
+
 class _CallEnd(msgspec.Struct, frozen=True):
     """The end of a tool call: the kind of its failure (None if it succeeded) and its result."""
 
     error: str | None
     result: Json
+    by: str
 
 
 class _Reply(msgspec.Struct, frozen=True):
@@ -58,14 +68,54 @@ def turns(store: Store, run: Run) -> list[dict[str, Json]]:
     for snapshot in run.scope.walk(run.snapshot):
         event = read_event(snapshot)
         if event.call is not None:  # newer than the reply that asked for it, so it is read first
-            ended[event.call.id] = _CallEnd(event.call.error, _result(store, snapshot, event.call.id))
-        # A retry of a kept result makes a transition without an effect; a limit may fail a run between its turns.
+            by = "person" if event.type == "answered" else "program"
+            ended[event.call.id] = _CallEnd(event.call.error, _result(store, snapshot, event.call.id), by)
+        # A lost call may end in a transition, or fail a run by a limit.
         failed = event.error is not None and event.type not in _REPEATING
-        if event.type in _TURNS or event.transitions or failed:
-            rows.append(_row(store, snapshot, event, ended))
+        if event.type in (*_TURNS, *_OPERATOR) or event.transitions or failed:
+            rows.append(_row(store, snapshot, event, ended) | {"by": _author(run, event)})
+        if event.prepared and event.context is not None:
+            rows += _context_rows(store, snapshot, event)
         if event.asked:
             ended = {}
     return rows[::-1]
+
+
+def _author(run: Run, event: RunEvent) -> str | None:
+    """Return the origin of an event's result: ``program``, ``model``, ``caller`` (in a model's place) or ``person``;
+    ``operator`` for a change of the run itself. None for an event without a result."""
+    if event.type in _OPERATOR:
+        return "operator"
+    if event.type == "answered":
+        stage = run.machine.stages.get(event.stage)
+        return "caller" if event.call is None and stage is not None and stage.kind == "agent" else "person"
+    if event.type in ("succeeded", "failed", "replied"):
+        return "program" if event.model is None else "model"
+    return None
+
+
+def _context_rows(store: Store, started: Snapshot, event: RunEvent) -> list[dict[str, Json]]:
+    """Return a row for each snapshot of the context that the call which started the run made for it, newest first,
+    except a derivation from flags alone. A context that cannot be read becomes a warning of the store."""
+    rows: list[dict[str, Json]] = []
+    place: Any = event.context
+    try:
+        scope = store.scope(str(store.resolve(started.state["context"])["scope"]))
+        first = read_snapshot(store.backend, scope.hash, place)
+        for snapshot in islice(scope.walk(first), event.prepared):
+            made = snapshot.event
+            if made.get("type") == "derive" and made.get("by") == LITERAL:
+                continue
+            details = {"scope": scope.key, "seq": snapshot.seq, "sha256": snapshot.sha256}
+            details |= {name: made.get(name) for name in ("by", "settings", "unset", "prompts")}
+            rows.append(
+                _EMPTY_ROW
+                | {"turn": event.turn, "at": snapshot.envelope.created_at, "actor": made.get("actor")}
+                | {"reason": made.get("type"), "by": "operator", "text": made.get("text"), "details": details}
+            )
+    except StatelineError as error:
+        store.warnings.append(f"the context of the run cannot be read: {error.message}")
+    return rows
 
 
 def handled_failures(run: Run, count: int) -> list[str]:
@@ -102,18 +152,31 @@ def _row(store: Store, snapshot: Snapshot, event: RunEvent, ended: dict[str, _Ca
         result = reply.results.get(call.id, _pending_result(store, snapshot, call.id)) if end is None else end.result
         row: dict[str, Json] = {"id": call.id, "name": call.name, "arguments": reply.arguments.get(call.id)}
         row["status"] = "refused" if call.refused else "open" if end is None else "done"
-        tools.append(row | {"result": result, "error": call.refused or (end.error if end is not None else None)})
-    return {
+        failure = call.refused or (end.error if end is not None else None)
+        tools.append(row | {"result": result, "error": failure, "by": None if end is None else end.by})
+    return _EMPTY_ROW | {
         "turn": event.turn,
         "at": snapshot.envelope.created_at,
+        "actor": snapshot.event.get("actor"),
         "stage": event.stage,
         "reason": event.transitions[-1].reason if event.transitions else event.type,
         "text": reply.text or None,
         "refused": event.refused,
         "tools": tools,
         "output": _output(store, snapshot, event),
-        "error": event.error,
+        "error": None if event.type in _REPEATING else event.error,
+        "details": _details(snapshot, event),
     }
+
+
+def _details(snapshot: Snapshot, event: RunEvent) -> Json:
+    """Return what an operator changed; None for other events."""
+    if event.replaced is not None:
+        return msgspec.to_builtins(event.replaced)
+    if event.type == MEMBER:
+        record = snapshot.event.get(MEMBER)
+        return {name: record.get(name) for name in ("from", "lost_count")} if isinstance(record, dict) else None
+    return None
 
 
 def _result(store: Store, snapshot: Snapshot, call: str) -> Json:
