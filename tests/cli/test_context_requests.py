@@ -59,7 +59,7 @@ def test_a_model_that_proposes_an_impossible_setting_is_refused(cli: Cli) -> Non
     with ModelServer(wrong) as other:
         error = cli.refused("run", "-m", "openai/x", "--base-url", other.url, "--state-scope", "demo", exits=1)
     assert "temperature is 5" in error["message"]
-    assert cli.json("scopes")["scopes"] == []
+    assert cli.json("show", "context:demo")["state"] is None
 
 
 def test_a_refinement_that_fits_no_context_lists_those_there_are(cli: Cli, server: ModelServer) -> None:

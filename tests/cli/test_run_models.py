@@ -94,12 +94,12 @@ def test_what_the_user_asks_never_moves_into_a_stronger_role(cli: Cli, model: li
     assert {role for role, text in contents(server)[1] if "OPERATOR SAYS" in text} <= {"system", "developer"}
 
 
-def test_a_context_that_a_model_derives_badly_is_refused_and_nothing_is_kept(cli: Cli, model: list[str]) -> None:
+def test_a_context_that_a_model_derives_badly_is_refused_and_no_run_starts(cli: Cli, model: list[str]) -> None:
     for reply in (Say("I would say"), Say('{"prompts": {}}'), Say(context(), finish="length"), Say("", status=400)):
         with ModelServer(reply) as server:
             cli.refused("run", *model, "--base-url", server.url, "-p", "x", exits=1)
             assert server.count == 1
-    assert cli.json("scopes")["scopes"] == []
+    assert cli.json("exec", "list")["runs"] == []
 
 
 def test_tool_calls_of_a_reply_run_together_and_are_reported_in_order(cli: Cli, model: list[str]) -> None:

@@ -252,14 +252,15 @@ def test_what_was_derived_under_flags_is_what_the_call_uses(store: Store) -> Non
         says(TASK),
     ],
 )
-def test_a_reply_that_is_no_context_saves_nothing(tmp_path: Path, said: Say) -> None:
+def test_a_reply_that_is_no_context_derives_nothing(tmp_path: Path, said: Say) -> None:
     store = Store.open(tmp_path / "s")
     with ModelServer(said) as server:
         with pytest.raises(RequestError) as caught:
             prepare(store, options(server, task=TASK))
         assert caught.value.exit_code == 1
         assert caught.value.hint
-        assert store.scope("context:demo").head() is None
+        head = store.scope("context:demo").head()
+        assert head is None or (head.state, head.event["type"]) == (None, "refused")
         server.script.append(says("S"))
         assert prepare(store, options(server, task=TASK)).action == "derive"
 
@@ -268,10 +269,12 @@ def test_a_refinement_that_fails_leaves_what_was_derived_before_it(store: Store)
     with ModelServer(says("One."), Say("Sorry?"), says("Two.")) as server:
         with pytest.raises(RequestError, match="not refined"):
             prepare(store, options(server, task=TASK, refine="R"))
-        assert [snapshot.event["type"] for snapshot in chain(store)] == ["derive"]
+        derived, refused = chain(store)
+        assert (derived.event["type"], refused.event["type"]) == ("derive", "refused")
+        assert refused.state == derived.state
         prepare(store, options(server, task=TASK, refine="R"))
         assert server.count == 3
-    assert [snapshot.event["type"] for snapshot in chain(store)] == ["derive", "refine"]
+    assert [snapshot.event["type"] for snapshot in chain(store)] == ["derive", "refused", "refine"]
 
 
 def test_what_no_context_has_room_for_is_refused_without_a_call(store: Store) -> None:

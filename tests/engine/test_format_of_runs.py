@@ -417,7 +417,7 @@ def test_contexts_have_the_members_of_the_page_and_no_other(memory: Store) -> No
     assert (newest.event["type"], first.event["type"]) == ("refine", "derive")
     for snapshot in (newest, first):
         assert snapshot.state.keys() == members("member of a context's `state`").keys()
-        modelled = {"unset", "prompts", "usage", "request", "run"}
+        modelled = {"unset", "prompts", "usage", "request", "run", "error", "refused"}
         assert snapshot.event.keys() == members("member of a context's `event`").keys() - {"redactions"} - modelled
         assert snapshot.event["by"] == "literal"
         triple = [snapshot.state["model_id"], snapshot.state["base_url"], snapshot.state["toolset_hash"]]

@@ -86,6 +86,8 @@ def summary(snapshot: Snapshot, room: int = WIDTH) -> str:
             parts = [(MEMBER, "yellow"), *_by(event), *_repair(event[MEMBER])]
         elif "transitions" in event:
             parts = _turn(event, snapshot.state)
+        elif event.get("type") == "refused":
+            parts = [("refused", "red"), (f" a reply of {event['by']}  {event['error']['message']}", "")]
         elif event.get("type") in ("derive", "refine"):
             parts = _refinement(event, snapshot.state, room)
         elif event.get("type") == "run_started":

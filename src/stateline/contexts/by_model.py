@@ -8,7 +8,7 @@ and ``--set`` replaces its settings key by key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -161,13 +161,17 @@ def _message(role: str, content: str) -> dict[str, Json]:
     return {"role": role, "content": content}
 
 
-def call(model: Model, request: ModelRequest, judge: Judge) -> Reply:
+def call(
+    model: Model, request: ModelRequest, judge: Judge, on_partial: Callable[[dict[str, Json]], None] | None = None
+) -> Reply:
     """Call the model; signals interrupt the call at once. A recorder keeps the verdict of ``judge`` with the reply.
-    Raises ``RequestError`` if no reply came."""
+    Raises ``RequestError`` if no whole reply came; ``on_partial`` then receives the part that did."""
     try:
         with interruptible():
             return model.reply_judged(request, judge) if isinstance(model, RecordingModel) else model.reply(request)
     except ModelCallError as error:
+        if on_partial is not None and error.partial is not None:
+            on_partial(error.partial)
         raise RequestError(
             f"the call of the model to {request.purpose} the context failed ({error.kind}): {error.message}; "
             f"{_unchanged(request)}",

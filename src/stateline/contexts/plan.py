@@ -117,10 +117,10 @@ def plan_steps(store: Store, scope: Scope, options: ContextOptions) -> ContextPl
     head = scope.head()
     if head is None:
         require_key_without_secret(store.redactor, scope.key)
-        if options.name is None and request.refine is not None and not options.new_context:
-            _require_no_other(store)
     require_head(scope, head, options.parent)
-    state = None if head is None else load_state(store, head)
+    state = None if head is None or head.state is None else load_state(store, head)
+    if state is None and options.name is None and request.refine is not None and not options.new_context:
+        _require_no_other(store)
     steps = _steps(state, request, options.model is not None)
     warnings = [] if state is None else _unused_flags(state, request)
     repeated = head is not None and state is not None and _is_done(store, head, state, steps, options.run)

@@ -2,11 +2,13 @@
 
 The scope's lock is held while the context is loaded, the model is called and the result is saved, so that a concurrent
 call refines the result of the first one. Each reply of a model is saved before the next call: none is paid for twice.
+A reply that is refused is saved too, in the event of a snapshot that changes nothing.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -16,7 +18,8 @@ from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.contexts.context import ContextContent, ContextRequest, content_of, merge_settings
 from stateline.contexts.plan import ContextOptions, ContextStep, context_scope, plan_steps, require_ready
-from stateline.errors import NotFoundError, RequestError
+from stateline.contexts.stored import REFUSED
+from stateline.errors import NotFoundError, RequestError, StatelineError
 from stateline.machine.problems import quoted
 from stateline.model.protocol import Model, ModelRequest, Reply
 from stateline.process.signals import Signals, shield
@@ -123,17 +126,53 @@ def _perform(
     request = replace(request, key=key, mark=secrets.token_hex(8))
     if options.on_call is not None:
         options.on_call(step.type)
-    done = _call_model(scope.store, options.model, request, (step, state))
+
+    def keep_refused(reply: dict[str, Json], error: RequestError, usage: Json) -> None:
+        run: dict[str, Json] = {} if options.run is None else {"run": options.run}
+        told = {**event, **run, "settings": {}, "usage": usage, "request": request.digest()}
+        _save_refused(scope, before, told, reply, error)
+
+    done = _call_model(scope.store, options.model, request, (step, state), keep_refused)
     old = ContextContent() if state is None else content_of(state)
     event |= _changes(old, content_of(done.state))
     event |= {"usage": msgspec.to_builtins(done.reply.usage), "request": request.digest()}
     return event | ({"redactions": done.masked} if done.masked else {}), done.state
 
 
+def _save_refused(
+    scope: Scope,
+    before: tuple[Snapshot | None, dict[str, Json] | None],
+    event: dict[str, Json],
+    reply: dict[str, Json],
+    error: RequestError,
+) -> None:
+    """Save a reply that was refused, masked, in the event of a snapshot that leaves the state as it is (null before
+    there is a context). Completes ``error``, whose message must be masked."""
+    from stateline.engine.refused_reply import refused_reply
+
+    head, state = before
+    refused, masked = refused_reply(scope.store.redactor, reply)
+    told = {**event, "type": REFUSED, "error": {"kind": "reply", "message": error.message}, "refused": refused}
+    if masked:
+        told["redactions"] = masked
+    told["started_at"] = next_timestamp(scope.store.clock())
+    try:
+        scope.save(state, kind="context", event=told, parent=head, masked=True)
+    except StatelineError as another:
+        error.hint = f"{error.hint}; the reply could not be kept: {another.message}"
+    else:
+        error.hint = f"{error.hint}; `stateline show {scope.key}` shows the reply, in `event.refused`"
+
+
 def _call_model(
-    store: ObjectStore, model: Model, request: ModelRequest, target: tuple[ContextStep, dict[str, Json] | None]
+    store: ObjectStore,
+    model: Model,
+    request: ModelRequest,
+    target: tuple[ContextStep, dict[str, Json] | None],
+    keep_refused: Callable[[dict[str, Json], RequestError, Json], None],
 ) -> _ModelStep:
-    """Call the model and apply its proposal. A recorder keeps with the reply the reason why it was refused."""
+    """Call the model and apply its proposal. A recorder keeps with the reply the reason why it was refused;
+    ``keep_refused`` receives the reply, the error and the usage."""
     from stateline.contexts import by_model
 
     step, state = target
@@ -154,11 +193,20 @@ def _call_model(
             return error.message
         return ""
 
+    partial: list[dict[str, Json]] = []
     try:
-        reply = by_model.call(model, request, judge)
+        reply = by_model.call(model, request, judge, partial.append)
     except RequestError as error:
-        raise _redacted_error(store, error) from None
-    return apply(reply)
+        error = _redacted_error(store, error)
+        if partial:
+            keep_refused(partial[0], error, None)
+        raise error from None
+    try:
+        return apply(reply)
+    except RequestError as error:
+        calls = [msgspec.to_builtins(each) for each in reply.tool_calls]
+        keep_refused({"content": reply.content, "tool_calls": calls}, error, msgspec.to_builtins(reply.usage))
+        raise
 
 
 def _redacted(store: ObjectStore, content: ContextContent) -> tuple[ContextContent, int]:

@@ -19,6 +19,9 @@ from stateline.store.store import Store
 if TYPE_CHECKING:
     from stateline.engine.record import Run
 
+REFUSED = "refused"
+"""The type of the event that keeps a model's refused reply. Its snapshot has the state of the one before it, which is
+null as long as there is no context."""
 LITERAL = "literal"
 """The value of ``by`` in the event of a snapshot that was made without a model."""
 

@@ -116,7 +116,7 @@ def plan_start(store: Store, options: NewRunOptions, machine: Machine, machine_f
     if name is not None:
         key = f"context:{naming.checked_id(name, 'context name')}"
         head = options.context_head or store.scope(key).head()
-        if head is None:
+        if head is None or head.state is None:  # replies were refused, and no context was derived
             raise NotFoundError(
                 f"there is no context {name}; no run was started",
                 hint=f"derive it first: stateline run --state-scope {name} --system TEXT --set KEY=VALUE",

@@ -353,7 +353,7 @@ def _model_of_run(run: Run) -> Named:
 
 def _model_of_context(store: Store, head: Snapshot | None) -> Named:
     """Return the model that the context at ``head`` was made for."""
-    if head is None:
+    if head is None or head.state is None:
         return Named()
     context = read_context(store, head)
     return Named(context.model, context.base_url)

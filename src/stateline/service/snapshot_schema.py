@@ -24,7 +24,8 @@ _TAKEN_OUT = ("array", "object", "string")
 
 
 class ContextEvent(msgspec.Struct):
-    """The event of a snapshot in a context's chain. What has a default is there only if a model was asked."""
+    """The event of a snapshot in a context's chain. What has a default is there only if a model was asked;
+    ``error`` and ``refused`` only if its reply was refused."""
 
     type: str
     by: str
@@ -34,6 +35,8 @@ class ContextEvent(msgspec.Struct):
     prompts: list[str] = []
     usage: Usage | None = None
     request: str = ""
+    error: dict[str, str] = {}
+    refused: dict[str, Json] = {}
 
 
 class RecordState(msgspec.Struct):
@@ -86,9 +89,12 @@ def _components(*types: type) -> dict[str, Json]:
 
 
 def _of_kind(kind: str, state: str, event: str) -> dict[str, Json]:
+    found: dict[str, Json] = {"$ref": _DEFS + state}
+    if kind == "context":  # null as long as all replies that should derive it were refused
+        found = _or_null(found)
     return {
         "if": {"properties": {"kind": {"const": kind}, "event": {"required": ["type"]}}},
-        "then": {"properties": {"state": {"$ref": _DEFS + state}, "event": {"$ref": _DEFS + event}}},
+        "then": {"properties": {"state": found, "event": {"$ref": _DEFS + event}}},
     }
 
 
