@@ -21,7 +21,10 @@ from stateline.verify.checker import verify
 
 PAGE = Path(__file__).parents[2] / "docs" / "format.md"
 
-pytestmark = pytest.mark.skipif(not (shutil.which("jq") and shutil.which("sha256sum")), reason="needs jq and sha256sum")
+pytestmark = [
+    pytest.mark.skipif(not (shutil.which("jq") and shutil.which("sha256sum")), reason="needs jq and sha256sum"),
+    pytest.mark.usefixtures("jq_memo"),
+]
 
 
 Audit = Callable[[Path], tuple[int, str]]

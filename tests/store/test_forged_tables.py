@@ -19,7 +19,10 @@ from stateline.bundle.envelope import LIST_TYPE, NODE_TYPE, Pointer, Ref
 from stateline.errors import IntegrityError
 from stateline.verify.checker import verify
 
-pytestmark = pytest.mark.skipif(not shutil.which("jq") or not shutil.which("sh"), reason="the script needs sh and jq")
+pytestmark = [
+    pytest.mark.skipif(not shutil.which("jq") or not shutil.which("sh"), reason="the script needs sh and jq"),
+    pytest.mark.usefixtures("jq_memo"),
+]
 
 KEY = "notes:forged"
 SCRIPT = re.findall(

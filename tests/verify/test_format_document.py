@@ -26,6 +26,8 @@ from stateline.store.snapshot import Snapshot
 from stateline.store.store import Store
 from stateline.verify.checker import verify
 
+pytestmark = pytest.mark.usefixtures("jq_memo")
+
 PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
 KEY = "notes:to audit"
 

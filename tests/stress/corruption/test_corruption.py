@@ -15,6 +15,8 @@ from stress.corruption import audit_script, corruptions, detection, generated_st
 from stress.corruption.repairs import RepairTrial
 from stress.corruption.sample_store import ROLES, SampleStore, build
 
+pytestmark = pytest.mark.usefixtures("jq_memo")
+
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> SampleStore:

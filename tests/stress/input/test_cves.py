@@ -277,6 +277,7 @@ def audit(tmp_path: Path, store: Store, scope: str) -> tuple[int, list[str]]:
     return done.returncode, [Path(line).name for line in log.read_text().splitlines()]
 
 
+@pytest.mark.usefixtures("jq_memo")
 @pytest.mark.skipif(
     any(shutil.which(tool) is None for tool in NEEDED), reason="the auditor's script needs jq and sha256sum"
 )
