@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -13,6 +15,8 @@ from typing import Any
 
 import pytest
 from each_case import for_each
+
+from stateline.cli.main import run
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "repo-audit"
 PROGRAMS = EXAMPLE / "bin"
@@ -78,12 +82,36 @@ def environment() -> dict[str, str]:
     }
 
 
+def in_process(start: Callable[[], Any], env: dict[str, str], stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run what a process would do with this environment; ``start`` returns or raises its exit code."""
+    streams = [io.TextIOWrapper(io.BytesIO(data), write_through=True) for data in (stdin.encode(), b"", b"")]
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ.keys() - env.keys():
+            patch.delenv(name)
+        for name, value in env.items():
+            patch.setenv(name, value)
+        for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
+            patch.setattr(sys, name, stream)
+        try:
+            code = start()
+        except SystemExit as end:
+            code = end.code
+    if isinstance(code, str):
+        streams[2].write(code)
+        code = 1
+    out, err = (stream.buffer.getvalue().decode() for stream in streams[1:])  # type: ignore[attr-defined]
+    return subprocess.CompletedProcess([], code or 0, out, err)
+
+
 def call(program: str, document: Any, *, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    text = document if isinstance(document, str) else json.dumps(document)
-    command = [sys.executable, str(PROGRAMS / f"{program}.py")]
-    return subprocess.run(
-        command, input=text, env=env or environment(), capture_output=True, text=True, check=False, timeout=60
-    )
+    """Run one program on its own, in this process; the whole machine starts it as a process."""
+
+    def start() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "path", [str(PROGRAMS), *sys.path])
+            runpy.run_path(str(PROGRAMS / f"{program}.py"), run_name="__main__")
+
+    return in_process(start, env or environment(), document if isinstance(document, str) else json.dumps(document))
 
 
 def output_of(program: str, repository: Path, **document: Any) -> Any:
@@ -704,10 +732,7 @@ class Operator:
         self.env = environment() | passed | {"STATELINE_STATE_DIR": str(self.state_dir)}
 
     def __call__(self, *arguments: str, expect: int = 0) -> Any:
-        command = [sys.executable, "-m", "stateline", "--format", "json", *arguments]
-        done = subprocess.run(
-            command, env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=120
-        )
+        done = in_process(lambda: run(["--format", "json", *arguments]), self.env)
         assert done.returncode == expect, done.stdout + done.stderr
         return json.loads(done.stdout)
 

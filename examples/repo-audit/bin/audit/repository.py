@@ -378,6 +378,7 @@ def started(command: list[str], stdin: IO[bytes] | int, errors: IO[bytes]) -> An
     try:
         return subprocess.Popen(command, env=environment(), stdin=stdin, stdout=subprocess.PIPE, stderr=errors)
     except FileNotFoundError:
+        errors.close()
         raise Problem("git was not found on PATH; install it and run this again") from None
 
 
