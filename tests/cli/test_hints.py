@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import Cli
+from command_line import Cli, Task
 from each_case import Failures
 
 AGENT: dict[str, Any] = {"think": {"agent": {"prompt": "x"}}}
@@ -46,6 +46,40 @@ def waiting(cli: Cli, verb: str) -> list[str]:
     cli.json("run", "--state-scope", "demo", "--system", "S")
     cli.json(*begin, "--id", "r1", "--state-scope", "demo", exits=3)
     return begin
+
+
+def test_a_command_line_as_one_word_is_answered_with_a_shell(cli: Cli) -> None:
+    failures = Failures()
+    for argv, shell in [
+        ("echo 1 > out", '["sh", "-c", "echo 1 > out"]'),
+        (["echo 1 > out"], '["sh", "-c", "echo 1 > out"]'),
+        (["./say it", "twice"], '["sh", "-c", "./say it twice"]'),
+    ]:
+        with failures.case(argv), cli.fresh():
+            machine = cli.machine(a={"task": argv})
+            (problem,) = cli.json("machine", "check", machine, exits=1)["problems"]
+            assert problem["hint"].endswith(shell)
+            if isinstance(argv, list):
+                error = cli.json("execute", machine, exits=1)["error"]
+                assert (error["kind"], error["hint"].endswith(shell)) == ("spawn", True)
+    failures.check()
+
+
+def test_hints_name_the_machine_file(cli: Cli, task: Task) -> None:
+    """Its path, ready to be pasted."""
+    machine = cli.machine(a=task("echo 1", routes=[{"when": "output", "to": "a"}]))
+    path = f"'{machine}'"
+    failed = cli("execute", machine, "--id", "r1")
+    assert failed.code == 1
+    text = failed.out.decode()
+    assert f"stateline execute {path} --accept-change\n" in text
+    assert f"stateline execute {path} --force\n" in text
+    assert (
+        f"stateline execute {path} --id r1 --force"
+        in cli.refused("exec", "resume", "r1", "--input", "1", exits=64)["hint"]
+    )
+    cli.machine(a=task("echo 1", default_next="nowhere"))
+    assert f"`stateline machine check {path}`" in cli.refused("execute", machine, "--id", "r2", exits=1)["hint"]
 
 
 def test_hints_of_another_recording_are_there(cli: Cli) -> None:

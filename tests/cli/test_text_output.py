@@ -194,9 +194,10 @@ def test_a_run_that_is_kept_nowhere_is_not_said_to_have_a_way_on(cli: Cli, task:
 
 
 def test_a_failed_run_says_how_to_leave_it_behind(cli: Cli, task: Task) -> None:
-    shown = cli("execute", cli.machine(a=task("exit 1")), "--id", "r1").out.decode()
+    machine = cli.machine(a=task("exit 1"))
+    shown = cli("execute", machine, "--id", "r1").out.decode()
     assert "exec resume r1 --retry" in shown
-    assert "execute MACHINE --force" in shown
+    assert f"execute '{machine}' --force" in shown
 
 
 def test_verify_says_in_its_first_word_that_a_place_is_unsafe(cli: Cli) -> None:

@@ -35,6 +35,45 @@ def test_what_is_no_command_elsewhere_only_points_to_the_help(cli: Cli) -> None:
     failures.check()
 
 
+def test_an_option_with_one_dash_is_answered_with_the_one_with_two(cli: Cli) -> None:
+    failures = Failures()
+    for words, meant in [
+        (["run", "-prompt", "Hello."], "'--prompt'"),
+        (["run", "-prompt=Hello."], "'--prompt'"),
+        (["execute", "m.yaml", "-lable", "a=b"], "'--label'"),
+        (["run", "-p", "x", "-state-refine", "Be brief."], "'--refine-text'"),
+        (["run", "-p", "x", "-state-scope", "demo"], "'--state-scope'"),
+        (["execute", "m.yaml", "-accept-change"], "'--accept-change'"),
+        (["execute", "m.yaml", "-id", "x"], "'--id'"),
+        (["-state-dir", "x", "exec", "list"], "'--state-dir'"),
+        (["exec", "list", "-format=json"], "'--format'"),
+    ]:
+        with failures.case(words), cli.fresh():
+            error = cli.refused(*words, "--format", "json", exits=64)
+            assert error["message"].endswith(f"did you mean {meant}?")
+            assert not cli.state.exists()
+    with failures.case("letters"), cli.fresh():
+        assert cli("exec", "list", "-vq").code == 0
+        assert cli("run", "-qpHello.", "--no-input").code == 3
+    failures.check()
+
+
+def test_a_machine_file_given_to_run_is_answered_with_execute(cli: Cli) -> None:
+    (cli.home / "ask.txt").write_text("What now?")
+    cli.monkeypatch.chdir(cli.home)
+    failures = Failures()
+    for words, command in [
+        (["run", "m.yaml"], "stateline execute m.yaml"),
+        (["run", "my machine.py"], "stateline execute 'my machine.py'"),
+        (["m.toml"], "stateline execute m.toml"),
+        (["run", "ask.txt"], "stateline run --prompt-file ask.txt"),
+        (["run", "What now?"], "stateline run -p 'What now?'"),
+    ]:
+        with failures.case(words):
+            assert f"`{command}`" in cli.refused(*words, exits=64)["hint"]
+    failures.check()
+
+
 def test_a_hidden_command_is_never_offered(cli: Cli) -> None:
     assert "`stateline complete`" not in cli.refused("exec", "complet", exits=64)["hint"]
 

@@ -149,12 +149,17 @@ def _parse_leading(parser: Parser, words: list[str], flags: Namespace) -> list[s
 
 def _unknown_command(root: Group, path: Sequence[str], name: str) -> UsageError:
     """An error that names the command of that name, or of a similar one, wherever it is."""
+    from stateline.machine.definition.formats.reader import format_of
     from stateline.machine.problems import did_you_mean
 
     here = " ".join(path)
     places = _places(root, "stateline")
     similar = [name] if name in places else did_you_mean(name, list(places)).split("'")[1:2]
     hint = f"did you mean `{places[similar[0]]}`? " if similar else ""
+    if not similar and format_of(name) is not None:
+        import shlex
+
+        hint = f"`stateline execute {shlex.quote(name)}` runs a machine file; "
     return UsageError(f"{here} has no command {name!r}", hint=f"{hint}`{here} --help` lists the commands")
 
 

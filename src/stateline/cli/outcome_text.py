@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -117,8 +118,15 @@ def _next_lines(outcome: Outcome, flags: str) -> list[str]:
         restart = f"stateline run --id {outcome.run} --force -p TEXT{flags}"
         # There is no file to fix.
         return [f"  next:   {restart}"] if _comes_back(outcome) else [f"  next:   {retry}", f"  or:     {restart}"]
-    fix = "fix the machine file, then stateline execute MACHINE --accept-change; then "
-    return [f"  next:   {fix if _comes_back(outcome) else ''}{retry}", "  or:     stateline execute MACHINE --force"]
+    execute = f"stateline execute {plain(shlex.quote(outcome.machine_path))}"
+    if not _comes_back(outcome):
+        return [f"  next:   {retry}", f"  or:     {execute} --force"]
+    return [
+        "  next:   fix the machine file, then both of these:",
+        f"          {execute} --accept-change",
+        f"          {retry}",
+        f"  or:     {execute} --force",
+    ]
 
 
 def plan_output(plan: Plan) -> Output:

@@ -15,6 +15,8 @@ from stateline.errors import UsageError
 
 _WIDTH = 80
 """Columns of help on a wide terminal: longer lines are hard to read."""
+_OTHER_NAMES = {"--state-refine": "--refine-text"}
+"""Names that options have in similar programs."""
 _FORMS = {"?": "[{}]", "+": "{}..."}
 """Forms of an argument in the usage line, by its number of words."""
 
@@ -90,7 +92,12 @@ class Parser(argparse.ArgumentParser):
                 name, equals, _ = word.partition("=")
                 options.append(word if equals else self._with_value(name, None, rest))
             elif is_option(word):
-                options += self._letters(word, rest)
+                letters = list(self._letters(word, rest))
+                if len(word) > 2 and (
+                    self._double(word) or not all(self.option(name.partition("=")[0]) for name in letters)
+                ):
+                    self._reject(word.partition("=")[0])
+                options += letters
             else:
                 arguments.append(word)
         for word in filter(is_option, arguments):
@@ -125,8 +132,16 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unexpected argument {word!r}")
         from stateline.machine.problems import did_you_mean
 
-        near = did_you_mean(word, [name for action in self.declared for name in action.option_strings])
+        double = self._double(word)
+        names = [name for action in self.declared for name in action.option_strings]
+        near = f"did you mean {double!r}?" if double else did_you_mean(word, names)
         self.error(f"unknown option {word}{near and f'; {near}'}")
+
+    def _double(self, word: str) -> str:
+        """Return the option with two dashes that a ``word`` with one dash means, as in Go; "" for none."""
+        name = "-" + word.partition("=")[0]
+        name = _OTHER_NAMES.get(name, name)
+        return name if len(name) > 3 and not word.startswith("--") and self.option(name) else ""
 
     def format_help(self) -> str:
         """The help, with its texts wrapped to the terminal's width."""

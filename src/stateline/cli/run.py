@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Callable
@@ -113,7 +115,7 @@ def _prompt(dash: str | None, text: str | None, file: str | None) -> str | None:
     from stateline.bundle.canonical import TEXT_LIMIT
 
     if dash not in (None, "-"):
-        raise UsageError(f"unexpected argument {dash!r}; nothing was done", hint=f"give a prompt by {_PROMPTS}")
+        raise UsageError(f"unexpected argument {dash!r}; nothing was done", hint=_meant(dash))
     if sum(given is not None for given in (dash, text, file)) > 1:
         raise UsageError("the prompt is given more than once; nothing was done", hint=f"give one of {_PROMPTS}")
     try:
@@ -131,6 +133,16 @@ def _prompt(dash: str | None, text: str | None, file: str | None) -> str | None:
     if text is not None and not text.strip():
         raise UsageError("the prompt is empty; nothing was done", hint=f"give a prompt by {_PROMPTS}")
     return text
+
+
+def _meant(word: str) -> str:
+    """The hint for an argument: ``run`` takes none."""
+    from stateline.machine.definition.formats.reader import format_of
+
+    if format_of(word) is not None:
+        return f"`stateline execute {shlex.quote(word)}` runs a machine file"
+    option = "--prompt-file" if os.path.isfile(word) else "-p"
+    return f"`stateline run {option} {shlex.quote(word)}` gives it as the prompt"
 
 
 def _decoded(data: bytes, limit: int) -> str:

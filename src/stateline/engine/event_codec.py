@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 import msgspec
@@ -183,6 +184,20 @@ def read_event(snapshot: Snapshot) -> RunEvent:
             finding="malformed",
             hint=MALFORMED_HINT,
         ) from None
+
+
+def is_built_in(event: dict[str, Json]) -> bool:
+    """Return True for the event of a run that ``run -p`` started: it has no machine file, and its directory is that of
+    its tools manifest."""
+    path = event["machine"]["path"]
+    return not path or path == (event.get("tools") or {}).get("path")
+
+
+def restart_command(run: str, event: dict[str, Json]) -> str:
+    """Return the command that restarts a run."""
+    if is_built_in(event):
+        return f"stateline run --id {run} --force -p TEXT"
+    return f"stateline execute {shlex.quote(event['machine']['path'])} --id {run} --force"
 
 
 def is_calling_tools(tree: Instance) -> bool:

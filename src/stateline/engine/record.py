@@ -17,7 +17,7 @@ from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import VERSION, Pointer, Ref
 from stateline.bundle.objects import Artifact, artifact_ref
-from stateline.engine.event_codec import FREE, MALFORMED_HINT, Cost, is_calling_tools, read_event
+from stateline.engine.event_codec import FREE, MALFORMED_HINT, Cost, is_calling_tools, read_event, restart_command
 from stateline.errors import IntegrityError, NotFoundError, UsageError
 from stateline.machine import spec
 from stateline.machine.decider.conversation import conversation_problem
@@ -161,6 +161,7 @@ def read_run(store: Store, scope: Scope, snapshot: Snapshot) -> Run:
             hint=MALFORMED_HINT,
         ) from None
     known = set(RunState.__struct_fields__)
+    restart = restart_command(scope.key.partition(":")[2], snapshot.event)
     return Run(
         scope=scope,
         snapshot=snapshot,
@@ -168,7 +169,7 @@ def read_run(store: Store, scope: Scope, snapshot: Snapshot) -> Run:
         machine=machine,
         state=state,
         # It stays the same for the whole chain, so it is read once in a call, however many turns that has.
-        began_with=cache(partial(context_of, store, state.context, event.context)),
+        began_with=cache(partial(context_of, store, state.context, event.context, restart)),
         extra={name: value for name, value in rest.items() if name not in known},
     )
 
@@ -272,18 +273,16 @@ def mask_calls(mask: Callable[[Json], Json], calls: list[Json]) -> list[Json]:
     ]
 
 
-def context_of(store: Store, context: Json, place: Pointer | None) -> Context | None:
-    """Return the context with which a run started, from the snapshot at ``place``; None without one.
+def context_of(store: Store, context: Json, place: Pointer | None, restart: str) -> Context | None:
+    """Return the context with which a run started, from the snapshot at ``place``; None without one. ``restart`` is the
+    command for hints.
 
     Raises ``IntegrityError`` if it is missing or damaged, or if its digest is not the one in the run.
     """
     if not isinstance(context, dict) or place is None:
         return None
     scope = store.scope(str(context["scope"]))
-    restart = (
-        "a run whose context is lost can only be restarted: `stateline execute MACHINE --id RUN --force`, "
-        "or `stateline run -p TEXT --id RUN --force`"
-    )
+    restart = f"a run whose context is lost can only be restarted: `{restart}`"
     try:
         found = read_context(store, read_snapshot(store.backend, scope.hash, place))
     except IntegrityError as error:

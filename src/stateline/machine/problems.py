@@ -115,6 +115,14 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
+def shell_hint(line: str) -> str:
+    """Return the hint that a ``line`` with spaces runs only in a shell, with an argv that can be pasted."""
+    import json
+
+    words = ["sh", "-c", line if len(line) <= _MAX_QUOTED else "..."]
+    return f"to run it in a shell, write {json.dumps(words, ensure_ascii=False)}"
+
+
 def did_you_mean(word: str, known: list[str]) -> str:
     """Return ``did you mean 'x'?`` for the most similar of ``known``, or an empty string."""
     # Similarity takes quadratic time in the length, and a hostile file chooses the word and the candidates.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from stateline.bundle import canonical
+from stateline.machine.problems import shell_hint
 from stateline.process import child
 from stateline.process.executables import MACHINE_FILE, environment, find_program, quoted
 from stateline.process.pipes import TAIL_KEPT
@@ -82,7 +83,9 @@ def _run(program: Program, stop: Event | None) -> bytes | ProgramFailure:
     try:
         file, problem = find_program(program.argv, program.directory, program.source, program.mask)
         if problem:
-            return ProgramFailure(kind="spawn", message=problem)
+            line = " ".join(program.argv)
+            hint = shell_hint(sanitize(program.mask(line))) if " " in "".join(program.argv[:1]).strip() else ""
+            return ProgramFailure(kind="spawn", message=problem, hint=hint)
         variables = environment(program.env) | program.variables
         process = child.start(file, program.argv, program.directory, variables)
     except (OSError, ValueError) as error:  # ValueError: NUL or half a character in an argument

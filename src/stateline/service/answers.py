@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import TypeGuard
 
@@ -9,7 +10,7 @@ import msgspec
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json
-from stateline.engine.event_codec import is_calling_tools
+from stateline.engine.event_codec import is_built_in, is_calling_tools, restart_command
 from stateline.engine.record import Run, load_run, run_scope
 from stateline.engine.step import call_ids, stage_of
 from stateline.errors import InvalidAnswerError, InvalidValueError, NoOpenRequestError, UsageError
@@ -181,18 +182,11 @@ def as_event(run: Run, value: Json) -> tuple[Json, int]:
     return answer, count
 
 
-def is_built_in(event: dict[str, Json]) -> bool:
-    """Return True for the event of a run that ``run -p`` started: it has no machine file, and its directory is that of
-    its tools manifest."""
-    path = event["machine"]["path"]
-    return not path or path == (event.get("tools") or {}).get("path")
-
-
 def restart_commands(run: Run) -> tuple[str, str]:
     """Return two whole commands: one starts another run of this kind, one restarts this run."""
     if is_built_in(run.event):
-        return "stateline run -p TEXT", f"stateline run --id {run.id} --force -p TEXT"
-    return "stateline execute MACHINE --id NEW", f"stateline execute MACHINE --id {run.id} --force"
+        return "stateline run -p TEXT", restart_command(run.id, run.event)
+    return f"stateline execute {shlex.quote(run.event['machine']['path'])} --id NEW", restart_command(run.id, run.event)
 
 
 def require_expected(

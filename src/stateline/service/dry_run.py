@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from stateline.bundle.canonical import Json
 from stateline.contexts.prepare import Prepared
 from stateline.engine.dry_run_stop import DryRunStop
+from stateline.engine.event_codec import is_built_in
 from stateline.engine.record import Run
 from stateline.errors import StatelineError
-from stateline.service.answers import is_built_in
 from stateline.service.options import require_names
 from stateline.service.run_document import Outcome
 from stateline.service.runs import Removal

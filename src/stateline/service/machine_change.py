@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from stateline.bundle.canonical import Json
+from stateline.engine.event_codec import is_built_in
 from stateline.engine.record import MachineRecord, Run, keep_machine
 from stateline.engine.step import replace_machine
 from stateline.errors import MachineChangedError, StatelineError
@@ -15,7 +16,7 @@ from stateline.machine.decider.advance import advance
 from stateline.machine.decider.run import Replaced
 from stateline.machine.spec import Machine
 from stateline.process.signals import shield
-from stateline.service.answers import is_built_in, require_expected
+from stateline.service.answers import require_expected
 from stateline.service.continue_run import reload, require_parent
 from stateline.service.machine_files import MachineFile, current_tools_digest, parse_machine, record_run, tools_record
 from stateline.service.options import CallOptions

@@ -10,13 +10,13 @@ import msgspec
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json
 from stateline.engine.dependencies import MANUAL, Dependencies
-from stateline.engine.event_codec import is_calling_tools
+from stateline.engine.event_codec import is_built_in, is_calling_tools
 from stateline.engine.record import Run, facts_of
 from stateline.engine.step import is_waiting_for_reply, stage_of
 from stateline.errors import IntegrityError, StorageError
 from stateline.machine.decider.evaluate_outputs import names
 from stateline.machine.spec import Stage
-from stateline.service.answers import answer_command, is_built_in, open_request
+from stateline.service.answers import answer_command, open_request
 
 if TYPE_CHECKING:
     from stateline.contexts.prepare import Prepared
@@ -28,7 +28,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """A run after a call. ``output`` is the newest output, ``head`` the newest snapshot's SHA-256, ``source`` the stage
     of the newest event ("from" in the document), ``waiting`` the open request (None unless ``status`` is waiting),
     ``error`` the run's failure or the one that took ``error_next``, ``exit_code`` that of the command. ``built_in``:
-    ``run -p`` started the run, so it has no machine file. ``kept``: the run is in the store."""
+    ``run -p`` started the run, so it has no machine file (``machine_path``). ``kept``: the run is in the store."""
 
     run: str | None = None
     status: Status = "complete"
@@ -44,12 +44,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     error: Json = None
     exit_code: int = 0
     built_in: bool = False
+    machine_path: str = ""
     kept: bool = True
 
     def document(self) -> dict[str, Json]:
         """Return the JSON document; ``docs/commands.md`` describes it."""
         document: dict[str, Any] = msgspec.to_builtins(self)
-        del document["exit_code"], document["built_in"], document["kept"]
+        del document["exit_code"], document["built_in"], document["machine_path"], document["kept"]
         document["from"] = document.pop("source")
         return document
 
@@ -79,6 +80,7 @@ def outcome(run: Run, *, one_turn: bool, warnings: list[str], dependencies: Depe
         error=msgspec.to_builtins(failure) if failure else None,
         exit_code={"advanced": 0, "complete": 2 if one_turn else 0, "waiting": 3, "error": 1, "cancelled": 0}[status],
         built_in=is_built_in(run.event),
+        machine_path=run.event["machine"]["path"],
     )
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -75,7 +76,7 @@ def load(data: bytes, name: str, lookups: Lookups = NO_LOOKUPS) -> Machine:
     raise InvalidMachineError(
         f"{printable(name)} has {count}: {first}{more}",
         problems,
-        hint="`stateline machine check FILE` lists every mistake with a hint",
+        hint=f"`stateline machine check {shlex.quote(printable(name))}` lists every mistake with a hint",
     )
 
 

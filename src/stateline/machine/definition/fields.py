@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from stateline.machine.problems import Findings, Path, did_you_mean, quoted
+from stateline.machine.problems import Findings, Path, did_you_mean, quoted, shell_hint
 from stateline.machine.spec import Json
 
 IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -145,13 +145,19 @@ class ObjectReader:
 
     def argv(self, key: str, exists: ProgramCheck | None, *, base: str, example: str) -> list[str]:
         """Return a program and its arguments. ``base`` is the file whose directory relative programs belong to."""
-        argv, raw = self.text_list(key), self.members.get(key)
+        raw = self.members.get(key)
+        if isinstance(raw, str) and " " in raw.strip():
+            self.wrong_type((key,), "a list of texts", raw, shell_hint(raw))
+            return []
+        argv = self.text_list(key)
         if not isinstance(raw, list) or len(argv) != len(raw):
             return argv
         if not argv or not argv[0]:
             self.error(key, "bad_value", f"{key} names no program", f"write the program and its arguments: {example}")
         elif exists is not None and (missing := exists(argv)) is not None:
             hint = f"a program with a slash is looked up in the directory of the {base}, any other on PATH"
+            if " " in argv[0].strip():
+                hint = shell_hint(" ".join(argv))
             self.error(key, "program_missing", missing, hint)
         return argv
 
