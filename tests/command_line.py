@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pwd
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,15 @@ from stateline.cli.main import run
 USER = pwd.getpwuid(os.geteuid()).pw_name
 """The user that events name."""
 DEADLINE = 60  # [s] for one process; far above what any of them takes
+
+
+LOG_LINE = re.compile("^[0-9a-f]{12} +[0-9]+  (?:just now|[0-9]+ [a-z]+ ago) +")
+"""A line of the log up to its summary: sha, number, age."""
+
+
+def log_summaries(text: str) -> list[str]:
+    """The summaries in the text of a log, newest first, each on one line."""
+    return [LOG_LINE.sub("", line) for line in text.replace("\n" + " " * 31, " ").split("\n")[:-1]]
 
 
 class Result(NamedTuple):

@@ -23,7 +23,7 @@ def head(cli: Cli) -> str:
 
 def test_the_verdict_counts_the_anchors_that_were_found(cli: Cli, head: str) -> None:
     assert "0 findings; 1 of 1 anchor found\n" in cli("verify", "--anchor", head).out.decode()
-    assert "; 1 of 2 anchors found\n" in cli("verify", "--anchor", head, "--anchor", GONE).out.decode()
+    assert "; 1 of 2 anchors found " in " ".join(cli("verify", "--anchor", head, "--anchor", GONE).out.decode().split())
     assert "anchors found" not in cli("verify").out.decode()
 
 

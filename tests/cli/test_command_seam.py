@@ -19,10 +19,11 @@ from stateline.cli.execute import EXECUTE, RESUME, ExecuteOptions
 from stateline.cli.options import Settings, settings_of
 from stateline.cli.output import Output, print_output
 from stateline.cli.run import RUN
-from stateline.cli.runs import CLEAN, LIST
+from stateline.cli.runs import CLEAN, LIST, ListOptions
 from stateline.errors import UsageError
 from stateline.service.model_setup import ModelOptions
 from stateline.service.options import ExecuteOptions as Request
+from stateline.service.runs import EVERY
 
 
 def options_of(*argv: str) -> Any:
@@ -146,7 +147,7 @@ def test_a_command_runs_from_options_alone(cli: Cli) -> None:
     output = EXECUTE.run(options)
     assert (output.exit_code, output.document["status"]) == (3, "waiting")
     assert any("Ship?" in line for line in output.lines)
-    assert [row["run"] for row in LIST.run(settings).document["runs"]] == ["r1"]
+    assert [row["run"] for row in LIST.run(ListOptions(settings, EVERY)).document["runs"]] == ["r1"]
 
 
 def test_output_is_printed_in_one_place(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

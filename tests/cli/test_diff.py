@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import jsonpatch
 import pytest
-from command_line import Cli, Task
+from command_line import USER, Cli, Task
 
 from stateline import Store
 from stateline.bundle.objects import Artifact
@@ -21,13 +22,16 @@ def store(cli: Cli) -> Store:
 
 
 def said(cli: Cli, *words: str) -> list[str]:
-    """The lines of ``diff`` below its two headlines."""
+    """The lines of ``diff`` below its two headlines, each of which may have a summary below."""
     result = cli("diff", *words)
     assert result.code == 0, result.err
     lines = result.out.decode().split("\n")
-    assert [line[:4] for line in lines[:2]] == ["--- ", "+++ "]
-    assert lines[-1] == ""
-    return lines[2:-1]
+    assert lines.pop() == ""
+    for sign in ("--- ", "+++ "):
+        assert lines.pop(0)[:4] == sign
+        if lines[0].startswith("    "):
+            lines.pop(0)
+    return lines
 
 
 def between(cli: Cli, store: Store, old: Any, new: Any) -> list[str]:
@@ -101,12 +105,12 @@ def test_a_diff_changes_nothing(cli: Cli, store: Store) -> None:
 def test_the_headlines_name_both_snapshots_with_time_and_reason(cli: Cli) -> None:
     cli.json("run", "--state-scope", "c", "--set", "temperature=0.7")
     cli.json("run", "--state-scope", "c", "--refine-text", "Be brief", "--set", "temperature=0.2")
-    first, second = cli("diff", "context:c~1", "context:c").out.decode().split("\n")[:2]
+    first, first_reason, second, second_reason = cli("diff", "context:c~1", "context:c").out.decode().split("\n")[:4]
     rows = cli.json("log", "context:c")["snapshots"]
-    time = rows[1]["created_at"][:19].replace("T", " ")
-    assert first == f"--- context:c@0  {rows[1]['sha'][:8]}  {time}  derive  temperature = 0.7"
-    assert second.startswith(f"+++ context:c@1  {rows[0]['sha'][:8]}  ")
-    assert second.endswith("  refine  temperature = 0.2  “Be brief”")
+    assert re.fullmatch(rf"--- context:c@0  {rows[1]['sha'][:12]}  (just now|[0-9] s ago)", first)
+    assert first_reason == f"    derive by {USER}  temperature = 0.7"
+    assert second.startswith(f"+++ context:c@1  {rows[0]['sha'][:12]}  ")
+    assert second_reason == f"    refine by {USER}  temperature = 0.2  “Be brief”"
 
 
 def test_a_refined_context_shows_prompts_and_settings_by_name_and_bookkeeping_last(cli: Cli) -> None:
@@ -163,14 +167,14 @@ def test_two_long_values_are_cut_so_that_the_difference_shows(cli: Cli, store: S
     assert new.startswith("    + (608 B) …www")
     assert " brief " in old
     assert " kind " in new
-    assert max(len(old), len(new)) < 140
+    assert max(len(old), len(new)) <= 80
 
 
 def test_large_values_are_reported_by_size_and_first_words(cli: Cli, store: Store) -> None:
     added = {f"k{number}": "some words" for number in range(1000)}
     (line,) = between(cli, store, {"a": 1}, {"a": 1, "b": added})
     assert line.startswith('+ b  (21.9 KB) {"k0": "some words", ')
-    assert len(line) < 140
+    assert len(line) <= 80
 
 
 def test_a_very_large_object_is_shown_by_size_and_digest_and_not_read(cli: Cli, store: Store) -> None:
@@ -179,7 +183,7 @@ def test_a_very_large_object_is_shown_by_size_and_digest_and_not_read(cli: Cli, 
     store.scope("notes:x").save({"b": ref})
     path = Path(cli.state, "objects", ref.sha256[:2], ref.sha256)
     path.unlink()
-    assert said(cli, "notes:x~1", "notes:x") == [f"+ b  <object of 100.0 KB, {ref.sha256[:8]}>"]
+    assert said(cli, "notes:x~1", "notes:x") == [f"+ b  <object of 100.0 KB, {ref.sha256[:12]}>"]
 
 
 def test_of_an_object_that_names_others_only_itself_is_read(cli: Cli, store: Store) -> None:
@@ -192,15 +196,17 @@ def test_of_an_object_that_names_others_only_itself_is_read(cli: Cli, store: Sto
         if path.is_file() and path.name != kept.sha256:
             path.unlink()
     shown = said(cli, before.sha256, after.sha256)
-    assert shown[0] == f"+ messages  <long list, {after.envelope.objects['/messages'].sha256[:8]}>"
+    assert shown[0] == f"+ messages  <long list, {after.envelope.objects['/messages'].sha256[:12]}>"
     assert '{"part 0' in shown[1]
-    assert '0": {"t": "<object of 5.0 KB, ' in shown[1]
 
 
 def test_an_artifact_that_changed_is_reported_although_the_patch_is_empty(cli: Cli, store: Store) -> None:
-    (line,) = between(cli, store, {"f": Artifact(b"one", "text/plain")}, {"f": Artifact(b"three", "text/plain")})
-    assert line.startswith("~ f  <artifact text/plain, 3 B, ")
-    assert " -> <artifact text/plain, 5 B, " in line
+    lines = between(cli, store, {"f": Artifact(b"one", "text/plain")}, {"f": Artifact(b"three", "text/plain")})
+    assert [line[:33] for line in lines] == [
+        "~ f",
+        "    - <artifact text/plain, 3 B, ",
+        "    + <artifact text/plain, 5 B, ",
+    ]
     assert cli.json("diff", "notes:x~1", "notes:x") == []
 
 

@@ -220,7 +220,7 @@ def test_a_ctrl_c_before_the_turn_begins_is_130_too(cli: Cli) -> None:
         with failures.case(as_json), cli.fresh() as monkeypatch:
             from stateline.service import runs
 
-            def strike(store: Any) -> None:
+            def strike(*given: Any) -> None:
                 raise KeyboardInterrupt
 
             monkeypatch.setattr(runs, "list_runs", strike)
@@ -235,7 +235,7 @@ def test_a_ctrl_c_before_the_turn_begins_is_130_too(cli: Cli) -> None:
 def test_a_bug_of_ours_is_exit_1_and_no_traceback(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     from stateline.service import runs
 
-    def fail(store: Any) -> None:
+    def fail(*given: Any) -> None:
         raise ZeroDivisionError("oops \x1b[31m")
 
     monkeypatch.setattr(runs, "list_runs", fail)

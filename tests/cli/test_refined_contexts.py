@@ -7,10 +7,9 @@ import re
 from typing import Any
 
 import pytest
-from command_line import Cli
+from command_line import Cli, log_summaries
 from model_server import ModelServer, Say
 
-LINE = re.compile("^[0-9a-f]{8} +[0-9]+  [-0-9]{10} [:0-9]{8}  ")
 SYSTEM = "You summarize source repositories for engineers."
 REVIEWERS = "Write for reviewers: they know the code.\nAnd make it repeatable, and say where it is not."
 
@@ -45,24 +44,27 @@ def lines(cli: Cli, *words: str) -> list[str]:
 
 
 def test_a_log_says_who_changed_what_and_in_whose_words(refined: Any) -> None:
-    assert [LINE.sub("", line) for line in lines(refined, "log", "context:c")] == [
+    assert log_summaries(refined("log", "context:c").out.decode()) == [
         "refine by Ada  temperature = 0.1",
         "refine by Ada  limit = 3  “Cite.”",
-        "refine by openai/m for Ada  seed = 7; new prompts  “Write for reviewers: they know the code. And make …”",
-        "refine by openai/m for Ada  temperature = 0.2; no top_p; new developer prompts  “Tighten temperature t…”",
-        "derive by openai/m for Ada  temperature = 0.7; top_p = 0.9  “You summarize source repositories for eng…”",
+        "refine by openai/m for Ada  seed = 7; new prompts "
+        "“Write for reviewers: they know the code. And make it repeatable, and say where it is not.”",
+        "refine by openai/m for Ada  temperature = 0.2; no top_p; new developer prompts  “Tighten temperature to 0.2”",
+        f"derive by openai/m for Ada  temperature = 0.7; top_p = 0.9  “{SYSTEM}”",
     ]
 
 
 def test_a_diff_shows_prompts_and_settings_and_the_instruction(refined: Any) -> None:
-    *shown, kept = lines(refined, "diff", "context:c~3", "context:c~2")[2:]
+    *shown, kept = lines(refined, "diff", "context:c~3", "context:c~2")[4:]
     assert shown == [
         '- prompts.developer[0]  "Name files."',
-        f'~ prompts.system  "{SYSTEM}" -> "{SYSTEM.replace("engineers", "reviewers")}"',
+        "~ prompts.system",
+        f'    - "{SYSTEM}"',
+        f'    + "{SYSTEM.replace("engineers", "reviewers")}"',
         "+ settings.seed  7",
     ]
     assert kept.startswith("  bookkeeping: refinements.count 1 -> 2; refinements.last.text ")
-    changed, kept = lines(refined, "diff", "context:c~1", "context:c")[2:]
+    changed, kept = lines(refined, "diff", "context:c~1", "context:c")[4:]
     assert changed == "~ settings.temperature  0.2 -> 0.1"
     assert kept.startswith("  bookkeeping: refinements.count 3 -> 4; ")
 
@@ -70,7 +72,7 @@ def test_a_diff_shows_prompts_and_settings_and_the_instruction(refined: Any) -> 
 def test_a_log_with_patches_shows_each_step(refined: Any) -> None:
     said = "\n".join(lines(refined, "log", "-p", "context:c"))
     assert "    ~ settings.temperature  0.7 -> 0.2\n    - settings.top_p  0.9\n" in said
-    assert '"Tighten temperature to 0.2"' in said
+    assert "“Tighten temperature to 0.2”" in " ".join(said.split())
     assert '    + model_id  "openai/m"' in said
     assert f'    + prompts.system  "{SYSTEM}"\n    + prompts.developer[0]  "Name files."\n' in said
     assert '    + prompts.developer[1]  "Cite."\n' in said

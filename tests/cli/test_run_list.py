@@ -73,3 +73,57 @@ def test_the_help_says_what_a_removal_leaves_behind(cli: Cli) -> None:
             assert "objects" in said
             assert "secret" in said
     failures.check()
+
+
+def listed(cli: Cli, *words: str) -> list[str]:
+    return [row["run"] for row in cli.json("exec", "list", *words)["runs"]]
+
+
+def test_a_list_is_filtered_by_status_label_and_machine_and_cut(cli: Cli) -> None:
+    ends, asks = cli.machine("ends", done=END), cli.machine("asks", a={"human": {"prompt": "?"}})
+    cli.json("execute", ends, "--id", "r1", "--label", "team=a", "--label", "n=1")
+    cli.json("execute", asks, "--id", "r2", "--label", "team=a", exits=3)
+    cli.json("execute", ends, "--id", "r3")
+    for words, runs in [
+        ([], ["r3", "r2", "r1"]),
+        (["-n", "2"], ["r3", "r2"]),
+        (["-n", "0"], []),
+        (["--status", "waiting"], ["r2"]),
+        (["--status", "waiting", "--status", "complete", "-n", "1"], ["r3"]),
+        (["--label", "team=a"], ["r2", "r1"]),
+        (["--label", "team=a", "--label", "n=1"], ["r1"]),
+        (["--label", "team=b"], []),
+        (["--machine", "ends"], ["r3", "r1"]),
+        (["--machine", asks], ["r2"]),
+        (["--machine", "ends", "--label", "team=a"], ["r1"]),
+        (["--machine", "other"], []),
+    ]:
+        assert listed(cli, *words) == runs, words
+    for refused in (["-n", "-1"], ["--status", "done"], ["--label", "team"]):
+        assert cli.refused("exec", "list", *refused, exits=64)["code"] == "usage"
+
+
+def test_text_shows_machine_stage_and_failures_and_an_age(cli: Cli) -> None:
+    cli.json("execute", cli.machine("ends", done=END), "--id", "r1", "--label", "team=a")
+    (line,) = cli("exec", "list").out.decode().split("\n")[1:-1]
+    assert line == "r1   complete  just now  ends: done, turn 0 team=a"
+    cli.json("execute", cli.machine("fails", a={"task": ["false"], "error_next": "e"}, e=END), "--id", "r" * 64)
+    heading, name, line = cli("exec", "list").out.decode().split("\n")[:3]
+    assert heading.split() == ["run", "status", "failures", "updated", "about"]
+    assert name == "r" * 64
+    assert line.split()[:2] == ["complete", "1"]
+
+
+def test_a_run_of_a_prompt_is_listed_with_model_and_prompt(cli: Cli) -> None:
+    cli.json("run", "-p", "What is\nthe time?", "--id", "r1", exits=3)
+    assert "  no model: What is the time?\n" in cli("exec", "list").out.decode()
+    cli.json("exec", "resume", "r1", stdin=b'{"response": "Noon."}')
+    assert "  no model: What is the time?\n" in cli("exec", "list").out.decode()
+
+
+def test_an_empty_listing_names_the_state_dir(cli: Cli) -> None:
+    for words in (["exec", "list"], ["scopes"], ["exec", "list", "--machine", "x"]):
+        assert str(cli.state) in " ".join(cli(*words).out.decode().split()), words
+    for words in (["log", "run:r"], ["exec", "status"], ["exec", "status", "r"], ["exec", "history"]):
+        assert str(cli.state) in cli.refused(*words, exits=1)["message"], words
+    assert "memory" in cli("--ephemeral", "exec", "list").out.decode()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import Cli
+from command_line import Cli, log_summaries
 from each_case import Failures
 from model_server import ModelServer, Say
 
@@ -394,8 +394,7 @@ def test_the_log_of_a_conversation_names_tools_and_shows_replies(cli: Cli, model
     with ModelServer(Say(context()), asks, Say(calls=[("work", {})]), Say("It is 1.")) as server:
         words = ["run", *model, "--base-url", server.url, "-p", "x", "--tools", manifest, "--id", "r1"]
         cli.json(*words)
-    lines = ["turn " + line.split("  turn ", 1)[1] for line in cli("log", "run:r1").out.decode().splitlines()[::-1]]
-    assert lines == [
+    assert log_summaries(cli("log", "run:r1").out.decode())[::-1] == [
         "turn 0  run started -> agent",
         "turn 1  agent replied; it calls work, play (unknown_tool)",
         "turn 1  agent: tools are about to run; not all may run twice",

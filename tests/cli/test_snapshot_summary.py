@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, get_args
 
-from command_line import USER, Cli
+from command_line import USER, Cli, log_summaries
 
 from stateline import Store
 from stateline.machine.decider.run import Event
 
-LINE = re.compile("^[0-9a-f]{8} +[0-9]+  [-0-9]{10} [:0-9]{8}  ")
 WAY = {"from": "think", "to": "rest", "reason": "default", "iteration": 0, "edge_count": 1}
 ASKED = {"id": "c1", "name": "search"}
 FAILED = {"kind": "model", "message": "no network"}
@@ -41,5 +39,5 @@ def test_every_type_of_event_has_a_line_of_its_own(cli: Cli) -> None:
     for kind, (members, _) in TOLD.items():
         event = {"type": kind, "stage": "think", "turn": 1, "transitions": [], **members}
         scope.save({"outputs": {"think": 7}, "tree": {"phase": "ready"}}, kind="run", event=event)
-    shown = cli("log", "run:r").out.decode().split("\n")[:-1][::-1]
-    assert [LINE.sub("", line).removeprefix("turn 1  ") for line in shown] == [line for _, line in TOLD.values()]
+    shown = log_summaries(cli("log", "run:r").out.decode())[::-1]
+    assert [line.removeprefix("turn 1  ") for line in shown] == [line for _, line in TOLD.values()]

@@ -180,10 +180,10 @@ def test_a_history_is_cut_at_the_width_of_the_terminal(cli: Cli) -> None:
 
 def test_a_log_has_no_line_that_is_longer_than_one_of_the_terminal(cli: Cli) -> None:
     cli.json("run", "--state-scope", "c", "--system", "s" * 300)
-    cli.json("run", "--state-scope", "c", "--refine-text", "r " * 300, "--set", "limit=3")
+    cli.json("run", "--state-scope", "c", "--refine-text", "r" * 300, "--set", "limit=3")
     with ModelServer() as server:
         on = Terminal(cli, server)
         for columns in (64, 100):
             shown = on("log", "context:c", columns=columns).screen.split("\n")[:-1]
-            assert [len(line) for line in shown] == [columns, columns]
+            assert max(len(line) for line in shown) == columns
         assert max(map(len, on("log", "context:c", columns=300).screen.split("\n"))) < 300

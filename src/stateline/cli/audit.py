@@ -7,8 +7,9 @@ from argparse import Namespace
 import msgspec
 
 from stateline.cli.command import Command, only_settings
+from stateline.cli.layout import DIGITS, table, wrapped
 from stateline.cli.options import Settings
-from stateline.cli.output import Output, pretty, table
+from stateline.cli.output import Output, columns, one_line, plain, pretty
 from stateline.cli.parser import argument, switch
 from stateline.errors import IntegrityError, UsageError
 
@@ -20,10 +21,11 @@ def _scopes(settings: Settings) -> Output:
 
     store = settings.store()
     found = list_scopes(store)
-    rows = [row.document() for row in found.scopes]
+    rows = [[one_line(row.scope, 1 << 20), str(row.seq), row.head[:DIGITS]] for row in found.scopes]
+    none = wrapped(plain(f"no scopes in {store.backend.describe()}"), columns())
     return Output(
         document=found.document(),
-        lines=table(rows, ["scope", "seq", "head"]) if rows else ["no scopes"],
+        lines=table(["scope", "seq", "head"], rows, columns()) if rows else none,
         warnings=[*store.warnings, *(f"{finding.path}: {finding.message}" for finding in found.findings)],
         exit_code=5 if any(finding.severity == "damage" for finding in found.findings) else 0,
     )

@@ -9,8 +9,9 @@ import msgspec
 
 from stateline.cli.audit import REVISION
 from stateline.cli.command import Command, fields_of
+from stateline.cli.layout import DIGITS, ago, cut
 from stateline.cli.options import Settings
-from stateline.cli.output import Output, coloured, plain
+from stateline.cli.output import Output, coloured, columns, plain
 from stateline.cli.parser import argument
 from stateline.errors import IntegrityError
 
@@ -57,8 +58,8 @@ def _explained(store: Store, error: IntegrityError, *snapshots: Snapshot) -> Int
 def _lines(store: Store, before: Snapshot, after: Snapshot, changes: list[Change]) -> Iterator[str]:
     from stateline.cli.state_changes import lines
 
-    yield _headline("---", "red", before)
-    yield _headline("+++", "green", after)
+    yield from _headline("---", "red", before)
+    yield from _headline("+++", "green", after)
     if before.sha256 == after.sha256:
         yield "no difference: both are the same snapshot"
         return
@@ -68,11 +69,16 @@ def _lines(store: Store, before: Snapshot, after: Snapshot, changes: list[Change
         raise _explained(store, error, before, after) from None
 
 
-def _headline(sign: str, colour: str, snapshot: Snapshot) -> str:
-    from stateline.cli.snapshot_summary import created_at, summary
+def _headline(sign: str, colour: str, snapshot: Snapshot) -> Iterator[str]:
+    """The snapshot's name, sha and age, and below its summary."""
+    from stateline.cli.snapshot_summary import summary
 
-    name = coloured(f"{sign} {plain(snapshot.envelope.scope)}@{snapshot.seq}", colour)
-    return f"{name}  {coloured(snapshot.sha256[:8], 'yellow')}  {created_at(snapshot)}  {summary(snapshot)}"
+    room, seq = columns(), f"@{snapshot.seq}"
+    rest = f"  {ago(snapshot.envelope.created_at)}"
+    left = room - len(f"{sign} {seq}  {rest}") - DIGITS
+    name = coloured(f"{sign} {cut(plain(snapshot.envelope.scope), left)}{seq}", colour)
+    yield f"{name}  {coloured(snapshot.sha256[:DIGITS], 'yellow')}{rest}"
+    yield from (f"    {line}" for line in summary(snapshot, room - 4) if line)
 
 
 DIFF = Command(

@@ -7,12 +7,12 @@ from typing import Any
 from msgspec import UNSET
 
 from stateline.cli.command import Command, fields_of
+from stateline.cli.layout import ago, cut
+from stateline.cli.layout import width as columns_of
 from stateline.cli.output import Output, coloured, columns, one_line, plain, pretty
 from stateline.cli.runs import RUN_OF_STORE, RunOptions
 from stateline.cli.snapshot_summary import actor_name
 
-WIDTH = 116
-"""Columns if stdout is not a terminal."""
 _INDENT = 6
 _LEAST = 24
 """Fewest characters of a step, on any terminal."""
@@ -24,7 +24,7 @@ def _run(options: RunOptions) -> Output:
 
     store = options.settings.store()
     rows = history(store, options.run)
-    width = columns() or WIDTH
+    width = columns()
     lines = [line for row in rows for line in turn_lines(row, width, whole=options.settings.verbose)]
     return Output(document={"history": rows}, lines=lines, warnings=store.warnings)
 
@@ -46,18 +46,14 @@ def turn_lines(row: dict[str, Any], width: int, *, whole: bool) -> list[str]:
         steps += show("answer:" if row["by"] == "person" else "", row["output"], "", UNSET, room)
     if row["error"]:
         steps += [coloured(line, "red") for line in show("failed:", row["error"]["message"], "", UNSET, room)]
-    moment = row["at"][:19].replace("T", " ")
-    heading = f"{row['turn']:>4}  {moment}  {_subject(row)}  ({one_line(row['reason'])}){_who(row)}"
-    longest = max(width, _INDENT + _LEAST)
-    return [
-        heading if len(heading) <= longest else f"{heading[: longest - 1]}…",
-        *(f"{'':{_INDENT}}{line}".rstrip() for line in steps),
-    ]
+    heading, rest = f"{row['turn']:>4}  {ago(row['at']):<10}  ", f"  ({one_line(row['reason'])}){_who(row)}"
+    heading += one_line(_subject(row), max(width - len(heading) - columns_of(rest), _LEAST)) + rest
+    return [cut(heading, max(width, _INDENT + _LEAST)), *(f"{'':{_INDENT}}{line}".rstrip() for line in steps)]
 
 
 def _subject(row: dict[str, Any]) -> str:
     """The stage that a row is about, or the context."""
-    return one_line(row["details"]["scope"], 32) if row["stage"] is None else one_line(row["stage"])
+    return one_line(row["details"]["scope"]) if row["stage"] is None else one_line(row["stage"])
 
 
 def _who(row: dict[str, Any]) -> str:

@@ -10,8 +10,9 @@ import msgspec
 
 from stateline.cli.audit import REVISION
 from stateline.cli.command import Command
+from stateline.cli.layout import wrapped
 from stateline.cli.options import Settings
-from stateline.cli.output import Output, coloured, plain
+from stateline.cli.output import Output, coloured, columns, plain
 from stateline.cli.parser import argument, switch
 from stateline.errors import IntegrityError, UsageError
 
@@ -50,7 +51,7 @@ def _run(options: LogOptions) -> Output:
 
 
 def _lines(store: Store, start: Snapshot, options: LogOptions) -> Iterator[str]:
-    from stateline.cli.snapshot_summary import actor_text, log_line
+    from stateline.cli.snapshot_summary import actor_text, log_lines
     from stateline.history.log import entries, repair_history
 
     repairs = repair_history(store, start)
@@ -60,7 +61,7 @@ def _lines(store: Store, start: Snapshot, options: LogOptions) -> Iterator[str]:
         if changes is None:
             if last is not None and last.seq - snapshot.seq > 1:
                 yield _lost(snapshot.seq + 1, last.seq - 1)
-            yield log_line(snapshot)
+            yield from log_lines(snapshot)
             last, count = snapshot, count + 1
         else:
             if actor := actor_text(snapshot.event.get("actor")):
@@ -84,12 +85,13 @@ def _patch_lines(
             return
         except IntegrityError as error:
             changes = repairs.reason(snapshot, error)
-    yield coloured(plain(f"cannot be shown: {changes}"), "red")
+    for line in wrapped(plain(f"cannot be shown: {changes}"), columns() - 4):
+        yield coloured(line, "red")
 
 
 def _lost(first: int, last: int) -> str:
     numbers = f"snapshot {first}" if first == last else f"snapshots {first} to {last}"
-    return coloured(f"{'':14}lost: {numbers}", "red")
+    return coloured(f"{'':18}lost: {numbers}", "red")
 
 
 def _documents(store: Store, start: Snapshot, options: LogOptions) -> list[Any]:

@@ -96,7 +96,7 @@ A Python machine (.py) is executed for this; with --run nothing is.""",
     run=_show,
 )
 DRAW = Command(
-    help="""Draw a machine as a Mermaid flowchart; with --run, with the run's path.
+    help="""Draw a machine as a Mermaid flowchart; with --run, its path.
 
 Rectangles are tasks, slanted boxes people, rounded boxes ends. Arrows carry their conditions; dashed arrows are
 error_next. A Python machine (.py) is executed for this; with --run nothing is.""",

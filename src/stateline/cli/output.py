@@ -11,10 +11,12 @@ import msgspec
 
 from stateline.bundle import canonical
 from stateline.bundle.terminal import HARMFUL_IN_LINES
+from stateline.cli.layout import cut
 from stateline.cli.options import Settings
 from stateline.errors import StorageError
 
 _COLOURS = {"green": "32", "red": "31", "yellow": "33", "dim": "2", "bold": "1"}
+_COLUMNS = 80
 _REPLACED = dict.fromkeys(HARMFUL_IN_LINES, "\N{REPLACEMENT CHARACTER}")
 _ESCAPED = {code: f"\\u{code:04x}" for code in range(127, 160)}
 
@@ -59,10 +61,9 @@ def plain(text: str) -> str:
 
 
 def one_line(value: Any, limit: int = 200) -> str:
-    """A value on one line, cut at ``limit`` characters: strings unquoted, everything else as JSON."""
+    """A value on one line, cut at ``limit`` columns: strings unquoted, everything else as JSON."""
     text = value if isinstance(value, str) else _encoded(value).decode()
-    text = " ".join(plain(text).split())
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return cut(" ".join(plain(text).split()), limit)
 
 
 def counted(number: int, word: str) -> str:
@@ -82,18 +83,13 @@ def is_terminal(stream: Any) -> bool:
     return stream is not None and bool(stream.isatty())
 
 
-def columns() -> int | None:
-    """The width of the terminal that stdout is, or COLUMNS if set; None if stdout is not a terminal."""
+def columns() -> int:
+    """The width of the terminal that stdout is (or COLUMNS, if set), 80 if it is none."""
+    if not is_terminal(sys.stdout):
+        return _COLUMNS
     import shutil
 
-    return shutil.get_terminal_size((0, 0)).columns or None if is_terminal(sys.stdout) else None
-
-
-def table(rows: list[dict[str, Any]], columns: list[str]) -> list[str]:
-    """Rows as aligned columns with a heading."""
-    cells = [columns, *([one_line(row[name], 64) for name in columns] for row in rows)]
-    widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    return shutil.get_terminal_size((_COLUMNS, 0)).columns
 
 
 def pretty(document: Any) -> list[str]:

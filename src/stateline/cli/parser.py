@@ -180,7 +180,7 @@ def _formatter(width: int) -> Any:
 
 
 def _wrapped(text: str, width: int) -> str:
-    """``text`` wrapped by paragraph; a paragraph with an indented line is a list and stays as it is."""
+    """``text`` wrapped by paragraph; a paragraph with an indented line is a list, which is wrapped by its author."""
     from textwrap import fill
 
     return "\n\n".join(part if "\n " in part else fill(part, width) for part in text.split("\n\n"))

@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stateline.cli.command import Command, fields_of, only_settings
+from stateline.cli.command import Command, fields_of
+from stateline.cli.inputs import pairs
+from stateline.cli.layout import DIGITS, ago, labelled, table, wrapped
 from stateline.cli.options import Settings
 from stateline.cli.outcome_text import outcome_output, plan_output, waiting_lines
-from stateline.cli.output import Output, counted, is_confirmed, one_line, plain, pretty, table
-from stateline.cli.parser import argument, switch
+from stateline.cli.output import Output, columns, counted, is_confirmed, one_line, plain, pretty
+from stateline.cli.parser import argument, repeatable, switch
 from stateline.cli.snapshot_summary import actor_text
 from stateline.errors import RequestError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stateline.service.runs import Confirm, Removal
+    from stateline.service.runs import Confirm, Removal, RunFilter
     from stateline.store.store import Store
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -43,15 +45,37 @@ _REMOVAL = [
 RUN_OF_STORE = argument("run", nargs="?", metavar="RUN", help="The run's id (default: the run used last).")
 
 
-def _list(settings: Settings) -> Output:
-    from stateline.service.runs import list_runs
+class ListOptions(msgspec.Struct, frozen=True):
+    """Options of ``exec list``."""
 
-    store = settings.store()
-    rows, unread = list_runs(store)
+    settings: Settings
+    wanted: RunFilter
+
+
+def list_options(flags: Namespace, settings: Settings) -> ListOptions:
+    """Turn the flags of ``exec list`` into options. Raises ``UsageError``."""
+    from stateline.service.runs import RunFilter
+
+    if flags.number is not None and flags.number < 0:
+        raise UsageError(f"-n is {flags.number}; it must be 0 or more", hint="for example -n 10")
+    labels = pairs(flags.label, "--label", parsed=False)
+    return ListOptions(
+        settings, RunFilter(statuses=flags.status, labels=labels, machine=flags.machine, limit=flags.number)
+    )
+
+
+def _list(options: ListOptions) -> Output:
+    from stateline.service.runs import EVERY, list_runs
+
+    store = options.settings.store()
+    rows, unread = list_runs(store, options.wanted)
     findings = [found.finding() for found in unread]
-    columns = ["run", "machine", "status", "stage", "turn", "updated_at"]
-    lines = table([{**row, "status": status_text(row)} for row in rows], columns) if rows or unread else ["no runs"]
-    lines += [f"cannot be read: {found.path}: {plain(found.message)}" for found in findings]
+    which = "runs" if options.wanted == EVERY else "matching runs"
+    lines = list_lines(rows) if rows else wrapped(plain(f"no {which} in {store.backend.describe()}"), columns())
+    if unread and not rows:
+        lines = []
+    for found in findings:
+        lines += labelled("cannot be read: ", plain(f"{found.path}: {found.message}"), columns())
     warnings = [*store.warnings, *(found.message for found in findings)]
     return Output(
         document={"runs": rows, "findings": [found.document() for found in findings], "warnings": warnings},
@@ -66,16 +90,44 @@ def status_text(row: dict[str, Any]) -> str:
     return "interrupted" if row["status"] == "running" and row["live"] is False else str(row["status"])
 
 
+def list_lines(rows: list[dict[str, Any]]) -> list[str]:
+    """A table of runs. Failures have a column if there are any."""
+    failed = any(row["failures"] for row in rows)
+    heading = ["run", "status", *(["failures"] if failed else []), "updated", "about"]
+    cells = [
+        [
+            one_line(row["run"]),
+            status_text(row),
+            *([str(row["failures"])] if failed else []),
+            ago(row["updated_at"]),
+            _about(row),
+        ]
+        for row in rows
+    ]
+    return table(heading, cells, columns())
+
+
+def _about(row: dict[str, Any]) -> str:
+    """Model and prompt of a prompt's run, machine and stage of any other; labels."""
+    if row["prompt"] is not None:
+        about = f"{str(row['model'] or 'no model').rpartition('/')[2]}: {row['prompt']}"
+    else:
+        about = f"{row['machine']}: {row['stage']}, turn {row['turn']}"
+    return one_line(" ".join([about, *(f"{name}={one_line(value)}" for name, value in row["labels"].items())]))
+
+
 def _status(options: RunOptions) -> Output:
     from stateline.service.runs import status
 
     store = options.settings.store()
     document = status(store, options.run)
     shown = ("run", "machine", "machine_path", "status", "stage", "turn", "started_at", "updated_at", "head")
-    texts = {**document, "status": status_text(document)}
-    lines = [f"{name + ':':<17}{plain(str(texts[name]))}" for name in shown]
+    values = {name: str(document[name]) for name in shown}
+    values |= {"status": status_text(document)} | {name: ago(document[name]) for name in ("started_at", "updated_at")}
+    values["head"] = document["head"][:DIGITS]
+    lines = [line for name, value in values.items() for line in _field(name, value)]
     if actor := actor_text(document["actor"]):
-        lines.append(f"{'last actor:':<17}{actor}")
+        lines += _field("last actor", actor)
     for name, bound in document["bounds"].items():
         if bound["limit"]:
             unit = " s" if name == "timeout" else ""
@@ -83,8 +135,12 @@ def _status(options: RunOptions) -> Output:
     for waiting in document["interrupts"]:
         lines += [*waiting_lines(document["run"], waiting), f"  request: {plain(str(waiting['requestId']))}"]
     if document["error"]:
-        lines.append(f"{'error:':<17}{plain(document['error']['message'])}")
+        lines += _field("error", document["error"]["message"])
     return Output(document=document, lines=lines, warnings=store.warnings)
+
+
+def _field(name: str, value: str) -> list[str]:
+    return labelled(f"{name + ':':<17}", plain(value), columns())
 
 
 def _show(options: RunOptions) -> Output:
@@ -177,8 +233,21 @@ def _removal(options: CleanOptions | RmOptions, verb: Callable[[Store, Confirm |
 
 
 LIST = Command(
-    help="List all runs, the one used last first.",
-    options=only_settings,
+    help="List runs, the one used last first.",
+    arguments=[
+        argument("-n", dest="number", type=int, metavar="N", help="List at most N runs."),
+        argument(
+            "--status",
+            action="append",
+            default=[],
+            choices=("running", "waiting", "error", "complete", "cancelled"),
+            metavar="STATUS",
+            help="Only runs in that status: running, waiting, error, complete, cancelled (repeatable).",
+        ),
+        repeatable("--label", "K=V", "Only runs with that label"),
+        argument("--machine", metavar="NAME|FILE", help="Only runs of that machine."),
+    ],
+    options=list_options,
     run=_list,
 )
 STATUS = Command(

@@ -6,17 +6,20 @@ from typing import Any
 
 from stateline.bundle.envelope import LIST_TYPE, Ref
 from stateline.bundle.repair_record import MEMBER
+from stateline.cli.layout import DIGITS, ago, at_blank, cut, width
 from stateline.cli.output import coloured, columns, counted, one_line, plain
 from stateline.store.snapshot import Snapshot
 
-WIDTH = 104
-"""Most characters of a summary, without colours."""
-
-_ANY = 1 << 30
 _LEAST = 24
-"""Fewest characters of a summary, on any terminal."""
+"""Fewest columns of a summary, on any terminal."""
+_MOST = 104
+"""Most columns of a summary: a longer line is hard to read."""
 _QUOTED = 16
-"""Fewest characters of a quoted text."""
+"""Fewest columns of a quoted text."""
+_LONG = 512
+"""More characters of one text are never looked at."""
+_NAME = 32
+"""Most columns of a stage's or a tool's name."""
 
 Part = tuple[str, str]
 """A piece of a summary, and its colour ("" for none)."""
@@ -47,11 +50,13 @@ _PHASES = {
 }
 
 
-def log_line(snapshot: Snapshot) -> str:
-    """A line of the log: sha, number, time [UTC], summary. Cut at the width of a terminal."""
-    sha, rest = snapshot.sha256[:8], f"{snapshot.seq:>4}  {created_at(snapshot)}"
-    left = (columns() or _ANY) - len(f"{sha} {rest}  ")
-    return f"{coloured(sha, 'yellow')} {rest}  {summary(snapshot, min(max(left, _LEAST), WIDTH))}"
+def log_lines(snapshot: Snapshot) -> list[str]:
+    """Sha, number, age, and beside them the summary, on at most three lines."""
+    sha, rest = snapshot.sha256[:DIGITS], f" {snapshot.seq:>4}  {ago(snapshot.envelope.created_at):<10}  "
+    indent = DIGITS + len(rest)
+    room = min(max(columns() - indent, _LEAST), _MOST)
+    first, *more = summary(snapshot, room, rows=3) or [""]
+    return [f"{coloured(sha, 'yellow')}{rest}{first}".rstrip(), *(f"{'':{indent}}{line}" for line in more)]
 
 
 def actor_text(actor: Any) -> str:
@@ -73,13 +78,9 @@ def _by(event: dict[str, Any], word: str = "by") -> list[Part]:
     return [(f" {word} {name}", "")] if name else []
 
 
-def created_at(snapshot: Snapshot) -> str:
-    """The time of creation [UTC], to the second."""
-    return snapshot.envelope.created_at[:19].replace("T", " ")
-
-
-def summary(snapshot: Snapshot, room: int = WIDTH) -> str:
-    """The snapshot's event in at most ``room`` characters. An event of unknown shape is shown as JSON."""
+def summary(snapshot: Snapshot, room: int, *, rows: int = 1) -> list[str]:
+    """The snapshot's event in at most so many ``rows`` of ``room`` columns. An event of unknown shape is shown as
+    JSON."""
     event = snapshot.event
     try:
         if event.get("type") == MEMBER and MEMBER in event:
@@ -89,28 +90,35 @@ def summary(snapshot: Snapshot, room: int = WIDTH) -> str:
         elif event.get("type") == "refused":
             parts = [("refused", "red"), (f" a reply of {event['by']}  {event['error']['message']}", "")]
         elif event.get("type") in ("derive", "refine"):
-            parts = _refinement(event, snapshot.state, room)
+            parts = _refinement(event, snapshot.state, room * rows)
         elif event.get("type") == "run_started":
             parts = [("run ", ""), (str(event["run"]), "bold"), (" started", "")]
         else:
             parts = _raw(event)
     except (AttributeError, KeyError, TypeError):
         parts = _raw(event)
-    return _joined(parts, room)
+    return _joined(parts, room, rows)
 
 
-def _joined(parts: list[Part], room: int) -> str:
-    """The parts on one line, cut at ``room`` characters."""
-    line = ""
+def _joined(parts: list[Part], room: int, rows: int) -> list[str]:
+    """The parts, wrapped into so many rows and cut in the last."""
+    lines, left = [""], room
     for text, colour in parts:
-        shown = plain(text).replace("\n", " ").replace("\t", " ")
-        if len(shown) > room:
-            shown = shown[: max(room - 1, 0)] + "…"
-        line += coloured(shown, colour) if colour else shown
-        room -= len(shown)
-        if room <= 0:
-            break
-    return line.rstrip()
+        rest = plain(text).replace("\n", " ").replace("\t", " ")
+        while width(rest) > left:
+            end = at_blank(rest, left)
+            if len(lines) == rows or (not end and left == room):
+                return [*lines[:-1], lines[-1] + _painted(cut(rest, left), colour)]
+            lines[-1] += _painted(rest[:end], colour)
+            rest, left = rest[end:].lstrip(), room
+            lines.append("")
+        lines[-1] += _painted(rest, colour)
+        left -= width(rest)
+    return lines
+
+
+def _painted(text: str, colour: str) -> str:
+    return coloured(text, colour) if colour and text else text
 
 
 def _raw(event: dict[str, Any]) -> list[Part]:
@@ -118,7 +126,7 @@ def _raw(event: dict[str, Any]) -> list[Part]:
     rest = {name: value for name, value in event.items() if name not in hidden}
     kind = event.get("type", "")
     words = [(kind, "bold"), (" ", "")] if kind and isinstance(kind, str) else []
-    return [*words, (one_line(rest, WIDTH) if rest else "", "")]
+    return [*words, (one_line(rest, _LONG) if rest else "", "")]
 
 
 def _refinement(event: dict[str, Any], state: Any, room: int) -> list[Part]:
@@ -135,7 +143,7 @@ def _refinement(event: dict[str, Any], state: Any, room: int) -> list[Part]:
     parts += [(f"  {'; '.join(changed)}", "")] if changed else []
     text = _member(_member(state, "prompts"), "system") if kind == "derive" else event.get("text")
     if isinstance(text, str) and text:
-        left = room - sum(len(part) for part, _ in parts) - len("  “”")
+        left = room - sum(width(part) for part, _ in parts) - len("  “”")
         parts.append((f"  “{one_line(text, max(left, _QUOTED))}”", ""))
     return parts
 
@@ -155,7 +163,7 @@ def _repair(record: dict[str, Any]) -> list[Part]:
 
 def _turn(event: dict[str, Any], state: Any) -> list[Part]:
     """A run's event: turn, stage and its result, transitions, and output."""
-    kind, stage, transitions = str(event["type"]), str(event["stage"]), event["transitions"]
+    kind, stage, transitions = str(event["type"]), one_line(event["stage"], _NAME), event["transitions"]
     parts: list[Part] = [(f"turn {event['turn']}  ", "dim")]
     if kind == "started":
         return [*parts, ("run started", "bold"), *_transitions(transitions)]
@@ -175,7 +183,7 @@ def _turn(event: dict[str, Any], state: Any) -> list[Part]:
         parts.append((f" {kind}", ""))
     if kind in _BY_PEOPLE:
         parts += _by(event)
-    why = [(f"  {error['kind']}: {one_line(error['message'], WIDTH)}", "")] if error else _output(event, state)
+    why = [(f"  {error['kind']}: {one_line(error['message'], _LONG)}", "")] if error else _output(event, state)
     return [*parts, *_transitions(transitions), *_phase(event, state), *why]
 
 
@@ -202,7 +210,7 @@ def _transitions(transitions: list[Any]) -> list[Part]:
             parts.append(("  complete", "green"))
         else:
             why = "" if transition["reason"] in _OBVIOUS else f" ({transition['reason']})"
-            parts.append((f" -> {transition['to']}{why}", ""))
+            parts.append((f" -> {one_line(transition['to'], _NAME)}{why}", ""))
     return parts
 
 

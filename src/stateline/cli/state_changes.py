@@ -11,14 +11,17 @@ import msgspec
 
 from stateline.bundle.canonical import map_leaves
 from stateline.bundle.envelope import Ref
-from stateline.cli.output import coloured, counted, plain
+from stateline.cli.layout import DIGITS, cut, width, wrapped
+from stateline.cli.output import coloured, columns, counted, plain
 from stateline.cli.snapshot_summary import size
 from stateline.history.diff import END, Change, Path, focused, is_artifact, is_long_list, read_object
 from stateline.store.snapshot import Snapshot
 from stateline.store.store import Store
 
-WIDTH = 120
-"""Most characters of a value on the line of its path."""
+_INDENT = 4
+"""Columns before the lines of `log -p`, and before a value below its path."""
+_ROWS = 3
+"""Most rows of one line of a text."""
 _BLOCK = 24
 """Most lines of one text."""
 _READ = 64 * 1024
@@ -76,7 +79,11 @@ def lines(store: Store, changes: list[Change], snapshot: Snapshot) -> Iterator[s
         yield from _group(store, [*group])
     if kept:
         words = "; ".join(_few_words(change) for change in kept)
-        yield coloured(_cut(plain(f"  bookkeeping: {words}"), WIDTH + 40), "dim")
+        yield coloured(cut(plain(f"  bookkeeping: {words}"), _room()), "dim")
+
+
+def _room() -> int:
+    return columns() - _INDENT
 
 
 def _rank(change: Change) -> int:
@@ -98,7 +105,7 @@ def _group(store: Store, changes: list[Change]) -> Iterator[str]:
     if len(changes) > len(shown):
         sign = _SIGNS[changes[0].op]
         text = f"{sign} {place(changes[0].path[:-1])}  … {len(changes) - len(shown)} more"
-        yield coloured(plain(text), _COLOURS[sign])
+        yield coloured(cut(plain(text), _room()), _COLOURS[sign])
 
 
 def _is_empty(change: Change) -> bool:
@@ -109,49 +116,63 @@ def _is_empty(change: Change) -> bool:
 def _few_words(change: Change) -> str:
     if change.op == "remove":
         return f"{place(change.path)} gone"
-    old = f"{_brief(change.old)} -> " if change.op == "replace" else ""
-    return f"{place(change.path)} {old}{_brief(change.new)}"
+    old = f"{_brief(change.old, _room())} -> " if change.op == "replace" else ""
+    return f"{place(change.path)} {old}{_brief(change.new, _room())}"
 
 
 def _change(store: Store, change: Change) -> Iterator[str]:
     sign = _SIGNS[change.op]
-    path = coloured(f"{sign} {plain(place(change.path))}", _COLOURS[sign])
+    path = cut(f"{sign} {plain(place(change.path))}", _room())
     if change.op == "move":
-        yield f"{path}  was {plain(place(change.source))}"
+        yield from _beside(path, f"was {plain(place(change.source))}")
     elif change.op == "replace":
         yield from _replaced(path, _opened(store, change.old), _opened(store, change.new))
     else:
         value = _opened(store, change.new if change.op == "add" else change.old)
-        if isinstance(value, str) and ("\n" in value.rstrip("\n") or len(value) > WIDTH):
-            yield f"{path}  ({counted(len(value.split(chr(10))), 'line')}, {size(len(value.encode()))})"
+        if isinstance(value, str) and ("\n" in value.rstrip("\n") or width(value) > _room() - _INDENT):
+            yield from _beside(path, f"({counted(len(value.split(chr(10))), 'line')}, {size(len(value.encode()))})")
             yield from _block(_unified("", value) if sign == "+" else _unified(value, ""))
         else:
-            yield f"{path}  {_brief(value)}"
+            yield from _beside(path, _brief(value, _room() - _INDENT))
+
+
+def _beside(path: str, text: str) -> Iterator[str]:
+    """A text on the line of its path, cut; below a path that leaves it too little room."""
+    left = _room() - width(path) - 2
+    shown = coloured(path, _COLOURS[path[0]])
+    if width(text) > left and left < _room() // 2:
+        yield shown
+        yield f"{'':{_INDENT}}{cut(text, _room() - _INDENT)}"
+    else:
+        yield f"{shown}  {cut(text, left)}"
 
 
 def _replaced(path: str, old: Any, new: Any) -> Iterator[str]:
     before, after = _json(old), _json(new)
-    if len(before) + len(after) <= WIDTH:
-        yield f"{path}  {before} -> {after}"
+    if width(path) + width(before) + width(after) + len("   -> ") <= _room():
+        yield from _beside(path, f"{before} -> {after}")
     elif None in (old, new):
-        yield f"{path}  {_brief(old)} -> {_brief(new)}"
+        yield from _beside(path, f"{_brief(old, _room())} -> {_brief(new, _room())}")
     elif isinstance(old, str) and isinstance(new, str) and "\n" in old + new:
-        yield path
+        yield coloured(path, _COLOURS["~"])
         yield from _block(_unified(old, new))
     else:
-        yield path
-        shown = focused(before, after, WIDTH)
-        yield from _block([("-", _sized(old, before, shown[0])), ("+", _sized(new, after, shown[1]))])
+        yield coloured(path, _COLOURS["~"])
+        room = _room() - _INDENT - 2
+        shown = focused(before, after, room - len("(999.9 KB) "))
+        yield from _block([("-", _sized(old, before, shown[0], room)), ("+", _sized(new, after, shown[1], room))])
 
 
 def _block(rows: Any) -> Iterator[str]:
-    """Rows of (sign, text) below a path, bounded."""
-    for number, (sign, text) in enumerate(rows):
+    """Rows of (sign, text) below a path, wrapped and bounded."""
+    room = _room() - _INDENT - 2
+    shown = ((sign, part) for sign, text in rows for part in wrapped(cut(plain(text), _ROWS * room), room))
+    for number, (sign, text) in enumerate(shown):
         if number == _BLOCK:
-            yield coloured("    … and more", "dim")
+            yield coloured(f"{'':{_INDENT}}… and more", "dim")
             return
-        shown = f"    {sign} {_cut(plain(text), WIDTH + 40)}".rstrip()
-        yield coloured(shown, _COLOURS[sign]) if sign in _COLOURS else shown
+        line = f"{'':{_INDENT}}{sign} {text}".rstrip()
+        yield coloured(line, _COLOURS[sign]) if sign in _COLOURS else line
 
 
 def place(path: Path) -> str:
@@ -163,8 +184,8 @@ def place(path: Path) -> str:
         elif _name.fullmatch(token):
             words += f".{token}" if words else token
         else:
-            words += f"[{_cut(_json(token), 66)}]"
-    return _cut(words, WIDTH) if words else "(the whole state)"
+            words += f"[{cut(_json(token), 66)}]"
+    return words or "(the whole state)"
 
 
 def _opened(store: Store, value: Any) -> Any:
@@ -174,14 +195,14 @@ def _opened(store: Store, value: Any) -> Any:
     return read_object(store, value)
 
 
-def _brief(value: Any) -> str:
+def _brief(value: Any, room: int) -> str:
     text = _json(value)
-    return _cut(_sized(value, text, text), WIDTH)
+    return cut(_sized(value, text, text, room), room)
 
 
-def _sized(value: Any, text: str, shown: str) -> str:
+def _sized(value: Any, text: str, shown: str, room: int) -> str:
     """The shown text of a value, with its size in front if it is cut."""
-    return shown if len(text) <= WIDTH or isinstance(value, Ref) else f"({size(len(text.encode()))}) {shown}"
+    return shown if width(text) <= room or isinstance(value, Ref) else f"({size(len(text.encode()))}) {shown}"
 
 
 def _json(value: Any) -> str:
@@ -197,13 +218,9 @@ def _json(value: Any) -> str:
 
 def _described(ref: Ref) -> str:
     if is_long_list(ref):
-        return f"<long list, {ref.sha256[:8]}>"
+        return f"<long list, {ref.sha256[:DIGITS]}>"
     what = f"artifact {ref.media_type}," if is_artifact(ref) else "object of"
-    return f"<{what} {size(ref.size)}, {ref.sha256[:8]}>"
-
-
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return f"<{what} {size(ref.size)}, {ref.sha256[:DIGITS]}>"
 
 
 def _unified(old: str, new: str) -> Iterator[tuple[str, str]]:

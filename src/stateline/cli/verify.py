@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stateline.cli.command import Command
+from stateline.cli.layout import labelled, wrapped
 from stateline.cli.options import Settings
-from stateline.cli.output import Output, coloured, counted, plain
+from stateline.cli.output import Output, coloured, columns, counted, plain
 from stateline.cli.parser import argument, repeatable
 from stateline.errors import UsageError
 
 if TYPE_CHECKING:
-    from stateline.verify.findings import Finding, Report
+    from stateline.bundle.envelope import Link
+    from stateline.verify.findings import Anchor, Finding, Report
 
 _COLOURS = {"damage": "red", "unsafe": "red", "warning": "yellow", "residue": "dim"}
 
@@ -51,23 +53,16 @@ def _run(options: VerifyOptions) -> Output:
     from stateline.verify.checker import verify
 
     report = verify(options.settings.store(), options.key, options.anchors)
-    lines = [
-        f"{coloured(found.severity, _COLOURS[found.severity])} {found.code}: {plain(_described(found))}"
-        for found in report.findings
-    ]
+    lines = [line for found in report.findings for line in _finding_lines(found)]
     lines += _head_and_anchor_lines(report)
-    lines.append(
-        f"{_verdict(report)}{counted(report.scopes, 'scope')}, {counted(report.snapshots, 'snapshot')}, "
-        f"{counted(report.objects, 'object')} checked; {counted(len(report.findings), 'finding')}"
-        f"{_anchor_count(report)}"
-    )
+    lines += _verdict_lines(report)
     if any(found.severity == "damage" and found.code != "anchor" for found in report.findings):
         from shlex import quote
 
         key = f" {plain(quote(options.key))}" if options.key else ""
-        lines.append(f"next: `stateline repair{key}` prints a plan and changes nothing")
+        lines += wrapped(f"next: `stateline repair{key}` prints a plan and changes nothing", columns())
     if not options.settings.quiet:
-        lines.append(report.note)
+        lines += wrapped(report.note, columns())
     return Output(document=report.document(), lines=lines, exit_code=0 if report.ok else 5)
 
 
@@ -79,42 +74,57 @@ def _anchor_count(report: Report) -> str:
     return f"; {found} of {counted(len(report.anchors), 'anchor')} found"
 
 
+def _finding_lines(found: Finding) -> list[str]:
+    """Severity, code, scope, path and message; without the path if the message has it."""
+    parts = [found.scope, None if found.path in found.message else found.path, found.message]
+    text = f"{found.code}: {': '.join(part for part in parts if part)}"
+    first, *more = labelled("  ", plain(f"{found.severity} {text}"), columns())
+    return [coloured(found.severity, _COLOURS[found.severity]) + first[2 + len(found.severity) :], *more]
+
+
 def _head_and_anchor_lines(report: Report) -> list[str]:
     """The heads, to be kept elsewhere as anchors, and the places where anchors were found."""
     from stateline.verify.findings import SHOWN
 
-    heads = [f"head {head.sha256} {plain(head.scope)}@{head.seq}" for head in report.heads]
-    if len(heads) > SHOWN:
-        heads = [f"{len(heads)} heads: `stateline scopes` and --format json list them"]
-    anchors = [anchor for anchor in report.anchors if anchor.scope is not None]
-    return heads + [f"anchor {anchor.sha256} {plain(anchor.scope or '')}@{anchor.seq}" for anchor in anchors]
+    heads = [line for head in report.heads for line in _digest_lines("head", head)]
+    if len(report.heads) > SHOWN:
+        heads = [f"{len(report.heads)} heads: `stateline scopes` and --format json list them"]
+    return heads + [line for anchor in report.anchors if anchor.scope for line in _digest_lines("anchor", anchor)]
 
 
-def _described(found: Finding) -> str:
-    """Scope, path and message; without the path if the message has it."""
-    parts = [found.scope, None if found.path in found.message else found.path, found.message]
-    return ": ".join(part for part in parts if part)
+def _digest_lines(word: str, place: Link | Anchor) -> list[str]:
+    """A whole digest, as an anchor must be, and below it the snapshot."""
+    return [f"{word} {place.sha256}", *labelled("  ", plain(f"{place.scope}@{place.seq}"), columns())]
 
 
-def _verdict(report: Report) -> str:
-    """The beginning of the last line; counts follow."""
+def _verdict_lines(report: Report) -> list[str]:
+    """The verdict, and the counts of what was checked."""
+    verdict, but, counts = _verdict(report)
+    text = f"{verdict}{f', {but}' if but else ''}: {counts}"
+    text += f"{counted(report.scopes, 'scope')}, {counted(report.snapshots, 'snapshot')}, "
+    text += f"{counted(report.objects, 'object')} checked; {counted(len(report.findings), 'finding')}"
+    first, *more = wrapped(text + _anchor_count(report), columns())
+    rest = first[len(verdict) :].replace(but, coloured(but, "red"), 1) if but else first[len(verdict) :]
+    return [coloured(verdict, "green" if report.ok else "red") + rest, *more]
+
+
+def _verdict(report: Report) -> tuple[str, str, str]:
+    """The beginning of the verdict: ok or not, the restriction, and its counts."""
     if not report.ok:
-        return f"{coloured('DAMAGED', 'red')}: "
+        return "DAMAGED", "", ""
     unsafe = sum(finding.severity == "unsafe" for finding in report.findings)
     forked = sum(finding.code == "forked" for finding in report.findings)
-    words, counts = [], []
+    words, counts = [], ""
     if unsafe:
         from stateline.verify.findings import SHOWN
 
         words.append("unsafe")
         # Similar findings are cut off at SHOWN.
-        counts.append(counted(unsafe, "place") if unsafe <= SHOWN else f"more than {SHOWN} places")
+        counts += f"{counted(unsafe, 'place') if unsafe <= SHOWN else f'more than {SHOWN} places'}; "
     if forked:
         words.append("forked")
-        counts.append(f"{counted(forked, 'snapshot')} beside the chain")
-    if not words:
-        return f"{coloured('ok', 'green')}: "
-    return f"{coloured('ok', 'green')}, {coloured('but ' + ' and '.join(words), 'red')}: {', '.join(counts)}; "
+        counts = counts.replace("; ", ", ") + f"{counted(forked, 'snapshot')} beside the chain; "
+    return "ok", "but " + " and ".join(words) if words else "", counts
 
 
 VERIFY = Command(

@@ -200,7 +200,8 @@ def load_run(store: Store, run: str) -> Run:
     scope = run_scope(store, run)
     head = scope.head()
     if head is None:
-        raise NotFoundError(f"there is no run {run}", hint="`stateline exec list` lists the runs there are")
+        where = store.backend.describe()
+        raise NotFoundError(f"there is no run {run} in {where}", hint="`stateline exec list` lists the runs there are")
     return read_run(store, scope, head)
 
 

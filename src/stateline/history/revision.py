@@ -59,7 +59,7 @@ def find(store: ObjectStore, text: str) -> Snapshot:
             hint = f"`stateline log {key}` lists them"
             raise NotFoundError(f"{key} has no snapshot {name}; its head is {snapshot.seq}", hint=hint)
         return _steps_back(store, snapshot, snapshot.seq - int(name))
-    raise _not_found(text)
+    raise _not_found(store, text)
 
 
 def _head(store: ObjectStore, key: str) -> Snapshot | None:
@@ -72,7 +72,7 @@ def _head(store: ObjectStore, key: str) -> Snapshot | None:
 def _known(store: ObjectStore, key: str) -> Snapshot:
     snapshot = _head(store, key)
     if snapshot is None:
-        raise _not_found(key)
+        raise _not_found(store, key)
     return snapshot
 
 
@@ -93,17 +93,17 @@ def _steps_back(store: ObjectStore, snapshot: Snapshot, steps: int) -> Snapshot:
     return below
 
 
-def _not_found(text: str) -> NotFoundError:
+def _not_found(store: ObjectStore, text: str) -> NotFoundError:
     shown = ascii(text[:80]) if not text.isprintable() or len(text) > 80 else text
     if ":" in text:
-        return NotFoundError(f"there is no scope {shown}", hint=_LIST)
+        return NotFoundError(f"there is no scope {shown} in {store.backend.describe()}", hint=_LIST)
     return NotFoundError(f"{shown} is neither a scope's key (KIND:NAME) nor the first digits of a sha", hint=_LIST)
 
 
 def _by_sha(store: ObjectStore, text: str) -> Snapshot:
     prefix = text.lower()
     if not _hex.fullmatch(prefix):
-        raise _not_found(text)
+        raise _not_found(store, text)
     if len(prefix) < SHORTEST:
         raise RequestError(
             f"{prefix} is too short to name a snapshot",

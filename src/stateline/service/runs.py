@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -92,27 +93,53 @@ def row(store: Store, head: Snapshot) -> dict[str, Json]:
         "failures": event.meters.failures,
         "model": event.model_used,
         "prompt": event.prompt,
-        "labels": store.resolve(head.state["labels"]),
+        "labels": {**store.resolve(head.state["labels"])},
         "head": head.sha256,
         "started_at": event.started_at,
         "updated_at": head.envelope.created_at,
     }
 
 
-def list_runs(store: Store) -> tuple[list[dict[str, Json]], list[UnreadableScope]]:
+class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs to list: in one of these ``statuses``, with all ``labels``, of the ``machine`` (name or file), the ``limit``
+    last used ones. What is empty or None does not restrict."""
+
+    statuses: list[str] = []
+    labels: dict[str, Json] = {}
+    machine: str | None = None
+    limit: int | None = None
+
+    def includes(self, found: dict[str, Json], head: Snapshot) -> bool:
+        """Return whether the run with this row is listed, but for the limit."""
+        machine, labels = head.event["machine"], found["labels"]
+        return (
+            (not self.statuses or found["status"] in self.statuses)
+            and all(labels.get(name) == value for name, value in self.labels.items())
+            and (self.machine in (None, machine["name"]) or os.path.realpath(str(self.machine)) == machine["path"])
+        )
+
+
+EVERY = RunFilter()
+"""The filter that every run passes."""
+
+
+def list_runs(store: Store, wanted: RunFilter = EVERY) -> tuple[list[dict[str, Json]], list[UnreadableScope]]:
     """Return (rows of ``exec list``, the last used first; each scope that cannot be read)."""
     unread: list[UnreadableScope] = []
     rows: list[dict[str, Json]] = []
     for head in _heads(store, unread):
         scope = naming.scope_hash(head.envelope.scope)
         try:
-            rows.append(row(store, head))
+            found = row(store, head)
+            if wanted.includes(found, head):
+                rows.append(found)
         except StatelineError as error:
             unread.append(UnreadableScope(scope, error))
         except (KeyError, TypeError):
             message = f"the snapshot {head.path} does not hold a run's state"
             unread.append(UnreadableScope(scope, IntegrityError(message, finding="malformed")))
-    return sorted(rows, key=lambda found: str(found["updated_at"]), reverse=True), unread
+    rows.sort(key=lambda found: str(found["updated_at"]), reverse=True)
+    return rows[: wanted.limit], unread
 
 
 def find_run(store: Store, run: str | None) -> Run:
@@ -126,7 +153,9 @@ def find_run(store: Store, run: str | None) -> Run:
     if newest is None and unread:
         raise unread[0].error
     if newest is None:
-        raise NotFoundError("there are no runs", hint="start one: stateline execute MACHINE")
+        raise NotFoundError(
+            f"there are no runs in {store.backend.describe()}", hint="start one: stateline execute MACHINE"
+        )
     return read_run(store, store.scope(newest.envelope.scope), newest)
 
 

@@ -1,0 +1,91 @@
+"""Text output fits 80 columns, however long the texts from users are."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from unicodedata import east_asian_width
+
+import pytest
+from command_line import Cli, Task
+from each_case import Failures
+
+from stateline import Store
+from stateline.cli.app import COMMANDS
+from stateline.cli.command import Group
+
+WORDS = "wide 説明 and a_long_word_" + "x" * 90 + " " + "more words " * 40
+LONG_ID = "r" * 64
+LONG_STAGE = "stage-" + "s" * 58
+
+
+def columns_of(line: str) -> int:
+    return sum(2 if east_asian_width(char) in "WF" else 1 for char in line)
+
+
+@pytest.fixture
+def long_store(cli: Cli, task: Task) -> Cli:
+    """A store in which every text that a user chooses is long: ids, stages, prompts, labels, outputs, failures."""
+    long = cli.home / ("directory " + "d" * 90)
+    long.mkdir()
+    (long / "words").write_text(json.dumps({"k" * 90: WORDS, "list": [*range(60)], "again": WORDS}))
+    cli.home = long
+    stages: dict[str, Any] = {
+        LONG_STAGE: task("cat words", set={"v": "output"}, default_next="fails"),
+        "fails": task("cat words >&2; exit 3", retry={"max_attempts": 2}, error_next="ask"),
+        "ask": {"human": {"prompt": WORDS, "schema": {"type": "object", "description": WORDS}}},
+    }
+    machine = cli.machine("m" * 64, _state={"v": None}, **stages)
+    cli.json("execute", machine, "--id", LONG_ID, "--label", "team=" + WORDS, exits=3)
+    cli.json("execute", cli.machine("b", a=task("cat words >&2; exit 3")), "--id", "broken", exits=1)
+    cli.json("execute", cli.machine("c", a=task("cat words", default_next="b"), b={"end": {}}))
+    schema = {"type": "object", "properties": {"q" * 90: {"type": "string"}}}
+    tool = {"name": "t" * 60, "description": WORDS, "schema": schema, "argv": ["cat", "words"]}
+    (long / "tools.json").write_text(json.dumps({"tools": [tool]}))
+    cli.json("run", "-p", WORDS, "--id", "asked", "--tools", str(long / "tools.json"), "--system", WORDS, exits=3)
+    call = {"response": WORDS, "tools": [{"name": "t" * 60, "params": {"q" * 90: WORDS}}]}
+    cli.json("exec", "resume", "asked", stdin=json.dumps(call).encode(), exits=3)
+    cli.json("run", "--state-scope", "c" * 64, "--system", WORDS, "--set", "k=" + WORDS, "--developer", WORDS)
+    cli.json("run", "--state-scope", "c" * 64, "--refine-text", WORDS)
+    Store.open(cli.state).scope("notes:" + "n" * 200).save({"a" * 90: {"b" * 90: WORDS}, "l": [WORDS] * 9})
+    Store.open(cli.state).scope("notes:" + "n" * 200).save({"a" * 90: {"b" * 90: 7}, "l": [WORDS, 1]})
+    cli.state.chmod(0o755)
+    return cli
+
+
+def calls(cli: Cli) -> list[list[str]]:
+    """Calls whose text output must fit."""
+    runs = [row["run"] for row in cli.json("exec", "list")["runs"]]
+    scopes = [row["scope"] for row in cli.json("scopes")["scopes"]]
+    found = [["exec", "list"], ["scopes"], ["verify"], ["verify", "--anchor", "0" * 64]]
+    found += [["exec", "history", run] for run in runs]
+    found += [["exec", "status", run] for run in runs if run not in ("asked", LONG_ID)]
+    found += [["log", *more, key] for more in ([], ["-p"]) for key in scopes]
+    found += [["diff", f"run:{runs[0]}", f"run:{run}"] for run in runs]
+    found += [["diff", f"{key}@0", key] for key in scopes]
+    return found
+
+
+def test_no_line_of_a_listing_is_longer_than_80_columns(long_store: Cli) -> None:
+    failures = Failures()
+    for words in calls(long_store):
+        with failures.case(*words):
+            result = long_store(*words)
+            assert result.code in (0, 5), result
+            lines = result.out.decode().split("\n")
+            assert len(lines) > 1
+            assert [line for line in lines if columns_of(line) > 80] == []
+    failures.check()
+
+
+def test_no_line_of_a_help_page_is_longer_than_80_columns(cli: Cli) -> None:
+    failures = Failures()
+    pages: list[tuple[list[str], Any]] = [([], COMMANDS)]
+    for path, node in pages:  # it grows
+        if isinstance(node, Group):
+            pages += [([*path, name], each) for name, each in node.commands.items()]
+        with failures.case(*path):
+            lines = cli(*path, "--help").out.decode().split("\n")
+            assert len(lines) > 5
+            assert [line for line in lines if columns_of(line) > 80] == []
+    failures.check()
