@@ -98,6 +98,12 @@ def test_a_dry_run_of_a_removal_creates_no_store(cli: Cli) -> None:
 def test_a_dry_run_foresees_a_refusal(two: Cli) -> None:
     plan = two.json("exec", "rm", "nobody", "--dry-run")
     assert (plan["plan"]["action"], plan["exit"]) == ("refuse", 1)
+    with Store.open(two.state).scope("run:open").locked():
+        plan = two.json("exec", "rm", "open", "--dry-run")
+        assert (plan["plan"]["action"], plan["exit"]) == ("refuse", 4)
+        plan = two.json("exec", "clean", "--all", "--dry-run")
+        assert [effect["run"] for effect in plan["plan"]["effects"]] == ["done"]
+        assert plan["plan"]["kept"].keys() == {"open"}
 
 
 def test_rm_names_the_run_that_it_kept_because_it_is_in_use(two: Cli) -> None:

@@ -233,6 +233,8 @@ def remove(store: Store, runs: list[str], *, wait: float = WAIT, confirm: Confir
     origins = _origins(store)
     for run in runs:
         _require_free(store, run, origins)
+        if store.planned is not None:  # a dry run takes no lock
+            _require_unused(store, run)
     if confirm is not None:
         confirm(runs)
     removed: list[str] = []
@@ -269,8 +271,9 @@ def clean(
             continue
         try:
             _require_free(store, run, origins)
+            _require_unused(store, run)
             chosen[run] = head
-        except RequestError as error:
+        except (ConflictError, RequestError) as error:
             kept[run] = error.message
     if chosen and confirm is not None:
         confirm(list(chosen))
@@ -290,6 +293,11 @@ def _require_free(store: Store, run: str, origins: dict[str, str]) -> None:
     needed_by = origins.get(run_scope(store, run).key)
     if needed_by is not None:
         raise RequestError(f"the run {run} was kept: {needed_by} originates from it", hint=f"remove {needed_by} first")
+
+
+def _require_unused(store: Store, run: str) -> None:
+    if store.backend.is_locked(run_scope(store, run).hash):
+        raise LockTimeoutError(f"the run {run} was kept: a process is using it", hint=f"`stateline exec status {run}`")
 
 
 def _remove(store: Store, run: str, wait: float, expected: Snapshot | None = None) -> None:

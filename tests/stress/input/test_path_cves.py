@@ -65,6 +65,7 @@ TAKERS: dict[str, Callable[[str], list[str]]] = {
     "exec history": lambda bad: ["exec", "history", "--", bad],
     "exec resume": lambda bad: ["exec", "resume", "--no-input", "--", bad],
     "exec resume --retry": lambda bad: ["exec", "resume", "--retry", "--", bad],
+    "exec cancel": lambda bad: ["exec", "cancel", "--", bad],
     "exec rm": lambda bad: ["exec", "rm", "--", bad],
     "execute --id": lambda bad: ["execute", "m.json", "--no-input", f"--id={bad}"],
     "execute --state-scope": lambda bad: ["execute", "m.json", "--no-input", f"--state-scope={bad}"],
