@@ -1,5 +1,5 @@
 """The program in processes forked from one that has imported it; each can be ended by SIGKILL right before the store
-publishes something for the nth time (a link or a rename).
+publishes something for the nth time (a link or a rename), or after some time.
 
 `Program` starts this file and asks it for calls: a line of JSON for each, answered by the exit code.
 """
@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,26 @@ class Program:
         command = [sys.executable, __file__]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def call(self, place: Path, environ: dict[str, str], *words: str, nth: int = 0) -> tuple[int, bytes, bytes]:
-        """Call it with these words, and kill it before its ``nth`` publication (0: never); the exit code and what it
-        wrote to both streams. The files for these lie in ``place``."""
+    def call(
+        self,
+        place: Path,
+        environ: dict[str, str],
+        *words: str,
+        nth: int = 0,
+        after: float = 0.0,
+        stdin: str | None = None,
+    ) -> tuple[int, bytes, bytes]:
+        """Call it with these words, and kill it before its ``nth`` publication or ``after`` so many seconds (0: never);
+        the exit code and what it wrote to both streams. The files for these lie in ``place``. ``stdin`` is the text of
+        its standard input."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         streams = place / "stdout", place / "stderr"
-        self._process.stdin.write(json.dumps([*map(str, streams), environ, nth, *words]) + "\n")
+        given = os.devnull
+        if stdin is not None:
+            (place / "stdin").write_text(stdin)
+            given = str(place / "stdin")
+        self._process.stdin.write(json.dumps([given, *map(str, streams), environ, nth, after, *words]) + "\n")
         self._process.stdin.flush()
         code = json.loads(self._process.stdout.readline())
         out, err = (stream.read_bytes() for stream in streams)
@@ -62,12 +76,13 @@ def kill_before(nth: int) -> None:
         setattr(kind, name, guarded(getattr(kind, name)))
 
 
-def _become(out: str, err: str, environ: dict[str, str], nth: int, words: list[str]) -> None:
+def _become(streams: list[str], environ: dict[str, str], nth: int, words: list[str]) -> None:
     """Perform one call in this process, which ends with it."""
     from stateline.cli.main import main
 
-    for fd, path, flags in ((0, os.devnull, os.O_RDONLY), (1, out, os.O_WRONLY), (2, err, os.O_WRONLY)):
-        os.dup2(os.open(path, flags | os.O_CREAT | os.O_TRUNC, 0o600), fd)
+    writes = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    for fd, (path, flags) in enumerate(zip(streams, (os.O_RDONLY, writes, writes), strict=True)):
+        os.dup2(os.open(path, flags, 0o600), fd)
     os.environ.clear()
     os.environ.update(environ)
     kill_before(nth)
@@ -75,18 +90,32 @@ def _become(out: str, err: str, environ: dict[str, str], nth: int, words: list[s
     main()
 
 
+def _wait(pid: int, after: float) -> int:
+    """Wait for a process, and kill it ``after`` so many seconds (0: never); its exit code."""
+    end = time.monotonic() + after
+    while after:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() >= end:
+            os.kill(pid, signal.SIGKILL)
+            break
+        time.sleep(0.001)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
 def _serve() -> None:
     for name in IMPORTED:
         importlib.import_module(name)
     for line in iter(sys.stdin.readline, ""):
-        out, err, environ, nth, *words = json.loads(line)
+        given, out, err, environ, nth, after, *words = json.loads(line)
         pid = os.fork()
         if pid == 0:
             try:
-                _become(out, err, environ, nth, words)
+                _become([given, out, err], environ, nth, words)
             finally:
                 os._exit(70)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        code = _wait(pid, after)
         sys.stdout.write(f"{code}\n")
         sys.stdout.flush()
 

@@ -39,7 +39,7 @@ def test_flags_become_options_without_running_anything(cli: Cli) -> None:
     assert (execute.request.call.one_turn, execute.dry_run) == (True, True)
     assert execute.request.call.input is msgspec.UNSET
     resume = options_of("exec", "resume", "r1", "--retry", "-m", "openai/m", "--answer", '{"a": 1}')
-    assert (resume.run, resume.retry, resume.models.model, resume.call.input) == ("r1", True, "openai/m", {"a": 1})
+    assert (resume.run, resume.retry, resume.models.model, resume.call.answer) == ("r1", True, "openai/m", {"a": 1})
     run = options_of("run", "-p", "Hello", "--set", "x=1", "--set", "y=z", "--developer", "D")
     assert (run.request.prompt, run.request.context_request.settings) == ("Hello", {"x": 1, "y": "z"})
     assert (run.request.context_request.developer, run.context_only) == (["D"], False)

@@ -18,7 +18,7 @@ from stress.corruption import audit_script, detection, forgeries, repairs, tampe
 from stress.faults import error_campaign, kill_campaign
 from stress.input import fuzzing
 from stress.power import filesystems, model_campaign
-from stress.processes import contests, conversations, kills, races, saves, unlocked
+from stress.processes import contests, conversations, kills, races, repeated_lines, saves, unlocked
 from stress.scenarios import SCENARIOS
 
 Say = Callable[[str], None]
@@ -122,6 +122,11 @@ SUITES: dict[str, Suite] = {
     ),
     "talks": Suite("conversations with a model, killed at random moments", 1, _talks(repeatable=True)),
     "talks-once": Suite("the same with a model and tools that must not be called again", 1, _talks(repeatable=False)),
+    "lines": Suite(
+        "command lines killed once and repeated",
+        1,
+        lambda call: _usual(repeated_lines.campaign, trials=call.amounts.kills)(call),
+    ),
     "runs": Suite(
         "six processes on one run or one conversation",
         1,
