@@ -91,6 +91,4 @@ def require_settings(settings: Mapping[str, Json]) -> None:
             hint="leave it out of --set; -m names the model, --system the system prompt, --tools the tools",
         )
     if problem := setting_problem(settings):
-        raise UsageError(
-            f"the setting of --set {problem}; nothing was sent or saved", hint="--set KEY=null removes a setting"
-        )
+        raise UsageError(f"--set {problem}; nothing was sent or saved", hint="--set KEY=null removes a setting")
