@@ -65,6 +65,25 @@ def test_a_command_line_as_one_word_is_answered_with_a_shell(cli: Cli) -> None:
     failures.check()
 
 
+def test_a_refused_answer_comes_with_an_example_that_is_taken(cli: Cli) -> None:
+    schema = {"type": "object", "required": ["ship"], "properties": {"ship": {"type": "boolean"}}}
+    asked: dict[str, Any] = {
+        "human": {"prompt": "Ship it?", "schema": schema},
+        "agent": {"prompt": "Ship it?", "output_schema": schema},
+    }
+    failures = Failures()
+    for kind, stage in asked.items():
+        with failures.case(kind), cli.fresh():
+            machine = cli.machine(ask={kind: stage})
+            waiting = cli.json("execute", machine, "--id", "r1", exits=3)["waiting"]
+            words = ["exec", "resume", "r1", "--request", waiting["requestId"], "--answer"]
+            error = cli.refused(*words, '{"ship": "yes"}', exits=1)
+            assert error["code"] == "answer_refused"
+            (example,) = re.findall(r"for example: (\{.*?\})", error["message"])
+            assert cli.json(*words, example)["output"] == {"ship": True}
+    failures.check()
+
+
 def test_hints_name_the_machine_file(cli: Cli, task: Task) -> None:
     """Its path, ready to be pasted."""
     machine = cli.machine(a=task("echo 1", routes=[{"when": "output", "to": "a"}]))

@@ -21,6 +21,7 @@ from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.errors import InvalidAnswerError, InvalidValueError
 from stateline.machine.expressions import json_schema
+from stateline.machine.expressions.schema_example import example_text
 from stateline.machine.problems import did_you_mean, quoted
 from stateline.model.protocol import Reply, ToolCall, ToolSpec
 from stateline.model.reply_validation import ARGUMENTS_DEPTH, MAX_CALLS, new_ids
@@ -98,7 +99,7 @@ def _validated(value: Json, schema: Json) -> str:
     """Return ``value`` as canonical JSON. Raises :class:`InvalidAnswerError` if it breaks ``schema``."""
     if broken := _violations(schema, value):
         raise _refused(
-            f"the answer breaks output_schema: {broken}",
+            f"the answer breaks output_schema: {broken}{example_text(schema)}",
             f"give a value that fits the schema of the request; or {_FORMS}",
         )
     return canonical.encode(value).decode()
@@ -131,7 +132,7 @@ def _call(call: dict[str, Any], id: str, specs: dict[str, ToolSpec]) -> ToolCall
         raise _refused(f"the arguments of {quoted(name)} cannot be kept: {error.message}", error.hint) from None
     if broken := _violations(specs[name].parameters, arguments):
         raise _refused(
-            f"the arguments of {quoted(name)} break its schema: {broken}",
+            f"the arguments of {quoted(name)} break its schema: {broken}{example_text(specs[name].parameters)}",
             "correct the arguments; the request contains the schema",
         )
     return ToolCall(id=id, name=name, arguments=arguments)

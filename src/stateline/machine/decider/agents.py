@@ -11,7 +11,13 @@ from typing import Any
 
 from stateline.bundle import canonical
 from stateline.errors import InvalidValueError
-from stateline.machine.decider.evaluate_outputs import EvaluationError, names, violations_of, violations_text
+from stateline.machine.decider.evaluate_outputs import (
+    EvaluationError,
+    example_of,
+    names,
+    violations_of,
+    violations_text,
+)
 from stateline.machine.decider.run import Facts, RunState
 from stateline.machine.spec import Agent, Json, Machine, Stage, Tool
 
@@ -126,6 +132,7 @@ def output_of(agent: Agent, content: str) -> Json:
         raise ReplyError("output", f"the answer is not one JSON document: {refused.message}", hint) from None
     found = violations_of(agent.output_schema, value)
     if found:
+        hint += example_of(agent.output_schema)
         raise ReplyError("output", f"the answer does not fit output_schema: {violations_text(found)}", hint)
     return value
 

@@ -117,6 +117,13 @@ def violations_of(schema: Json, value: Json) -> list[str]:
     return violations(schema, value)
 
 
+def example_of(schema: Json) -> str:
+    """Return words that give an example of a value that fits ``schema``; "" if none is known."""
+    from stateline.machine.expressions.schema_example import example_text
+
+    return example_text(schema)
+
+
 def violations_text(violations: list[str]) -> str:
     """Join the first few violations on one line."""
     return "; ".join(violations[:_SHOWN]) + ("; and more" if len(violations) > _SHOWN else "")

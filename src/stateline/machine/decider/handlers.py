@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from stateline.errors import InvalidAnswerError, InvalidValueError, RequestError
 from stateline.machine.decider import bounds, routing, run
-from stateline.machine.decider.evaluate_outputs import violations_of, violations_text
+from stateline.machine.decider.evaluate_outputs import example_of, violations_of, violations_text
 from stateline.machine.decider.run import Decision, Facts, Failure, Instance, RunState
 from stateline.machine.spec import Json, Machine
 
@@ -20,7 +20,7 @@ def begin(machine: Machine, state: RunState | None, event: run.Started, facts: F
     found = violations_of(machine.input, event.input)
     if found:
         raise InvalidValueError(
-            f"the input does not fit the machine's input schema: {violations_text(found)}",
+            f"the input does not fit the machine's input schema: {violations_text(found)}{example_of(machine.input)}",
             where="/input",
             hint="see `input` in the machine file; pass the input with --input",
         )
@@ -95,8 +95,8 @@ def answer(machine: Machine, state: RunState, event: run.Answered, facts: Facts)
     found = violations_of(stage.schema, event.value)
     if found:
         raise InvalidAnswerError(
-            f"the answer does not fit what stage {stage.name!r} asks for: {violations_text(found)}; "
-            "the run still waits",
+            f"the answer does not fit what stage {stage.name!r} asks for: {violations_text(found)}"
+            f"{example_of(stage.schema)}; the run still waits",
             hint="give an answer that fits the stage's schema with --answer",
         )
     return settle(machine, state, event.value, facts)

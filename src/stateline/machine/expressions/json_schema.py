@@ -201,11 +201,11 @@ def _applied_with(node: dict[str, Any], root: Json, named: dict[str, Any]) -> li
         if isinstance(node.get(key), dict):
             found.extend(node[key].values())
     found.extend(node[key] for key in ("not", "if", "then", "else") if key in node)
-    found.extend(_resolve(node[key], root, named) for key in _REFS if isinstance(node.get(key), str))
+    found.extend(resolve(node[key], root, named) for key in _REFS if isinstance(node.get(key), str))
     return found
 
 
-def _resolve(reference: str, root: Json, named: dict[str, Any]) -> Json:
+def resolve(reference: str, root: Json, named: dict[str, Any]) -> Json:
     base, _, fragment = reference.partition("#")
     part: Json = named.get(base, root) if base else root
     if fragment and not fragment.startswith("/"):
