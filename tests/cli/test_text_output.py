@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli, Task
+from model_server import ModelServer, Say
 
 from stateline.cli.output import plain
 
@@ -217,3 +218,31 @@ def test_verify_is_quiet_about_what_it_cannot_see_if_told_so(cli: Cli) -> None:
     assert b"A chain proves" in cli("verify").out
     assert b"A chain proves" not in cli("verify", "-q").out
     assert cli.json("verify", "-q")["note"]
+
+
+def test_one_turn_prints_its_own_output_and_tools_and_not_those_of_an_older_stage(cli: Cli, task: Task) -> None:
+    """After a tool call, the newest output is that of an older stage."""
+    tool = {"name": "echo", "description": "d", "schema": {"type": "object"}, "argv": ["cat"]}
+    broken = {**tool, "name": "fail", "argv": ["sh", "-c", "echo broken >&2; exit 3"]}
+    (cli.home / "tools.json").write_text(json.dumps({"tools": [tool, broken]}))
+    agent = {"agent": {"prompt": "Go.", "tools": ["echo", "fail"]}}
+    path = cli.machine(_tools="tools.json", a=task("echo '\"older\"'", default_next="b"), b=agent)
+    call = Say("", calls=[("echo", {"n": 1}), ("fail", {})])
+    cli.monkeypatch.setenv("OPENAI_API_KEY", "key-of-a-test")
+    with ModelServer(call, Say("newer")) as server:
+        words = ["execute", "-i", path, "-m", "openai/x", "--base-url", server.url]
+        first, second, third = (cli(*words).out.decode() for _ in range(3))
+    assert "  output: older\n" in first
+    assert "older" not in second
+    assert '  tool:   echo {"n":1} -> {"n":1}\n' in second
+    assert "  tool:   fail {} failed (exit): ended with exit code 3; its stderr ends: broken\n" in second
+    assert "  output: newer\n" in third
+    assert "echo" not in third
+    repeated = cli.json("exec", "resume", "--format", "json", cli.json("exec", "list")["runs"][0]["run"])
+    assert (repeated["tools"], repeated["output"]) == ([], "newer")
+
+
+def test_an_outcome_names_its_head_by_12_digits(cli: Cli) -> None:
+    head = cli("execute", cli.machine(done=END), "--id", "r").out.decode().split()[-1]
+    assert len(head) == 12
+    assert cli.json("show", head)["scope"] == "run:r"

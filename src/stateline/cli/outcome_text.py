@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from stateline.cli.layout import DIGITS, labelled
 from stateline.cli.options import Settings
-from stateline.cli.output import Output, coloured, counted, one_line, plain, pretty, was_just_streamed
+from stateline.cli.output import Output, coloured, columns, counted, one_line, plain, pretty, was_just_streamed
 
 if TYPE_CHECKING:
     from stateline.service.dry_run import Plan
@@ -64,19 +65,25 @@ def _lines(settings: Settings, outcome: Outcome, kept: bool, flags: str) -> list
 
 
 def outcome_lines(outcome: Outcome, *, kept: bool = True, output: bool = True, flags: str = "") -> list[str]:
-    """The status; with ``output`` the newest output on a line; if the run was ``kept``, commands to continue it."""
+    """The status; of this turn the tool calls and (with ``output``) the output, each on a line; of a complete run its
+    output. If the run was ``kept``, commands to continue it."""
     path = outcome.stage if outcome.source in (None, outcome.stage) else f"{outcome.source} -> {outcome.stage}"
     status = coloured(outcome.status, _COLOUR[outcome.status])
     lines = [f"run {outcome.run}: {status} (turn {outcome.turn}: {path}, {outcome.reason})"]
-    if output and outcome.output is not None:
-        lines.append(f"  output: {one_line(outcome.output)}")
+    # A model's request shows the results itself.
+    if outcome.tools and not (outcome.waiting and outcome.waiting["type"] == "llm_request"):
+        from stateline.cli.step_text import call_lines
+
+        lines += [f"  tool:   {line}" for call in outcome.tools for line in call_lines(call, columns() - 10)]
+    if output and outcome.output is not None and (outcome.fresh or outcome.status == "complete"):
+        lines += labelled("  output: ", one_line(outcome.output), columns())
     if outcome.error:
         lines += _failure_lines(outcome)
     if outcome.status == "error" and kept:
         lines += _next_lines(outcome, flags)
     if outcome.waiting:
         lines += waiting_lines(str(outcome.run), outcome.waiting, kept=kept)
-    lines.append(f"  head:   {outcome.head}")
+    lines.append(f"  head:   {outcome.head[:DIGITS]}")
     return lines
 
 
@@ -138,7 +145,7 @@ def plan_output(plan: Plan) -> Output:
     if plan.reason:
         lines.append(f"  because: {plain(plan.reason)}")
     if plan.head:
-        lines.append(f"  head:   {plan.head}")
+        lines.append(f"  head:   {plan.head[:DIGITS]}")
     return Output(document=plan.document(), lines=lines, warnings=plan.warnings)
 
 

@@ -14,6 +14,7 @@ import msgspec
 from stateline.cli.call_options import call_arguments, call_of, models_of, repeated_flags, shows_progress
 from stateline.cli.command import Command
 from stateline.cli.inputs import pairs, read_file
+from stateline.cli.layout import DIGITS
 from stateline.cli.options import Settings
 from stateline.cli.outcome_text import outcome_output, plan_output
 from stateline.cli.output import Output, counted, notify, one_line
@@ -183,7 +184,7 @@ def _context_lines(prepared: Prepared) -> list[str]:
     """The action, the head, and the content."""
     now = prepared.effective
     lines = [f"{prepared.scope} {_WORDS[prepared.action]} (seq {prepared.head.seq})"]
-    lines.append(f"  head:   {prepared.head.sha256}")
+    lines.append(f"  head:   {prepared.head.sha256[:DIGITS]}")
     if prepared.action == "restore":
         return lines
     if now.system:

@@ -200,6 +200,13 @@ def restart_command(run: str, event: dict[str, Json]) -> str:
     return f"stateline execute {shlex.quote(event['machine']['path'])} --id {run} --force"
 
 
+def has_new_output(event: RunEvent) -> bool:
+    """Return True if the event's stage ended with an output. Otherwise its newest output is one of an earlier visit."""
+    invalid = event.type == "replied" and event.error is not None and event.error["kind"] in ("reply", "output")
+    ended = event.type in ("succeeded", "replied", "answered") and not event.asked and event.call is None
+    return ended and not invalid and event.output_of == event.stage
+
+
 def is_calling_tools(tree: Instance) -> bool:
     """Return True if the tool calls of a reply are pending."""
     return any(isinstance(effect, dict) and effect.get("type") == "tool" for effect in tree.pending)

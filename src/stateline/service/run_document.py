@@ -10,7 +10,7 @@ import msgspec
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json
 from stateline.engine.dependencies import MANUAL, Dependencies
-from stateline.engine.event_codec import is_built_in, is_calling_tools
+from stateline.engine.event_codec import has_new_output, is_built_in, is_calling_tools, read_event
 from stateline.engine.record import Run, facts_of
 from stateline.engine.step import is_waiting_for_reply, stage_of
 from stateline.errors import IntegrityError, StorageError
@@ -26,9 +26,11 @@ Status = Literal["advanced", "complete", "waiting", "error", "cancelled"]
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """A run after a call. ``output`` is the newest output, ``head`` the newest snapshot's SHA-256, ``source`` the stage
-    of the newest event ("from" in the document), ``waiting`` the open request (None unless ``status`` is waiting),
+    of the newest event ("from" in the document), ``tools`` the tool calls of the newest turn, ``waiting`` the open
+    request (None unless ``status`` is waiting),
     ``error`` the run's failure or the one that took ``error_next``, ``exit_code`` that of the command. ``built_in``:
-    ``run -p`` started the run, so it has no machine file (``machine_path``). ``kept``: the run is in the store."""
+    ``run -p`` started the run, so it has no machine file (``machine_path``). ``kept``: the run is in the store.
+    ``fresh``: the newest event made the output."""
 
     run: str | None = None
     status: Status = "complete"
@@ -39,9 +41,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     outputs: dict[str, Json] = {}
     source: str | None = None
     reason: str
+    tools: list[Json] = []
     waiting: Json = None
     warnings: list[str]
     error: Json = None
+    fresh: bool = True
     exit_code: int = 0
     built_in: bool = False
     machine_path: str = ""
@@ -50,7 +54,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     def document(self) -> dict[str, Json]:
         """Return the JSON document; ``docs/commands.md`` describes it."""
         document: dict[str, Any] = msgspec.to_builtins(self)
-        del document["exit_code"], document["built_in"], document["machine_path"], document["kept"]
+        for name in ("exit_code", "built_in", "machine_path", "kept", "fresh"):
+            del document[name]
         document["from"] = document.pop("source")
         return document
 
@@ -75,6 +80,8 @@ def outcome(run: Run, *, one_turn: bool, warnings: list[str], dependencies: Depe
         outputs=state.outputs,
         source=run.event["stage"],
         reason=_reason(run),
+        tools=_tools(run),
+        fresh=has_new_output(read_event(run.snapshot)),
         waiting=waiting(run, dependencies) if status == "waiting" else None,
         warnings=[*run.scope.store.warnings, *warnings],
         error=msgspec.to_builtins(failure) if failure else None,
@@ -82,6 +89,14 @@ def outcome(run: Run, *, one_turn: bool, warnings: list[str], dependencies: Depe
         built_in=is_built_in(run.event),
         machine_path=run.event["machine"]["path"],
     )
+
+
+def _tools(run: Run) -> list[Json]:
+    if run.event["type"] != "asked" and not (run.event.get("asked") or run.event.get("call")):
+        return []
+    from stateline.service.run_history import calls_of_turn
+
+    return calls_of_turn(run.scope.store, run)
 
 
 def context_outcome(prepared: Prepared) -> Outcome:

@@ -17,7 +17,7 @@ from stateline.bundle.envelope import Ref, read_chunk
 from stateline.bundle.objects import with_refs
 from stateline.bundle.repair_record import MEMBER
 from stateline.contexts.stored import LITERAL
-from stateline.engine.event_codec import MALFORMED_HINT, RunEvent, read_event
+from stateline.engine.event_codec import MALFORMED_HINT, CallEnd, RunEvent, has_new_output, read_event
 from stateline.engine.record import Run
 from stateline.errors import IntegrityError, StatelineError
 from stateline.history.diff import is_long_list, read_object
@@ -68,8 +68,7 @@ def turns(store: Store, run: Run) -> list[dict[str, Json]]:
     for snapshot in run.scope.walk(run.snapshot):
         event = read_event(snapshot)
         if event.call is not None:  # newer than the reply that asked for it, so it is read first
-            by = "person" if event.type == "answered" else "program"
-            ended[event.call.id] = _CallEnd(event.call.error, _result(store, snapshot, event.call.id), by)
+            ended[event.call.id] = _ended(store, snapshot, event, event.call)
         # A lost call may end in a transition, or fail a run by a limit.
         failed = event.error is not None and event.type not in _REPEATING
         if event.type in (*_TURNS, *_OPERATOR) or event.transitions or failed:
@@ -79,6 +78,25 @@ def turns(store: Store, run: Run) -> list[dict[str, Json]]:
         if event.asked:
             ended = {}
     return rows[::-1]
+
+
+def calls_of_turn(store: Store, run: Run) -> list[Json]:
+    """Return the tool calls of the newest turn, as in its row of the history; [] if it called none."""
+    ended: dict[str, _CallEnd] = {}
+    for snapshot in run.scope.walk(run.snapshot):
+        event = read_event(snapshot)
+        if event.call is not None:
+            ended[event.call.id] = _ended(store, snapshot, event, event.call)
+        elif event.asked:
+            return list(_row(store, snapshot, event, ended)["tools"])
+        elif event.type not in ("calls_intended", "asked"):
+            break
+    return []
+
+
+def _ended(store: Store, snapshot: Snapshot, event: RunEvent, call: CallEnd) -> _CallEnd:
+    by = "person" if event.type == "answered" else "program"
+    return _CallEnd(call.error, _result(store, snapshot, call.id), by)
 
 
 def _author(run: Run, event: RunEvent) -> str | None:
@@ -235,10 +253,7 @@ def _opened(store: Store, value: Json) -> Json:
 
 def _output(store: Store, snapshot: Snapshot, event: RunEvent) -> Json:
     """Return the output of the turn; None without one."""
-    if event.output_of != event.stage or event.type not in ("succeeded", "replied", "answered"):
-        return None
-    invalid = event.type == "replied" and event.error is not None and event.error["kind"] in ("reply", "output")
-    if event.asked or event.call is not None or invalid:  # the stage's newest output is one of an earlier visit
+    if not has_new_output(event):
         return None
     state = snapshot.state
     outputs = state.get("outputs") if isinstance(state, dict) else None
