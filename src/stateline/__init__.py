@@ -11,6 +11,7 @@ from stateline._version import __version__
 
 if TYPE_CHECKING:
     from stateline.bundle.envelope import Link, Pointer, Ref
+    from stateline.bundle.limits import Limits
     from stateline.bundle.objects import Artifact
     from stateline.errors import (
         AmbiguousRevisionError,
@@ -52,6 +53,7 @@ __all__ = [
     "InvalidMachineError",
     "InvalidManifestError",
     "InvalidValueError",
+    "Limits",
     "Link",
     "LockTimeoutError",
     "MachineChangedError",
@@ -75,6 +77,7 @@ __all__ = [
 _MODULES = {
     "Artifact": "stateline.bundle.objects",
     "LATEST": "stateline.store.scope",
+    "Limits": "stateline.bundle.limits",
     "Link": "stateline.bundle.envelope",
     "Pointer": "stateline.bundle.envelope",
     "Redactor": "stateline.redaction.redactor",

@@ -19,6 +19,7 @@ from each_case import for_each
 from process.life import Life
 from process.waiting import wait_for
 
+from stateline.bundle.limits import Limits
 from stateline.machine.decider.run import Failed, Succeeded
 from stateline.process import child
 from stateline.process.command import TaskOutcome, run_task
@@ -194,8 +195,8 @@ def test_output_that_is_not_one_json_document_fails_and_is_shown_safely(
 
 
 def test_output_of_just_the_limit_is_taken_and_one_byte_more_is_not(task: Callable[..., TaskOutcome]) -> None:
-    assert task("printf", "12345678", output_limit=8).event == Succeeded(output=12345678)
-    failed = failure(task("printf", "123456789", output_limit=8))
+    assert task("printf", "12345678", limits=Limits(output=8)).event == Succeeded(output=12345678)
+    failed = failure(task("printf", "123456789", limits=Limits(output=8)))
     assert failed.kind == "output"
     assert "8 bytes" in failed.message
 
@@ -467,7 +468,7 @@ def test_neither_descriptors_nor_children_are_left(task: Callable[..., TaskOutco
         task("./missing")
         task("./no interpreter")
         task("sleep", "100", timeout=0.01)
-        task("cat", "/dev/zero", output_limit=10)
+        task("cat", "/dev/zero", limits=Limits(output=10))
 
     program(place / "no interpreter", "#!/nowhere/at/all\n")
     each_kind()

@@ -13,6 +13,7 @@ from each_case import for_each
 from process.life import Life
 from process.waiting import PATIENCE, child_has_ended, number_in, wait_for
 
+from stateline.bundle.limits import Limits
 from stateline.process import child
 from stateline.process.executables import program_problem
 from stateline.process.program import Program, ProgramFailure, ProgramResult, run_program
@@ -69,7 +70,9 @@ def test_messages_name_the_file_that_names_the_program(run: Callable[..., Progra
 
 def test_failures_do_not_mention_tasks_or_machines(run: Callable[..., ProgramResult]) -> None:
     def check(script: str, kind: str) -> None:
-        failed = failure(run("sh", "-c", script, timeout=0.3 if kind == "timeout" else 60.0, output_limit=1000))
+        failed = failure(
+            run("sh", "-c", script, timeout=0.3 if kind == "timeout" else 60.0, limits=Limits(output=1000))
+        )
         assert failed.kind == kind
         assert not any(word in failed.message + failed.hint for word in ("task", "stage", "machine", "tool"))
 

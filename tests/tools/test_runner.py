@@ -21,12 +21,14 @@ from process.life import Life
 from process.waiting import wait_for
 
 from stateline.bundle import canonical
+from stateline.bundle.limits import Limits
 from stateline.errors import InvalidValueError
+from stateline.machine.decider.agents import RESULT_DEPTH
 from stateline.machine.spec import Tool
 from stateline.process import child
 from stateline.process.program import TAIL_SHOWN
 from stateline.redaction.redactor import Redactor
-from stateline.tools.runner import RESULT_DEPTH, ToolResult, ToolRun, run_tool
+from stateline.tools.runner import ToolResult, ToolRun, run_tool
 
 MIB = 1 << 20
 SECRET = "tok-4f9aQ2/Zr~8s0LwV7bXk1"
@@ -222,11 +224,14 @@ def test_a_tool_that_prints_without_end_is_ended_in_bounded_memory(tool: Callabl
     tool("true")  # imports
     tracemalloc.start()
     try:
-        result = tool("sh", "-c", life.begin + "yes & yes", output_limit=MIB)
+        result = tool("sh", "-c", life.begin + "yes & yes", limits=Limits(output=MIB))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert error(result) == ("output", f"printed more than {MIB} bytes and was ended")
+    assert error(result) == (
+        "output",
+        f"printed more than {MIB} bytes (limit `output`, set by Store.open) and was ended",
+    )
     assert life.is_over()
     assert peak < 4 * MIB
 
@@ -252,7 +257,7 @@ def test_neither_descriptors_nor_children_are_left(tool: Callable[..., Any], pla
         tool("false")
         tool("./missing")
         tool("sleep", "100", timeout=0.01)
-        tool("cat", "/dev/zero", output_limit=10)
+        tool("cat", "/dev/zero", limits=Limits(output=10))
         tool("/bin/echo", "1", arguments={"x": "y" * MIB})
 
     each_kind()

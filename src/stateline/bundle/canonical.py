@@ -106,7 +106,7 @@ def check(value: Json, *, depth: int = DEPTH) -> None:
         elif isinstance(item, list | dict):
             if level >= depth:
                 # Cut: the whole pointer would be as long as the value is deep.
-                message = f"nested deeper than {depth} levels"
+                message = f"nested deeper than {depth} levels (limit `depth`, the default)"
                 raise InvalidValueError(message, where=where[:80], hint="flatten the value")
             if isinstance(item, list):
                 stack.extend((child, f"{where}/{index}", level + 1) for index, child in enumerate(item))
@@ -158,7 +158,9 @@ def deeper_than(data: bytes, depth: int) -> bool:
 
 def too_deep() -> InvalidValueError:
     """Return the error for a value that nests too deep."""
-    return InvalidValueError(f"nested deeper than {DEPTH} levels", hint="flatten the value")
+    return InvalidValueError(
+        f"nested deeper than {DEPTH} levels (limit `depth`, the default)", hint="flatten the value"
+    )
 
 
 def _skeleton(data: bytes) -> bytes:
@@ -252,7 +254,8 @@ def parse(data: bytes, *, limit: int = TEXT_LIMIT, what: str = "the text") -> Js
         raise InvalidValueError(f"{what} is larger than {limit} bytes", hint="write large data to a file and name it")
     skeleton = _skeleton(data)
     if _nests_deeper(skeleton, OUTSIDE_DEPTH):
-        raise InvalidValueError(f"{what} nests deeper than {OUTSIDE_DEPTH} levels", hint="flatten the value")
+        less = f"limit `depth` less {DEPTH - OUTSIDE_DEPTH}, the default"
+        raise InvalidValueError(f"{what} nests deeper than {OUTSIDE_DEPTH} levels ({less})", hint="flatten the value")
     try:
         value = _decoder.decode(data)
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:

@@ -238,7 +238,10 @@ def artifact_ref(artifact: Artifact) -> Ref:
 
 def _require_size(data: bytes) -> None:
     if len(data) > canonical.OBJECT_LIMIT:
-        raise InvalidValueError(f"an object is larger than {canonical.OBJECT_LIMIT} bytes", hint="split the value")
+        raise InvalidValueError(
+            f"an object is larger than {canonical.OBJECT_LIMIT} bytes (limit `object`, the default)",
+            hint="split the value",
+        )
 
 
 def _checked(ref: Ref) -> Ref:

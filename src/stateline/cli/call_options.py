@@ -62,10 +62,10 @@ def call_of(flags: Namespace, settings: Settings, *, read_stdin: bool = True) ->
         raise UsageError("--request needs --answer; nothing was done", hint="give --answer JSON")
     return CallOptions(
         one_turn=getattr(flags, "interactive", False),
-        input=read_json(flags.input, "--input"),
-        answer=read_json(flags.answer, "--answer"),
+        input=read_json(flags.input, "--input", settings.limits),
+        answer=read_json(flags.answer, "--answer", settings.limits),
         request=flags.request,
-        stdin=stdin_reader(flags.no_input) if read_stdin else None,
+        stdin=stdin_reader(flags.no_input, settings.limits) if read_stdin else None,
         input_format=flags.input_format,
         parent=flags.parent,
         wait=settings.lock_wait,

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from stateline.bundle import canonical
+from stateline.bundle.limits import DEFAULT, Limits
 from stateline.cli.output import print_message
 from stateline.errors import InvalidValueError, UsageError
 
@@ -29,7 +30,7 @@ def read_file(path: str, limit: int) -> bytes:
         return file.read(limit + 1)
 
 
-def read_json(text: str | None, option: str) -> Any:
+def read_json(text: str | None, option: str, limits: Limits = DEFAULT) -> Any:
     """The value of ``--input JSON|@FILE``, or of another such ``option``; UNSET without it. Raises ``UsageError``."""
     if text is None:
         return msgspec.UNSET
@@ -37,18 +38,18 @@ def read_json(text: str | None, option: str) -> Any:
     if text.startswith("@"):
         try:
             with open(text[1:], "rb") as file:
-                data = file.read(canonical.TEXT_LIMIT + 1)
+                data = file.read(limits.input + 1)
         except (OSError, ValueError) as error:
             raise UsageError(f"cannot read {option} {text!r}: {error}", hint="check the path after @") from None
     try:
-        return canonical.parse(data, what=option)
+        return limits.parse("input", data, option)
     except InvalidValueError as error:
         quotes = f"a string needs quotes: {option} '\"yes\"'"
         hint = error.hint if data[:1] in b'[{"' or text.startswith("@") else quotes
         raise UsageError(f"{error.message}; nothing was changed", hint=hint) from None
 
 
-def stdin_reader(no_input: bool) -> Callable[[], bytes] | None:
+def stdin_reader(no_input: bool, limits: Limits = DEFAULT) -> Callable[[], bytes] | None:
     """A function that reads standard input to its end, bounded; None on a terminal, without a stdin, or with
     ``no_input``."""
     if no_input or sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
@@ -58,7 +59,7 @@ def stdin_reader(no_input: bool) -> Callable[[], bytes] | None:
     def read() -> bytes:
         _report_delay(stream)
         try:
-            return bytes(stream.read(canonical.TEXT_LIMIT + 1))
+            return bytes(stream.read(limits.input + 1))
         except OSError as error:
             if error.errno == errno.EBADF:  # nohup gives a stdin that cannot be read
                 return b""

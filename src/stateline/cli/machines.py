@@ -22,7 +22,7 @@ class CheckOptions(msgspec.Struct, frozen=True):
 def _check(options: CheckOptions) -> Output:
     from stateline.service.machines import check_machine
 
-    result = check_machine(options.machine)
+    result = check_machine(options.machine, options.settings.limits)
     name = plain(options.machine)
     lines = []
     for problem in result.problems:

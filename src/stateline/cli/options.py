@@ -16,6 +16,7 @@ from stateline.cli.parser import Argument, argument, switch
 from stateline.errors import UsageError
 
 if TYPE_CHECKING:
+    from stateline.bundle.limits import Limits
     from stateline.store.store import Store
 
 LOCK_WAIT = 10.0
@@ -56,13 +57,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """The longest wait for the lock of a context [s]."""
         return CONTEXT_LOCK_WAIT if self.wait is None else self.wait
 
+    @property
+    def limits(self) -> Limits:
+        """The limits, as lowered by ``STATELINE_MAX_...``. Raises ``UsageError`` for a malformed one."""
+        from stateline.bundle.limits import Limits
+
+        return Limits.from_environment(os.environ)
+
     def store(self) -> Store:
         """The store in the state dir: the option, ``STATELINE_STATE_DIR``, or the user's state directory. With
         ``ephemeral`` an empty one in memory."""
         from stateline.store.store import Store
 
         if self.ephemeral:
-            return Store.in_memory(actor=self.actor)
+            return Store.in_memory(actor=self.actor, limits=self.limits)
         path = self.state_dir
         if path is None:
             import platformdirs
@@ -70,7 +78,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             path = platformdirs.user_state_dir("stateline", appauthor=False)
         if not path or "\0" in path:
             raise UsageError("the state dir's name is empty or holds NUL", hint="give a path with --state-dir")
-        return Store.open(path, durability=self.durability, trust_parent=self.trust_parent, actor=self.actor)
+        return Store.open(
+            path,
+            durability=self.durability,
+            trust_parent=self.trust_parent,
+            actor=self.actor,
+            limits=self.limits,
+        )
 
 
 _NAMES = tuple(Settings.__struct_fields__)

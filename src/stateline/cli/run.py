@@ -24,6 +24,7 @@ from stateline.errors import UsageError
 from stateline.service.run import RunOptions as Request
 
 if TYPE_CHECKING:
+    from stateline.bundle.limits import Limits
     from stateline.contexts.prepare import Prepared
     from stateline.service.run_document import Outcome
     from stateline.store.store import Store
@@ -54,7 +55,7 @@ def run_options(flags: Namespace, settings: Settings) -> RunOptions:
         refine=_refinement(flags.refine_text, flags.refine_file),
     )
     request = Request(
-        prompt=_prompt(flags.dash, flags.prompt, flags.prompt_file),
+        prompt=_prompt(flags.dash, flags.prompt, flags.prompt_file, settings.limits),
         run=flags.id,
         force=flags.force,
         tools=flags.tools,
@@ -111,10 +112,8 @@ def _run(options: RunOptions) -> Output:
     return outcome_output(options.settings, outcome, flags=repeated_flags(options.request.models))
 
 
-def _prompt(dash: str | None, text: str | None, file: str | None) -> str | None:
+def _prompt(dash: str | None, text: str | None, file: str | None, limits: Limits) -> str | None:
     """The prompt, without the newline at the end of a file; None without one. Raises ``UsageError``."""
-    from stateline.bundle.canonical import TEXT_LIMIT
-
     if dash not in (None, "-"):
         raise UsageError(f"unexpected argument {dash!r}; nothing was done", hint=_meant(dash))
     if sum(given is not None for given in (dash, text, file)) > 1:
@@ -123,11 +122,11 @@ def _prompt(dash: str | None, text: str | None, file: str | None) -> str | None:
         if dash is not None:
             if sys.stdin is None:
                 raise ValueError("there is no standard input")
-            text = _decoded(sys.stdin.buffer.read(TEXT_LIMIT + 1), TEXT_LIMIT)
+            text = _decoded(sys.stdin.buffer.read(limits.input + 1), limits)
         elif file is not None:
-            text = _decoded(read_file(file, TEXT_LIMIT), TEXT_LIMIT)
+            text = _decoded(read_file(file, limits.input), limits)
         elif text is not None:
-            text.encode()
+            _decoded(text.encode(), limits)
     except (OSError, ValueError) as error:
         message = f"cannot read the prompt{f' {file!r}' if file else ''}: {error}; nothing was done"
         raise UsageError(message, hint="check the path; write UTF-8") from None
@@ -146,9 +145,9 @@ def _meant(word: str) -> str:
     return f"`stateline run {option} {shlex.quote(word)}` gives it as the prompt"
 
 
-def _decoded(data: bytes, limit: int) -> str:
-    if len(data) > limit:
-        raise ValueError(f"it is larger than {limit} bytes")
+def _decoded(data: bytes, limits: Limits) -> str:
+    if len(data) > limits.input:
+        raise ValueError(f"it is larger than {limits.text('input')}")
     return data.decode().removesuffix("\n").removesuffix("\r")
 
 

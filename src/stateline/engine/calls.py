@@ -128,6 +128,7 @@ def _tool_run(run: Run, call: dict[str, Json]) -> ToolRun:
         run=run.id,
         key=run.event["calls"]["keys"][call["id"]],
         mask=lambda text: str(redact(text)[0]),
+        limits=run.scope.store.limits,
     )
 
 

@@ -279,6 +279,7 @@ def _perform(run: Run) -> TaskOutcome:
             env=stage.env,
             document=document,
             timeout=stage.timeout,
+            limits=run.scope.store.limits,
             mask=lambda text: str(run.scope.store.redactor.redact(text)[0]),
         )
     )

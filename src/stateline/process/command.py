@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import msgspec
 
-from stateline.bundle import canonical
 from stateline.errors import InvalidValueError
 from stateline.machine.decider.run import Failed, Succeeded
 from stateline.process.program import Program, ProgramFailure, run_program
@@ -45,7 +44,7 @@ def to_event(task: Program, outcome: bytes | ProgramFailure) -> Succeeded | Fail
     if not text:
         return Succeeded(output=None)
     try:
-        return Succeeded(output=canonical.parse(text, limit=task.output_limit, what="the task's output"))
+        return Succeeded(output=task.limits.parse("output", text, "the task's output"))
     except InvalidValueError as error:
         message, beginning = invalid_value_message(error, task.mask), excerpt(text, task.mask)
         message += f"; it begins: {beginning}" if beginning else ""

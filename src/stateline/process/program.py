@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from stateline.bundle import canonical
+from stateline.bundle.limits import DEFAULT, Limits
 from stateline.machine.problems import shell_hint
 from stateline.process import child
 from stateline.process.executables import MACHINE_FILE, environment, find_program, quoted
@@ -32,7 +32,7 @@ FailureKind = Literal["spawn", "timeout", "output", "exit", "stopped"]
 class Program(msgspec.Struct, frozen=True, kw_only=True):
     """A program to run. ``source`` is the name, in messages, of the file that names the program, and ``directory`` that
     file's directory. ``env`` names variables that are passed besides ``executables.PASSED``; ``variables`` override
-    them. ``document`` is the input on stdin, ``timeout`` [s] (0 none), ``output_limit`` [bytes]. ``mask`` masks the
+    them. ``document`` is the input on stdin, ``timeout`` [s] (0 none). ``limits`` bounds the output. ``mask`` masks the
     secrets in messages of failures; it must not make any part of a text more than twice as long."""
 
     argv: list[str]
@@ -42,7 +42,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     env: list[str] = []
     variables: dict[str, str] = {}
     timeout: float = 0.0
-    output_limit: int = canonical.TEXT_LIMIT
+    limits: Limits = DEFAULT
     mask: Mask = str
 
 
@@ -91,7 +91,7 @@ def _run(program: Program, stop: Event | None) -> bytes | ProgramFailure:
     except (OSError, ValueError) as error:  # ValueError: NUL or half a character in an argument
         return _spawn_failure(program, error)
     ended = child.watch(
-        process, program.document, timeout=program.timeout, output_limit=program.output_limit, stop=stop
+        process, program.document, timeout=program.timeout, output_limit=program.limits.output, stop=stop
     )
     return _outcome(program, ended)
 
@@ -120,7 +120,9 @@ def _outcome(program: Program, ended: child.Exit) -> bytes | ProgramFailure:
     fate = "; it could not be ended and may still be running" if ended.alive else " and was ended"
     if ended.reason == "overflow":
         hint = "write large data to a file and print its name"
-        return ProgramFailure(kind="output", message=f"printed more than {program.output_limit} bytes{fate}", hint=hint)
+        return ProgramFailure(
+            kind="output", message=f"printed more than {program.limits.text('output')}{fate}", hint=hint
+        )
     if ended.reason == "stopped":
         return ProgramFailure(kind="stopped", message=f"was asked to stop{fate}")
     if ended.reason == "timeout":

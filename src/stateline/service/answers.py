@@ -10,6 +10,7 @@ import msgspec
 
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json
+from stateline.bundle.limits import DEFAULT, Limits
 from stateline.engine.event_codec import is_built_in, is_calling_tools, restart_command
 from stateline.engine.record import Run, load_run, run_scope
 from stateline.engine.step import call_ids, stage_of
@@ -17,29 +18,29 @@ from stateline.errors import InvalidAnswerError, InvalidValueError, NoOpenReques
 from stateline.store.store import Store
 
 Reader = Callable[[], bytes]
-"""Reads standard input to its end, at most ``TEXT_LIMIT + 1`` [bytes]."""
+"""Reads standard input to its end, at most one byte more than the limit ``input``."""
 
 
-def parse_answer(data: bytes) -> Json | msgspec.UnsetType:
+def parse_answer(data: bytes, limits: Limits = DEFAULT) -> Json | msgspec.UnsetType:
     """Parse a human's answer: JSON, else a string without its last newline; UNSET if there is only white space.
 
     Raises ``InvalidValueError`` for JSON that format 1 cannot hold (duplicate keys, NaN, too deep), for text that is
-    not UTF-8, and over 16 MiB: none of these becomes a string.
+    not UTF-8, and over the limit ``input``: none of these becomes a string.
     """
     if not data.strip():
         return msgspec.UNSET
     try:
-        return canonical.parse(data, what="the answer")
+        return limits.parse("input", data, "the answer")
     except InvalidValueError:
-        if len(data) > canonical.TEXT_LIMIT or is_lenient_json(data):
+        if len(data) > limits.input or is_lenient_json(data):
             raise
-    return parse_text(data)
+    return parse_text(data, limits)
 
 
-def parse_model_reply(data: bytes) -> Json | msgspec.UnsetType:
+def parse_model_reply(data: bytes, limits: Limits = DEFAULT) -> Json | msgspec.UnsetType:
     """Parse an answer to a model request, as :func:`parse_answer`. Raises ``InvalidAnswerError`` for text that starts
     like JSON and is not: tool calls with a missing brace must not become the final answer of the run."""
-    reply = parse_answer(data)
+    reply = parse_answer(data, limits)
     if isinstance(reply, str) and data.lstrip()[:1] in (b"{", b"[", b'"') and not is_lenient_json(data):
         raise InvalidAnswerError(
             f"the answer begins with {reply.lstrip()[0]!r} and is not JSON; the run still waits",
@@ -48,13 +49,12 @@ def parse_model_reply(data: bytes) -> Json | msgspec.UnsetType:
     return reply
 
 
-def parse_text(data: bytes) -> str | msgspec.UnsetType:
+def parse_text(data: bytes, limits: Limits = DEFAULT) -> str | msgspec.UnsetType:
     """Parse an answer as text without its last newline; UNSET if there is only white space. Raises
-    ``InvalidValueError`` for text that is not UTF-8, and over 16 MiB."""
+    ``InvalidValueError`` for text that is not UTF-8, and over the limit ``input``."""
     if not data.strip():
         return msgspec.UNSET
-    if len(data) > canonical.TEXT_LIMIT:
-        raise InvalidValueError(f"the answer has more than {canonical.TEXT_LIMIT} bytes", hint="shorten it")
+    limits.require_size("input", len(data), "the answer", hint="shorten it")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -103,9 +103,10 @@ def answer_of(run: Run, call: CallOptions) -> Json | msgspec.UnsetType:
         return msgspec.UNSET
     with interruptible():
         data = call.stdin()
+    limits = run.scope.store.limits
     if call.input_format == "text":
-        return parse_text(data)
-    return parse_model_reply(data) if is_waiting_for_reply(run) else parse_answer(data)
+        return parse_text(data, limits)
+    return parse_model_reply(data, limits) if is_waiting_for_reply(run) else parse_answer(data, limits)
 
 
 def _take_answer(run: Run, given: Json, call: CallOptions) -> Run:

@@ -65,7 +65,7 @@ def dry_run(
     """
     require_names(run)
     backend = OverlayBackend(store.backend)
-    overlay = Store(backend, redactor=store.redactor, clock=store.clock, actor=store.actor)
+    overlay = Store(backend, redactor=store.redactor, clock=store.clock, actor=store.actor, limits=store.limits)
     overlay.planned = effects = list[Json]()
     try:
         result = verb(overlay)

@@ -38,7 +38,7 @@ def execute(store: Store, options: ExecuteOptions) -> Outcome:
     Raises a ``StatelineError`` for what prevents the call, ``Interrupted`` for a signal; a failed run is an outcome,
     not an error.
     """
-    machine_file = read_machine_file(options.machine)
+    machine_file = read_machine_file(options.machine, store.limits)
     with Signals() as signals:
         call = options.call
         found = _find(store, options, machine_file)

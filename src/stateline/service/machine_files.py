@@ -13,6 +13,7 @@ import msgspec
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json, sha256
+from stateline.bundle.limits import DEFAULT, Limits
 from stateline.engine.event_codec import MALFORMED_HINT
 from stateline.engine.record import Run, read_run, run_scope
 from stateline.errors import IntegrityError, RequestError, StatelineError
@@ -36,13 +37,14 @@ class MachineFile(msgspec.Struct, frozen=True):
     """A machine file as it is now: real path, exact bytes and their digest.
 
     ``recorded`` False: not a file, but a machine that ``run`` wrote as JSON. Its runs are not found by ``path``, which
-    is the tools manifest.
+    is the tools manifest. ``limits`` bounds the manifest that it names.
     """
 
     path: str
     data: bytes
     sha256: str
     recorded: bool = True
+    limits: Limits = DEFAULT
 
     @property
     def directory(self) -> str:
@@ -66,10 +68,10 @@ class MachineFile(msgspec.Struct, frozen=True):
         return evaluate(source, self.path)
 
 
-def read_machine_file(path: str) -> MachineFile:
+def read_machine_file(path: str, limits: Limits = DEFAULT) -> MachineFile:
     """Read a machine file. Raises as ``read_source_file``."""
-    real, data = read_source_file(path, "machine file", ".yaml, .json, .toml, .py")
-    return MachineFile(real, data, sha256(data))
+    real, data = read_source_file(path, "machine file", ".yaml, .json, .toml, .py", limits)
+    return MachineFile(real, data, sha256(data), limits=limits)
 
 
 def parse_machine(store: Store, machine_file: MachineFile) -> Machine:
@@ -103,7 +105,7 @@ def read_toolset(machine_file: MachineFile, path: str, find_secret: FindSecret) 
     """Return the checked tools of the manifest that the machine file names as ``path``. Raises as ``read_manifest``."""
     from stateline.tools.manifest import read_manifest
 
-    return read_manifest(os.path.join(machine_file.directory, path), find_secret).toolset
+    return read_manifest(os.path.join(machine_file.directory, path), find_secret, machine_file.limits).toolset
 
 
 def tools_record(machine: Machine, machine_file: MachineFile) -> Json:
@@ -121,7 +123,7 @@ def current_tools_digest(run: Run, machine_file: MachineFile) -> str | None:
         return None
     from stateline.tools.manifest import manifest_digest
 
-    return manifest_digest(os.path.join(machine_file.directory, run.machine.tools))
+    return manifest_digest(os.path.join(machine_file.directory, run.machine.tools), machine_file.limits)
 
 
 def machine_scope(store: Store, machine_file: MachineFile) -> Scope:

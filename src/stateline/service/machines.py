@@ -8,6 +8,7 @@ import msgspec
 
 from stateline.bundle import naming
 from stateline.bundle.canonical import Json
+from stateline.bundle.limits import DEFAULT, Limits
 from stateline.engine.record import load_run
 from stateline.errors import RequestError, UsageError
 from stateline.machine.decider.run import RunState
@@ -25,7 +26,7 @@ class Checked(msgspec.Struct, frozen=True):
     problems: list[Json]
 
 
-def check_machine(path: str) -> Checked:
+def check_machine(path: str, limits: Limits = DEFAULT) -> Checked:
     """Return all problems of a machine file, with those that a call without flags in this environment would meet:
     missing programs, problems of its tools and of the names of its models.
 
@@ -34,7 +35,7 @@ def check_machine(path: str) -> Checked:
     from stateline.machine.definition.check import Lookups, check
     from stateline.process.executables import program_problem
 
-    machine_file, redactor = read_machine_file(path), Redactor.from_environment(os.environ)
+    machine_file, redactor = read_machine_file(path, limits), Redactor.from_environment(os.environ)
     directory = machine_file.directory
     outside = Lookups(
         exists=lambda argv: program_problem(argv, directory),
@@ -80,7 +81,7 @@ def machine_of(store: Store, path: str | None, run: str | None) -> tuple[Machine
         return found.machine, found.state
     from stateline.machine.definition.check import Lookups, load
 
-    machine_file = read_machine_file(path or "")
+    machine_file = read_machine_file(path or "", store.limits)
     return load(machine_file.data, machine_file.path, Lookups(evaluate=machine_file.evaluate)), None
 
 

@@ -210,7 +210,7 @@ def machine_of_prompt(store: Store, options: RunOptions) -> PromptMachine:
     if options.tools is not None:
         from stateline.tools.manifest import read_manifest
 
-        manifest = read_manifest(options.tools, store.redactor.find)
+        manifest = read_manifest(options.tools, store.redactor.find, store.limits)
         path, toolset = manifest.path, manifest.toolset
         tools, bounds = os.path.basename(path), Bounds(max_tool_rounds=TOOL_ROUNDS)
         agent["tools"] = list(toolset.tools)
@@ -222,7 +222,9 @@ def machine_of_prompt(store: Store, options: RunOptions) -> PromptMachine:
     )
     data = canonical.encode(document)
     beginning = " ".join(text[: 4 * PROMPT_SHOWN].split())[:PROMPT_SHOWN]
-    return PromptMachine(MachineFile(path, data, sha256(data), recorded=False), machine, beginning, masks)
+    return PromptMachine(
+        MachineFile(path, data, sha256(data), recorded=False, limits=store.limits), machine, beginning, masks
+    )
 
 
 def template(text: str) -> str:
@@ -236,7 +238,7 @@ def toolset_of(store: Store, path: str | None) -> Toolset | None:
         return None
     from stateline.tools.manifest import read_manifest
 
-    return read_manifest(path, store.redactor.find).toolset
+    return read_manifest(path, store.redactor.find, store.limits).toolset
 
 
 def context_options(store: Store, options: RunOptions, models: Models, toolset: Toolset | None) -> ContextOptions:

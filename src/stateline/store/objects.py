@@ -9,6 +9,7 @@ from contextlib import suppress
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json, sha256
 from stateline.bundle.envelope import Ref
+from stateline.bundle.limits import DEFAULT, Limits
 from stateline.bundle.objects import PARENT_TYPES, Artifact, Split, artifact_ref, extend, references, resolve
 from stateline.errors import IntegrityError, NotFoundError, StatelineError
 from stateline.redaction.redactor import Redactor
@@ -45,16 +46,19 @@ class ObjectStore:
         redactor: Redactor | None = None,
         clock: Callable[[], int] | None = None,
         actor: str | None = None,
+        limits: Limits = DEFAULT,
     ) -> None:
         """``redactor`` masks secrets before anything is hashed (default: it knows no values, and masks
         by the names of keys); ``clock`` returns the time as [ns] since 1970 (default: ``time.time_ns``); ``actor``
-        names the person or agent that the process acts for. Raises ``UsageError`` for a malformed name."""
+        names the person or agent that the process acts for; ``limits`` bounds what is written. Raises
+        ``UsageError`` for a malformed name."""
         import time
 
         self.backend = backend
         self.redactor = redactor or Redactor()
         self.clock = clock or time.time_ns
         self.actor = checked_name(actor)
+        self.limits = limits
         self._kept: set[Ref] = set()
         self._durable_lists: set[Ref] = set()
         self.planned: list[Json] | None = None
@@ -71,6 +75,7 @@ class ObjectStore:
         Raises ``InvalidValueError`` for a media type that is reserved or malformed, ``StorageError``.
         """
         ref = artifact_ref(artifact)
+        self._require_size(ref)
         self._put(ref, artifact.data)
         return ref
 
@@ -78,6 +83,8 @@ class ObjectStore:
         """Store a JSON value as one object, not redacted; durable on return. Raises ``InvalidValueError``."""
         data = canonical.encode(value)
         ref = Ref(sha256(data), len(data))
+        self.limits.require_depth(data)
+        self._require_size(ref)
         self._put(ref, data)
         return ref
 
@@ -123,9 +130,14 @@ class ObjectStore:
         """
         known = known | self._still_kept(parts.all_refs() - known)
         self._require(sorted(parts.all_refs() - known - parts.contents.keys()))
-        for ref, data in parts.contents.items():
-            if ref not in known:
-                self._put(ref, data)
+        new = [ref for ref in parts.contents if ref not in known]
+        for ref in new:
+            self._require_size(ref)
+        for ref in new:
+            self._put(ref, parts.contents[ref])
+
+    def _require_size(self, ref: Ref) -> None:
+        self.limits.require_size("object", ref.size, "an object", hint="split the value")
 
     def _require(self, refs: list[Ref]) -> None:
         """Check objects that a new snapshot names and that were not written here, and make them durable."""

@@ -264,6 +264,8 @@ class Scope:
 
         event["durability"] = self.store.backend.durability
         state, draft = drafted
+        if draft is not None:
+            self.store.limits.require_depth(draft, what="the state")
         parts = split(state, encoded=draft)
         self.store._put_new(head, parts)
         envelope = Envelope(
@@ -278,7 +280,7 @@ class Scope:
             state=parts.value,
             objects=parts.objects,
         )
-        return publish(self.store.backend, envelope, None if parts.objects else draft)
+        return publish(self.store.backend, envelope, None if parts.objects else draft, limits=self.store.limits)
 
     def _with_hint(self, error: IntegrityError) -> IntegrityError:
         from stateline.store.integrity import with_recovery_hint

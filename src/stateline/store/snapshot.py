@@ -9,6 +9,7 @@ import msgspec
 from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json, sha256
 from stateline.bundle.envelope import VERSION, Envelope, Pointer, read_envelope, write_envelope
+from stateline.bundle.limits import DEFAULT, Limits
 from stateline.bundle.objects import with_refs
 from stateline.bundle.repair_record import MEMBER
 from stateline.errors import IntegrityError, InvalidValueError, NewerVersionError, UnsafePathError
@@ -133,17 +134,16 @@ def require_no_snapshots(backend: Backend, scope: str) -> None:
         raise IntegrityError(message, finding="missing", hint=DAMAGE_HINT)
 
 
-def publish(backend: Backend, envelope: Envelope, state: bytes | None = None) -> Snapshot:
+def publish(backend: Backend, envelope: Envelope, state: bytes | None = None, *, limits: Limits = DEFAULT) -> Snapshot:
     """Write a snapshot without making it the head. The scope's lock must be held. ``state`` as in ``write_envelope``.
 
     Raises ``InvalidValueError`` for one that is too large.
     """
     # What is published is what a reader will see; it shares nothing with the caller's value.
     data, seen = write_envelope(envelope, state)
-    if len(data) > canonical.SNAPSHOT_LIMIT:
+    if len(data) > limits.snapshot:
         raise InvalidValueError(
-            f"the snapshot would have {len(data)} bytes, over the limit of {canonical.SNAPSHOT_LIMIT}; "
-            "nothing was written",
+            f"the snapshot would have {len(data)} bytes, over {limits.text('snapshot')}; nothing was written",
             hint="keep large values inside lists or mappings, where they become objects",
         )
     scope, sha = naming.scope_hash(envelope.scope), sha256(data)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 from stateline.bundle import naming
+from stateline.bundle.limits import DEFAULT, Limits
 from stateline.redaction.redactor import Redactor
 from stateline.store.objects import ObjectStore
 from stateline.store.protocol import FULL, Durability
@@ -35,6 +36,7 @@ class Store(ObjectStore):
         durability: Durability = FULL,
         trust_parent: bool = False,
         actor: str | None = None,
+        limits: Limits = DEFAULT,
     ) -> Store:
         """Return the store in the directory ``path``, which need not exist yet.
 
@@ -42,19 +44,23 @@ class Store(ObjectStore):
         named like keys). With ``durability="fast"`` a save syncs nothing: what is acknowledged survives the death of
         every process, but a power loss may take the newest snapshots. ``trust_parent`` writes even if others may write
         to a directory above. ``actor`` names the person or agent that the process acts for; every event records it
-        beside the process's user and host. Raises ``UsageError`` for another durability or a malformed name.
+        beside the process's user and host. ``limits`` lowers the limits of what is written. Raises ``UsageError`` for
+        another durability or a malformed name.
         """
         from stateline.store.local.backend import LocalBackend
 
         backend = LocalBackend(os.fspath(path), durability=durability, trust_parent=trust_parent)
-        return cls(backend, redactor=redactor or Redactor.from_environment(os.environ), actor=actor)
+        return cls(backend, redactor=redactor or Redactor.from_environment(os.environ), actor=actor, limits=limits)
 
     @classmethod
-    def in_memory(cls, *, redactor: Redactor | None = None, actor: str | None = None) -> Store:
-        """Return an empty store that ends with this process. ``redactor`` and ``actor`` as in :meth:`open`."""
+    def in_memory(
+        cls, *, redactor: Redactor | None = None, actor: str | None = None, limits: Limits = DEFAULT
+    ) -> Store:
+        """Return an empty store that ends with this process. The options are those of :meth:`open`."""
         from stateline.store.memory import MemoryBackend
 
-        return cls(MemoryBackend(), redactor=redactor or Redactor.from_environment(os.environ), actor=actor)
+        redactor = redactor or Redactor.from_environment(os.environ)
+        return cls(MemoryBackend(), redactor=redactor, actor=actor, limits=limits)
 
     def scope(self, key: str) -> Scope:
         """Return the scope with that key (``KIND:NAME``), which need not exist. Raises ``UsageError`` for a bad key."""

@@ -9,6 +9,7 @@ import msgspec
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
+from stateline.bundle.limits import DEFAULT, Limits
 from stateline.errors import RequestError
 from stateline.machine.definition.formats.reader import read
 from stateline.machine.problems import printable
@@ -35,13 +36,13 @@ class Manifest(msgspec.Struct, frozen=True):
         return os.path.dirname(self.path)
 
 
-def read_manifest(path: str, find_secret: FindSecret) -> Manifest:
+def read_manifest(path: str, find_secret: FindSecret, limits: Limits = DEFAULT) -> Manifest:
     """Read a manifest and check it, its programs included. Relative paths count from the current directory.
 
     Raises as ``read_source_file``; ``RequestError`` also for a secret in any spelling; ``InvalidManifestError`` with
     all its mistakes. Nothing was run or stored then.
     """
-    real, data = _read(path)
+    real, data = _read(path, limits)
     document = read(data, FILE_NAME)
     # Escapes in the file can hide a secret of the value, and the message of a mistake may quote either: so this is
     # first.
@@ -56,11 +57,11 @@ def read_manifest(path: str, find_secret: FindSecret) -> Manifest:
     return Manifest(real, data, tools)
 
 
-def manifest_digest(path: str) -> str:
+def manifest_digest(path: str, limits: Limits = DEFAULT) -> str:
     """Return the SHA-256 of a manifest's exact bytes, as ``Toolset.sha256``, without checking them. Raises
     as ``read_source_file``."""
-    return canonical.sha256(_read(path)[1])
+    return canonical.sha256(_read(path, limits)[1])
 
 
-def _read(path: str) -> tuple[str, bytes]:
-    return read_source_file(path, "tools manifest", "JSON")
+def _read(path: str, limits: Limits) -> tuple[str, bytes]:
+    return read_source_file(path, "tools manifest", "JSON", limits)

@@ -12,6 +12,7 @@ import msgspec
 
 from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
+from stateline.bundle.limits import DEFAULT, Limits
 from stateline.errors import InvalidValueError
 from stateline.machine.spec import Tool
 from stateline.process.executables import MANIFEST
@@ -21,8 +22,8 @@ from stateline.process.sanitize import Mask
 if TYPE_CHECKING:
     from threading import Event
 
-RESULT_DEPTH = canonical.DEPTH - 4
-"""Deepest nesting of a result: it lies four levels down in a run's state, in a message of the conversation."""
+AROUND_RESULT = 4
+"""Levels around a result in a run's state: it lies in a message of the conversation."""
 
 _WHITE = b" \t\r\n"
 
@@ -38,7 +39,7 @@ class ToolRun(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     key: str
     mask: Mask = str
-    output_limit: int = canonical.TEXT_LIMIT
+    limits: Limits = DEFAULT
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,16 +66,16 @@ def run_tool(call: ToolRun, stop: Event | None = None) -> ToolResult:
         env=tool.env,
         variables={"STATELINE_RUN": call.run, "STATELINE_IDEMPOTENCY_KEY": call.key},
         timeout=tool.timeout,
-        output_limit=call.output_limit,
+        limits=call.limits,
         mask=call.mask,
     )
     ended = run_program(program, stop)
     outcome = ended.outcome
     stopped = isinstance(outcome, ProgramFailure) and outcome.kind == "stopped"
-    return ToolResult(result=to_result(outcome), seconds=ended.seconds, stopped=stopped)
+    return ToolResult(result=to_result(outcome, call.limits), seconds=ended.seconds, stopped=stopped)
 
 
-def to_result(outcome: bytes | ProgramFailure) -> Json:
+def to_result(outcome: bytes | ProgramFailure, limits: Limits = DEFAULT) -> Json:
     """Return the result that the model gets for a tool's output or failure: always a value that a run can store.
 
     Output is a JSON value if it is one document that a run can store as it is; else the text without the line ends at
@@ -88,7 +89,7 @@ def to_result(outcome: bytes | ProgramFailure) -> Json:
     text = outcome.strip(_WHITE)
     if not text:
         return None
-    if not canonical.deeper_than(text, RESULT_DEPTH):
+    if not canonical.deeper_than(text, limits.depth - AROUND_RESULT):
         try:
             return canonical.parse(text, limit=len(text), what="the tool's output")
         except InvalidValueError:
