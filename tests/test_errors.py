@@ -22,6 +22,7 @@ TABLE: list[tuple[str, type[Exception], str, int]] = [
     ("InvalidManifestError", ValueError, "manifest_invalid", 1),
     ("MachineChangedError", Exception, "machine_changed", 1),
     ("InvalidAnswerError", ValueError, "answer_refused", 1),
+    ("NoOpenRequestError", LookupError, "no_open_request", 1),
     ("PlaybackMissError", LookupError, "playback_miss", 1),
     ("IllegalEventError", Exception, "illegal_event", 1),
     ("RunCancelledError", Exception, "cancelled", 1),

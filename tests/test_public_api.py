@@ -13,7 +13,19 @@ import stateline
 import stateline.store.store
 from stateline import Scope, Store, errors
 
-NAMES = {"Artifact", "LATEST", "Link", "Pointer", "Redactor", "Ref", "Scope", "Snapshot", "Store", "__version__"}
+NAMES = {
+    "Artifact",
+    "LATEST",
+    "Limits",
+    "Link",
+    "Pointer",
+    "Redactor",
+    "Ref",
+    "Scope",
+    "Snapshot",
+    "Store",
+    "__version__",
+}
 SLOW = [
     "typer",
     "yaml",

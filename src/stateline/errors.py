@@ -15,6 +15,7 @@ do next). The tree:
     |   |   `-- InvalidManifestError               a tools manifest
     |   |-- MachineChangedError                    the machine file is not the one that the run began with
     |   |-- InvalidAnswerError        ValueError   an answer that does not fit what the run waits for
+    |   |-- NoOpenRequestError        LookupError  an answer without a request's id, while nothing waits
     |   |-- PlaybackMissError         LookupError  no recording answers the request to a model
     |   |-- IllegalEventError                      an event at the wrong time; nothing changed
     |   `-- RunCancelledError                      the run was cancelled: it is over for good
