@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,7 +12,11 @@ from stateline.cli.layout import DIGITS, table, wrapped
 from stateline.cli.options import Settings
 from stateline.cli.output import Output, columns, one_line, plain, pretty
 from stateline.cli.parser import argument, switch
-from stateline.errors import IntegrityError, UsageError
+from stateline.errors import IntegrityError, NotFoundError, RequestError, UsageError
+
+if TYPE_CHECKING:
+    from stateline.store.snapshot import Snapshot
+    from stateline.store.store import Store
 
 REVISION = "KEY, KEY~N (N back), KEY@SEQ, or 4 or more hex digits of a sha."
 
@@ -48,10 +53,10 @@ def show_options(flags: Namespace, settings: Settings) -> ShowOptions:
 
 
 def _show(options: ShowOptions) -> Output:
-    from stateline.history.revision import find
-
     store = options.settings.store()
-    snapshot = find(store, options.revision)
+    snapshot = _found(store, options.revision)
+    if isinstance(snapshot, bytes):
+        return Output(raw=snapshot) if options.raw else _object(options, snapshot)
     if options.raw:
         return Output(raw=snapshot.data, warnings=store.warnings)
     document = snapshot.envelope.document()
@@ -67,13 +72,44 @@ def _show(options: ShowOptions) -> Output:
     return Output(document=document, lines=[] if options.settings.json else pretty(document), warnings=store.warnings)
 
 
+def _found(store: Store, revision: str) -> Snapshot | bytes:
+    """The snapshot of a revision, or what else a printed digest names."""
+    from stateline.history.revision import find
+
+    try:
+        return find(store, revision)
+    except NotFoundError:
+        from stateline.service.digests import find_digest
+
+        found = find_digest(store, revision)
+        if found is None:
+            raise
+        return found
+
+
+def _object(options: ShowOptions, data: bytes) -> Output:
+    """An object that a digest names: JSON, or the text of an artifact."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        message = f"{options.revision} is an artifact that is not text"
+        raise RequestError(message, hint=f"`stateline show {options.revision} --raw` prints its bytes") from None
+    try:
+        document = msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return Output(document=text, lines=plain(text.removesuffix("\n")).split("\n"))
+    return Output(document=document, lines=[] if options.settings.json else pretty(document))
+
+
 SCOPES = Command(
     help="List all scopes with their heads.",
     options=only_settings,
     run=_scopes,
 )
 SHOW = Command(
-    help="Show a snapshot as it is stored, so that `jq .state` works.",
+    help="""Show a snapshot as it is stored, so that `jq .state` works.
+
+REV may also be the digest of an object, of a scope's key or of a context's state, as other commands print them.""",
     arguments=[
         argument("revision", metavar="REV", help=REVISION),
         switch("--resolve", help="Show the values of objects in place of null."),
