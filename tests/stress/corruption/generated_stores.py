@@ -172,7 +172,7 @@ class _Maker:
         machine = {"stateline": 1, "name": "drawn", "state": {"said": None}, "stages": stages}
         self.machine.write_text(json.dumps(machine))
         for turn in range(self.rng.randint(1, 5)):
-            call = CallOptions(one_turn=True, input={"yes": turn}) if turn == 3 else CallOptions(one_turn=True)
+            call = CallOptions(one_turn=True, answer={"yes": turn}) if turn == 3 else CallOptions(one_turn=True)
             outcome = execute(self.store(), ExecuteOptions(machine=str(self.machine), run="drawn", call=call))
             if outcome.exit_code not in (0, 3):
                 break

@@ -270,7 +270,7 @@ def _pay(place: Place) -> None:
     for _ in range(12):
         # An effect that may have been performed is not asked for again: somebody says what came of it.
         asked = outcome is not None and outcome.waiting is not None
-        call = Turn(one_turn=True, input="known") if asked else Turn(one_turn=True)
+        call = Turn(one_turn=True, answer="known") if asked else Turn(one_turn=True)
         if asked:
             with (place.root / "asked").open("a") as file:
                 file.write(f"{outcome.stage}\n")

@@ -131,8 +131,8 @@ class Interrupted(Trial):
         self.sleep = rng.choice((0.0, 0.05, 0.2))
         self.context: list[str] = []
 
-    def _words(self) -> list[str]:
-        turn = ["-i"] if self.rng.random() < self.turns else []
+    def _words(self, calm: bool) -> list[str]:
+        turn = ["-i"] if self.rng.random() < self.turns and not calm else []
         if self._status() == "waiting" and self.rng.random() < 0.9:
             return [*self._word_of_it(), *turn]
         if self._in_doubt(self.chain) and self.rng.random() < 0.1:

@@ -152,7 +152,7 @@ class Trial:
         """Call, kill, look, until the run is complete; the last calls are left alone."""
         while self._status() != "complete":
             calm = self.left <= 0 or self.tally.kills >= kills or time.monotonic() >= until
-            words = self._words()
+            words = self._words(calm)
             before = self.chain
             ended = self._perform(words, calm)
             self._look(ended)
@@ -172,9 +172,10 @@ class Trial:
     def _phase(self, chain: list[Snapshot]) -> str:
         return chain[-1].envelope.state["tree"]["phase"] if chain else "absent"
 
-    def _words(self) -> list[str]:
-        """The next call: a go at the run, or word of an effect whose outcome is unknown."""
-        turn = ["-i"] if self.rng.random() < self.turns else []
+    def _words(self, calm: bool) -> list[str]:
+        """The next call: a go at the run, or word of an effect whose outcome is unknown. Calls that are left alone
+        perform all turns at once."""
+        turn = ["-i"] if self.rng.random() < self.turns and not calm else []
         name = self.chain[-1].envelope.scope.partition(":")[2] if self.chain else None
         if self._status() == "waiting" and self.rng.random() < 0.9:
             return self._answer(str(name), turn)
