@@ -223,3 +223,35 @@ def test_nothing_in_a_diff_acts_on_a_terminal(cli: Cli, store: Store) -> None:
     )
     assert not set("\n".join(lines)) & set("\x1b\x07\x9b\x7f\r\x00\x08\u202e")
     assert any("owned" in line for line in lines)
+
+
+def test_of_two_runs_the_context_and_settings_that_differ_come_first(cli: Cli) -> None:
+    cli.json("run", "--state-scope", "c", "--system", "One.", "--set", "temperature=0.7")
+    machine = cli.machine("m", _context="c", done={"end": {}})
+    cli.json("execute", machine, "--id", "one")
+    cli.json("run", "--state-scope", "c", "--refine-text", "Be brief", "--set", "temperature=0.2")
+    cli.json("execute", machine, "--id", "two")
+    cli.json("execute", cli.machine("m", done={"end": {}}), "--id", "three")
+    heads = [row["sha"][:12] for row in cli.json("log", "context:c")["snapshots"]]
+    assert said(cli, "run:one", "run:two") == [
+        f"context:  context:c {heads[1]} -> context:c {heads[0]}",
+        '    + prompts.developer[0]  "Be brief"',
+        "    ~ settings.temperature  0.7 -> 0.2",
+        "no difference: both have the same state",
+    ]
+    lines = said(cli, "run:two", "run:three")
+    assert lines[0].startswith("machine:  m ")
+    assert lines[1] == f"context:  context:c {heads[0]} -> none"
+    assert '    - settings  {"temperature": 0.2}' in lines
+    assert said(cli, "run:one", "run:one~0") == ["no difference: both are the same snapshot"]
+    patch = cli.json("diff", "run:one", "run:two")
+    assert [change["path"] for change in patch] == ["/context/sha256"]
+
+
+def test_a_context_that_is_lost_does_not_hide_the_rest_of_a_difference(cli: Cli) -> None:
+    cli.json("run", "--state-scope", "c", "--set", "temperature=0.7")
+    cli.json("execute", cli.machine("m", _context="c", done={"end": {}}), "--id", "one")
+    cli.json("execute", cli.machine("m", done={"end": {}}), "--id", "two")
+    (row,) = [row for row in cli.json("scopes")["scopes"] if row["scope"] == "context:c"]
+    next(Path(cli.state, row["hash"]).glob("state-*")).unlink()
+    assert any(line.startswith("    cannot be read: ") for line in said(cli, "run:one", "run:two"))

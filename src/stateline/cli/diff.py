@@ -63,6 +63,11 @@ def _lines(store: Store, before: Snapshot, after: Snapshot, changes: list[Change
     if before.sha256 == after.sha256:
         yield "no difference: both are the same snapshot"
         return
+    if before.envelope.kind == after.envelope.kind == "run":
+        from stateline.cli.run_setup import setup_lines
+
+        yield from setup_lines(store, before, after)
+        changes = [change for change in changes if change.path[:1] != ("context",)]
     try:
         yield from lines(store, changes, after)
     except IntegrityError as error:
@@ -84,8 +89,9 @@ def _headline(sign: str, colour: str, snapshot: Snapshot) -> Iterator[str]:
 DIFF = Command(
     help="""Show what changed between two snapshots, of the same scope or not.
 
-Exits 0 in any case. With --format json it prints a JSON Patch (RFC 6902) that turns the resolved state of the first
-snapshot into that of the second.""",
+Of two runs it first says which machine, model, recording, context and settings differ. Exits 0 in any case. With
+--format json it prints a JSON Patch (RFC 6902) that turns the resolved state of the first snapshot into that of the
+second.""",
     arguments=[
         argument("old", metavar="OLD", help=REVISION),
         argument("new", metavar="NEW", help="The same."),

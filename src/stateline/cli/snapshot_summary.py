@@ -61,7 +61,7 @@ def log_lines(snapshot: Snapshot) -> list[str]:
 
 def actor_text(actor: Any) -> str:
     """The actor of an event: ``NAME (USER@HOST)``, or ``USER@HOST`` without a name; "" for one of another shape."""
-    user, host, name = (_member(actor, key) for key in ("user", "host", "name"))
+    user, host, name = (member(actor, key) for key in ("user", "host", "name"))
     if not (isinstance(user, str) and isinstance(host, str)):
         return ""
     return one_line(f"{name} ({user}@{host})" if isinstance(name, str) else f"{user}@{host}")
@@ -69,7 +69,7 @@ def actor_text(actor: Any) -> str:
 
 def actor_name(actor: Any) -> str:
     """The name of the actor of an event, else of the user; "" for one of another shape."""
-    name = _member(actor, "name") or _member(actor, "user")
+    name = member(actor, "name") or member(actor, "user")
     return name if isinstance(name, str) else ""
 
 
@@ -141,7 +141,7 @@ def _refinement(event: dict[str, Any], state: Any, room: int) -> list[Part]:
     parts: list[Part] = [(kind, "bold")]
     parts += _by(event) if author == "literal" else [(f" by {author}", ""), *_by(event, "for")]
     parts += [(f"  {'; '.join(changed)}", "")] if changed else []
-    text = _member(_member(state, "prompts"), "system") if kind == "derive" else event.get("text")
+    text = member(member(state, "prompts"), "system") if kind == "derive" else event.get("text")
     if isinstance(text, str) and text:
         left = room - sum(width(part) for part, _ in parts) - len("  “”")
         parts.append((f"  “{one_line(text, max(left, _QUOTED))}”", ""))
@@ -171,7 +171,7 @@ def _turn(event: dict[str, Any], state: Any) -> list[Part]:
     error = event.get("error")
     if kind == "lost":
         parts.append((_lost_effect(event), "yellow"))
-    elif kind == "intended" and _member(event.get("effect"), "reserved") is True:
+    elif kind == "intended" and member(event.get("effect"), "reserved") is True:
         parts.append((" is about to be asked; the call is counted", ""))
     elif kind in _FIXED:
         parts.append(_FIXED[kind])
@@ -199,7 +199,7 @@ def _conversation(event: dict[str, Any]) -> list[Part]:
 
 
 def _lost_effect(event: dict[str, Any]) -> str:
-    doubtful = _member(event.get("effect"), "doubtful") is True
+    doubtful = member(event.get("effect"), "doubtful") is True
     return " may have run, in newer snapshots that are lost" if doubtful else " was cut off"
 
 
@@ -216,7 +216,7 @@ def _transitions(transitions: list[Any]) -> list[Part]:
 
 def _phase(event: dict[str, Any], state: Any) -> list[Part]:
     """The phase of a run that waits or has stopped."""
-    phase = _member(_member(state, "tree"), "phase")
+    phase = member(member(state, "tree"), "phase")
     if event["type"] == "failed" and phase == "ready" and not event["transitions"]:
         return [("; it is retried", "yellow")]
     if event["type"] == "replaced" and phase == "failed":
@@ -228,11 +228,11 @@ def _output(event: dict[str, Any], state: Any) -> list[Part]:
     """The output of this event."""
     if event["type"] not in ("succeeded", "answered", "replied") or event.get("asked") or event.get("call"):
         return []
-    output = _member(_member(state, "outputs"), event.get("output_of"))
+    output = member(member(state, "outputs"), event.get("output_of"))
     return [] if output is None else [(f"  {_brief(output)}", "dim")]
 
 
-def _member(value: Any, name: Any) -> Any:
+def member(value: Any, name: Any) -> Any:
     """A member of a mapping; None without it, or if the mapping is stored in an object, which is not read."""
     return value.get(name) if isinstance(value, dict) else None
 
