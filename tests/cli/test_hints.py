@@ -80,7 +80,7 @@ def test_a_refused_answer_comes_with_an_example_that_is_taken(cli: Cli) -> None:
             error = cli.refused(*words, '{"ship": "yes"}', exits=1)
             assert error["code"] == "answer_refused"
             (example,) = re.findall(r"for example: (\{.*?\})", error["message"])
-            assert cli.json(*words, example)["output"] == {"ship": True}
+            assert cli.json(*words, example)["output"] == {"ship": False}
     failures.check()
 
 

@@ -275,7 +275,7 @@ def test_after_a_miss_the_way_that_is_named_leads_on(cli: Cli, machine: str, rec
     error = cli.refused(*words, "strict", exits=1)
     run = cli.json("exec", "status")["run"]
     assert (cli.json("exec", "status")["turn"], cli.json("exec", "status")["status"]) == (0, "running")
-    assert f"`stateline execute MACHINE --id {run} --force`" in error["hint"]
+    assert f"`stateline execute '{machine}' --id {run} --force`" in error["hint"]
     assert cli.refused(*words, "hybrid", exits=1)["code"] == "refused"
     assert cli.json(*words, "hybrid", "--force", "--id", run)["status"] == "complete"
     assert cli.json(*words, "hybrid", "--id", "another")["status"] == "complete"
@@ -287,7 +287,7 @@ def test_a_playback_that_is_over_continues_with_what_is_put_there(cli: Cli, mach
     error = cli.refused("execute", machine, "--id", "r1", "--playback", str(recording), exits=1)
     assert str(recording) in error["message"]
     assert "add a recording" in error["hint"]
-    assert "`stateline execute MACHINE --id r1 --force`" in error["hint"]
+    assert f"`stateline execute '{machine}' --id r1 --force`" in error["hint"]
     # The run still goes by its recording: no model takes its place.
     assert cli.refused("exec", "resume", "r1", "-m", "openai/model-1", exits=1)["code"] == "playback_miss"
     waits = cli.refused("exec", "resume", "r1", "-m", "manual", "--answer", '"x"', exits=64)
@@ -336,7 +336,7 @@ def test_a_miss_shows_what_was_played_for_other_requests_before_and_does_not_sen
     assert all(f"warning: {text}\n" in result.err for text in error["warnings"])
     assert "call again" not in error["hint"]
     assert "waits to go on" not in error["hint"]
-    assert "stateline execute MACHINE --id r --force" in error["hint"]
+    assert f"stateline execute '{machine}' --id r --force" in error["hint"]
     assert "record" in error["hint"]
     assert "warning:" not in cli(*words, "-q").err
     plain = cli(*words)

@@ -8,9 +8,10 @@ from typing import Any
 from each_case import each
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from stateline.machine.expressions.json_schema import violations
-from stateline.machine.expressions.schema_example import example_text
+from stateline.machine.expressions.schema_example import example, example_text
 
 
 def shown(schema: Any) -> Any:
@@ -20,12 +21,12 @@ def shown(schema: Any) -> Any:
 
 
 @each(
-    "schema, example",
+    "schema, expected",
     [
         (True, "text"),
         ({}, "text"),
         (False, ...),
-        ({"type": "boolean"}, True),
+        ({"type": "boolean"}, False),
         ({"type": "null"}, None),
         ({"type": ["null", "integer"], "minimum": 3}, 3),
         ({"const": {"a": 1}}, {"a": 1}),
@@ -44,7 +45,7 @@ def shown(schema: Any) -> Any:
         ({"type": "string", "minLength": 500}, ...),
         ({"type": "array", "items": {"type": "integer"}, "minItems": 2}, [1, 1]),
         ({"type": "array", "minItems": 2, "uniqueItems": True}, ...),
-        ({"prefixItems": [{"type": "boolean"}, {"const": 2}], "items": False}, [True, 2]),
+        ({"prefixItems": [{"type": "boolean"}, {"const": 2}], "items": False}, [False, 2]),
         (
             {
                 "type": "object",
@@ -55,7 +56,7 @@ def shown(schema: Any) -> Any:
             },
             {"verdict": "yes", "why": "text"},
         ),
-        ({"properties": {"ok": {"type": "boolean"}}}, {"ok": True}),
+        ({"properties": {"ok": {"type": "boolean"}}}, {"ok": False}),
         ({"type": "object"}, {}),
         ({"required": ["a"], "additionalProperties": {"type": "integer"}}, {"a": 1}),
         (
@@ -69,8 +70,8 @@ def shown(schema: Any) -> Any:
         ({"type": "object", "required": [f"k{n}" for n in range(50)]}, ...),
     ],
 )
-def test_the_example_of_a_schema(schema: Any, example: Any) -> None:
-    assert shown(schema) == example
+def test_the_example_of_a_schema(schema: Any, expected: Any) -> None:
+    assert shown(schema) == expected
 
 
 KINDS = ("string", "integer", "number", "null", "array", "object")
@@ -100,7 +101,15 @@ SCHEMAS = st.recursive(
 )  # fmt: skip
 
 
+@each(
+    "schema", [{"required": 5}, {"minimum": "x"}, {"items": 3, "minItems": "y"}, {"properties": [1], "required": ["a"]}]
+)
+def test_a_malformed_schema_has_no_example(schema: Any) -> None:
+    assert example(schema) is UNSET
+    assert shown(schema) is ...
+
+
 @given(SCHEMAS)
 def test_an_example_that_is_shown_is_valid(schema: Any) -> None:
-    example = shown(schema)
-    assert example is ... or violations(schema, example) == []
+    value = shown(schema)
+    assert value is ... or violations(schema, value) == []

@@ -9,12 +9,13 @@ import json
 import shlex
 from typing import Any
 
+from msgspec import UNSET
+
 from stateline.cli.output import one_line, plain
+from stateline.machine.expressions.schema_example import example
 
 _SHOWN_RESULTS = 5
 """Most results of tools beside a request, the newest ones; the document has all of them."""
-_DEEPEST = 8
-_MOST_ITEMS = 5
 
 
 def request_lines(run: str, waiting: dict[str, Any], kept: bool) -> list[str]:
@@ -30,27 +31,7 @@ def request_lines(run: str, waiting: dict[str, Any], kept: bool) -> list[str]:
 
 def answer_lines(run: str, waiting: dict[str, Any]) -> list[str]:
     """The command that answers a person's request, with an example that fits its schema."""
-    return _command("answer", run, waiting, example_of(waiting["schema"]))
-
-
-def example_of(schema: Any, depth: int = 0) -> Any:
-    """An example value for a simple ``schema``: required members by type, the first choice of an enum."""
-    if not isinstance(schema, dict) or depth > _DEEPEST:
-        return "..."
-    for word in ("const", "default"):
-        if word in schema:
-            return schema[word]
-    if schema.get("enum"):
-        return schema["enum"][0]
-    kind = _kind(schema)
-    if kind == "object":
-        properties = schema.get("properties") or {}
-        return {name: example_of(properties.get(name), depth + 1) for name in schema.get("required") or []}
-    if kind == "array":
-        return [example_of(schema.get("items"), depth + 1)] * min(schema.get("minItems") or 0, _MOST_ITEMS)
-    if kind in ("integer", "number"):
-        return max(schema.get("minimum", 0), 0)
-    return {"boolean": False, "null": None}.get(kind, "...")
+    return _command("answer", run, waiting, example(waiting["schema"]))
 
 
 def _kind(schema: dict[str, Any]) -> str:
@@ -82,18 +63,19 @@ def _tool_line(tool: dict[str, Any]) -> str:
 
 def _commands(run: str, waiting: dict[str, Any]) -> list[str]:
     schema = waiting["output_schema"]
-    lines = _command("answer", run, waiting, {"response": "TEXT"} if schema is None else example_of(schema))
+    lines = _command("answer", run, waiting, {"response": "TEXT"} if schema is None else example(schema))
     if schema is None:
         lines.append(f"          echo TEXT | stateline exec resume {run} --input-format text")
     if waiting["tools"]:
         tool = waiting["tools"][0]
-        call = {"tools": [{"name": tool["name"], "params": example_of(tool["parameters"])}]}
-        lines += _command("call", run, waiting, call)
+        parameters = example(tool["parameters"])
+        call = {"tools": [{"name": tool["name"], "params": parameters}]}
+        lines += _command("call", run, waiting, UNSET if parameters is UNSET else call)
     return lines
 
 
 def _command(label: str, run: str, waiting: dict[str, Any], answer: Any) -> list[str]:
-    """The command that gives ``answer``, on two lines that a shell joins."""
-    word = plain(shlex.quote(json.dumps(answer)))
+    """The command that gives ``answer`` (UNSET: no example is known), on two lines that a shell joins."""
+    word = "JSON" if answer is UNSET else plain(shlex.quote(json.dumps(answer)))
     request = plain(shlex.quote(str(waiting["requestId"])))
     return [f"  {label + ':':7} stateline exec resume {run} \\", f"            --request {request} --answer {word}"]

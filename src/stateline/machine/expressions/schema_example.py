@@ -6,7 +6,11 @@ The value is built from the keywords that most schemas have, and shown only if t
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 from stateline.bundle import canonical
 from stateline.machine.expressions.json_schema import resolve, violations
@@ -27,10 +31,16 @@ _FORMATS = {
     "uri": "https://example.org",
     "uuid": "123e4567-e89b-42d3-a456-426614174000",
 }
+_COMPARED: dict[str, Callable[[Any, Any], bool]] = {
+    "minimum": operator.ge,
+    "maximum": operator.le,
+    "exclusiveMinimum": operator.gt,
+    "exclusiveMaximum": operator.lt,
+}
 _TYPE_OF = {
     "object": ("properties", "required", "additionalProperties", "minProperties"),
     "array": ("items", "prefixItems", "minItems", "maxItems"),
-    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    "number": (*_COMPARED, "multipleOf"),
 }
 """The type that a schema without one has most likely, by its keywords."""
 
@@ -39,14 +49,20 @@ class _Impossible(Exception):
     """No value is known that could fit."""
 
 
+def example(schema: Json, *, given: bool = True) -> Json:
+    """Return a value that very likely fits ``schema``; UNSET if none is known. Does not load the validator. ``given``:
+    take values that the schema itself gives as examples or defaults."""
+    try:
+        return _Builder(schema, given).value(schema)
+    except (_Impossible, ArithmeticError, AttributeError, KeyError, TypeError, ValueError):  # of a malformed schema
+        return msgspec.UNSET
+
+
 def example_text(schema: Json) -> str:
     """Return ``"; for example: "`` and a value that fits ``schema``, as JSON; "" if none is known or it is long."""
     for given in (True, False):  # a default need not be valid
-        try:
-            value = _Builder(schema, given).value(schema)
-        except (_Impossible, ArithmeticError, TypeError, ValueError):
-            continue
-        if not violations(schema, value):
+        value = example(schema, given=given)
+        if value is not msgspec.UNSET and not violations(schema, value):
             text = canonical.encode(value, depth=canonical.FILE_DEPTH).decode()
             if len(text.encode()) <= _LONGEST:
                 return f"; for example: {text}"
@@ -54,7 +70,7 @@ def example_text(schema: Json) -> str:
 
 
 class _Builder:
-    """Builds one value. ``given``: take values that the schema itself gives as examples or defaults."""
+    """Builds one value; ``given`` as in :func:`example`."""
 
     def __init__(self, root: Json, given: bool) -> None:
         self._root = root
@@ -84,7 +100,8 @@ class _Builder:
             "string": self._string,
         }
         kind = _type_of(schema)
-        return build[kind](schema) if kind in build else {"boolean": True}.get(kind)
+        # Never yes: an example may be pasted as an approval.
+        return build[kind](schema) if kind in build else {"boolean": False}.get(kind)
 
     def _merged(self, schema: dict[str, Any]) -> dict[str, Any]:
         """Return ``schema`` with what it refers to, all of ``allOf`` and the first of ``anyOf`` and ``oneOf``."""
@@ -124,12 +141,13 @@ class _Builder:
         return [self.value(item) for item in schemas]
 
     def _number(self, schema: dict[str, Any]) -> Json:
-        limits = {name: schema[name] for name in ("type", *_TYPE_OF["number"]) if name in schema}
-        ends, step = [limits[name] for name in limits if name != "type"], schema.get("multipleOf", 1)
+        ends, step = [schema[name] for name in _COMPARED if name in schema], schema.get("multipleOf", 1)
         near = [end + more for more in (0, step, -step) for end in ends]
         steps = [math.ceil(end / step) * step for end in ends]
-        for value in (1, 0, *near, *steps, sum(ends) / 2):
-            if not violations(limits, value):
+        middle = [] if _type_of(schema) == "integer" else [sum(ends) / 2]
+        for value in (1, 0, *near, *steps, *middle):
+            limits_kept = all(fits(value, schema[name]) for name, fits in _COMPARED.items() if name in schema)
+            if limits_kept and ("multipleOf" not in schema or value % step == 0):
                 return value
         raise _Impossible
 
