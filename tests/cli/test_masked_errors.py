@@ -132,7 +132,7 @@ def test_what_was_masked_is_counted_in_a_warning(cli: Cli, task: Task) -> None:
     cli.monkeypatch.setenv("SOME_API_KEY", SECRET)
     machine = cli.machine(ask={"human": {"prompt": "?"}}, d=END)
     cli.json("execute", machine, exits=3)
-    document = cli.json("execute", machine, "--input", json.dumps([SECRET, "fine", SECRET]))
+    document = cli.json("execute", machine, "--answer", json.dumps([SECRET, "fine", SECRET]))
     assert document["output"] == ["[REDACTED]", "fine", "[REDACTED]"]
     assert [
         warning

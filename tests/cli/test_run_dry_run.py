@@ -100,7 +100,7 @@ TABLE: list[tuple[Setup, list[str], str, int, str]] = [
     (waiting, ["run", "--id", "nobody"], "refuse", 1, ""),
     (complete, R1, "report", 0, ""),
     (complete, [*R1, "-p", "y"], "refuse", 1, ""),
-    (complete, [*R1, "--answer", "1"], "refuse", 64, ""),
+    (complete, [*R1, "--answer", "1"], "refuse", 1, ""),
     (unsafe, DEMO, "refuse", 6, ""),
     (unsafe, [*DEMO, "--refine-text", "R"], "refuse", 6, ""),
     (unsafe_waiting, [*R1, "--answer", '"Done."'], "refuse", 6, ""),

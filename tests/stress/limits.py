@@ -65,7 +65,7 @@ def look(root: Path, state_dir: Path, seconds: float, *, together: bool = False)
         "exec status": ["exec", "status", "first"],
         "log": ["log", "run:run-000001"],
         "show": ["show", "run:first"],
-        "execute": ["execute", str(root / "machine.json"), "--input", "1", "-i"],
+        "execute": ["execute", str(root / "machine.json"), "--answer", "1", "-i"],
         "run": ["run", "--state-scope", "one", "--set", "a=1"],
     }
     groups = [list(calls)] if together else [[name] for name in calls]

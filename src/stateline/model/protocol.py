@@ -72,7 +72,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     tools: list[ToolSpec] = []
     settings: dict[str, Json] = {}
     output_schema: Json = None
-    purpose: Literal["turn", "derive", "refine"] = "turn"
+    purpose: Literal["turn", "derive", "refine", "answer"] = "turn"
     key: str = ""
     mark: str = ""
     timeout: float = 0.0

@@ -196,6 +196,10 @@ class Trials:
         if code != -9:
             return "not killed", "ended before"
         at = self._where()
+        if self.line.again is not None and at.endswith(": failed"):  # the retry was not saved
+            code, _ = self.call(self.line.again)
+            require((code, self._where()) == (1, at), f"{self.line.name}, killed at {at}: exit code {code}")
+            return at, "failed as before"
         document, _ = self.until_it_ends(self.line.words if self.line.again is None else self.line.again)
         ran = Counter((self.root / "ran").read_text().split()) if (self.root / "ran").exists() else Counter[str]()
         twice = [name for name in self.line.once if ran[name] > 1]

@@ -36,7 +36,10 @@ INVALID_FILE_HINT = "correct it, or remove it from the directory: numbers need n
 
 Mask = Callable[[Json], Json]
 """Removes secrets from a value; idempotent."""
-Purpose = Literal["turn", "derive", "refine"]
+Purpose = Literal["turn", "derive", "refine", "answer"]
+"""``answer``: a person's answer, the JSON text in ``content``, to the question that is the request's message."""
+MANUAL = "manual"
+"""The model of exchanges without a model: a reply that the caller gave, or a person's answer."""
 
 # JSON does not escape these. They are escaped because files are shown on terminals.
 _harmful = re.compile("[" + "".join(chr(code) for code in sorted(HARMFUL) if code > 0x1F) + "]")

@@ -14,7 +14,7 @@ from typing import Literal
 from stateline.bundle.canonical import Json
 from stateline.errors import PlaybackMissError
 from stateline.model.protocol import ModelRequest, Reply, TextListener
-from stateline.model.recordings.exchange import Exchange, Mask, digest_of, file_name, no_mask, request_document
+from stateline.model.recordings.exchange import MANUAL, Exchange, Mask, digest_of, file_name, no_mask, request_document
 from stateline.model.recordings.recording import Recording, RecordingIndex, not_found
 
 Mode = Literal["strict", "sequential", "hybrid"]
@@ -88,6 +88,10 @@ class Playback:
         numbers = self._source.numbers
         first = next((number for number in numbers if not self._index.is_superseded(number)), numbers[0])
         return self._index.entry(first).model
+
+    def plays(self, purpose: str) -> bool:
+        """Return whether an exchange of this purpose is left. Raises as ``Recording.read``."""
+        return any(True for _ in self._unused(purpose))
 
     def unplayed(self, purposes: Collection[str] = ()) -> list[int]:
         """Return the unused numbers in order, without superseded ones; with ``purposes``, those of these purposes."""
@@ -215,8 +219,10 @@ class _Wanted:
         self._digests: dict[str, str] = {}
 
     def document_for(self, model: str) -> dict[str, Json]:
-        """Return the request as it would have been recorded with ``model``, unless it names a model."""
-        return self._document if self._document["model"] else {**self._document, "model": model}
+        """Return the request as it would have been recorded with ``model``, unless it names a model. A reply that was
+        given by hand is one of any model."""
+        named = self._document["model"] and model != MANUAL
+        return self._document if named else {**self._document, "model": model}
 
     def matches(self, digest: str, model: str) -> bool:
         """Return whether an exchange of ``model`` with this digest has the same request."""

@@ -80,6 +80,11 @@ class Recorder:
         """Do the same as :meth:`reply`, and record the verdict of ``judge`` with the reply."""
         return self._exchange(request, None, judge).outcome()
 
+    def keep(self, request: ModelRequest, reply: Reply) -> Reply:
+        """Record a reply that the caller gives, and return it as it was recorded: the earlier one, if a process that
+        crashed recorded it for this request. Raises as :meth:`reply`."""
+        return self._exchange(request, None, lambda _: "", model=_Given(reply)).outcome()
+
     def recall(self, request: ModelRequest) -> Model | None:
         """Return a model that replies to this call as it was recorded by a process that crashed before it saved the
         run; None if it was not recorded. Reads only. Raises as ``check_directory``, and ``InvalidValueError``."""
@@ -103,7 +108,9 @@ class Recorder:
         document = {"version": VERSION, "purpose": request.purpose, "digest": digest_of(masked), "request": masked}
         return {**document, "key": self._mask(request.key)} if request.key else document
 
-    def _exchange(self, request: ModelRequest, on_text: TextListener | None, judge: Judge) -> Exchange:
+    def _exchange(
+        self, request: ModelRequest, on_text: TextListener | None, judge: Judge, *, model: Model | None = None
+    ) -> Exchange:
         document = self._document(request)
         # Refuse what is too large or too deep to be read again before it is paid for.
         parse_exchange(1, render({**document, "reply": {}}), "the request")
@@ -116,7 +123,7 @@ class Recorder:
                 before.pass_text(on_text)
                 self.used.append(before.number)
                 return before
-            outcome = _call(self._model, request, on_text)
+            outcome = _call(model or self._model, request, on_text)
             with shield():
                 return self._save(directory, numbers, document, (outcome, judge))
         finally:
@@ -124,7 +131,7 @@ class Recorder:
 
     def _recorded_before(self, directory: Directory, numbers: list[int], document: dict[str, Json]) -> Exchange | None:
         """Return the exchange of this call that was recorded by a process that crashed before it saved the run."""
-        if not self._resumes or "key" not in document or document["purpose"] != "turn":
+        if not self._resumes or "key" not in document or document["purpose"] not in ("turn", "answer"):
             return None
         for number in reversed(numbers[-_RECENT:]):
             # Files that cannot be read do not matter here.
@@ -174,6 +181,13 @@ class Recorder:
         data = render({**document, "reply": reply})
         refused = judge(parse_exchange(1, data, "the exchange").outcome())
         return render({**document, "reply": reply, "refused": self._mask(refused)}) if refused else data
+
+
+class _Given(msgspec.Struct, frozen=True):
+    given: Reply
+
+    def reply(self, request: ModelRequest, on_text: TextListener | None = None) -> Reply:
+        return self.given
 
 
 class _Recalled:
