@@ -11,7 +11,7 @@ from stateline.engine.dry_run_stop import DryRunStop
 from stateline.engine.loop import asked, may_call_model, turn
 from stateline.engine.record import Run, load_run, read_run
 from stateline.engine.step import EventContext, is_waiting_for_reply, take
-from stateline.errors import ConflictError, PlaybackMissError, RunCancelledError
+from stateline.errors import ConflictError, NoOpenRequestError, PlaybackMissError, RunCancelledError
 from stateline.history.preconditions import require_head
 from stateline.machine.decider.run import Answered
 from stateline.process.signals import interruptible, shield
@@ -26,6 +26,7 @@ from stateline.service.answers import (
     unwrap,
 )
 from stateline.service.options import CallOptions
+from stateline.service.recorded_answers import play_answer, plays_answer, record_answer
 from stateline.service.run_document import Outcome, outcome
 
 
@@ -88,18 +89,21 @@ def closing_outcome(run: Run, call: CallOptions, warnings: list[str], failures: 
 
         warnings = [*warnings, *handled_failures(run, new)]
     warnings = [*warnings, *call.models.closing_warnings(run)]
-    dependencies = call.models.dependencies(run) if is_waiting_for_reply(run) else MANUAL
-    return outcome(run, one_turn=call.one_turn, warnings=warnings, dependencies=dependencies)
+    dependencies = call.models.dependencies(run) if run.state.status == "waiting" else MANUAL
+    found = outcome(run, one_turn=call.one_turn, warnings=warnings, dependencies=dependencies)
+    if plays_answer(run, dependencies):  # nothing waits: the next call plays the answer
+        found = replace(found, status="advanced", waiting=None, exit_code=0)
+    return found
 
 
 def answer_of(run: Run, call: CallOptions) -> Json | msgspec.UnsetType:
     """Return the caller's answer, or UNSET. Standard input answers open questions only: never for a lost effect, and
-    never in place of a model that this call has."""
+    never in place of a model or a recording that this call has."""
     if call.answer is not msgspec.UNSET:
         return call.answer
     if call.stdin is None or run.state.tree.phase != "waiting":
         return msgspec.UNSET
-    if is_waiting_for_reply(run) and may_call_model(run, call.models.dependencies(run)):
+    if can_continue(run, call):
         return msgspec.UNSET
     with interruptible():
         data = call.stdin()
@@ -119,8 +123,13 @@ def _take_answer(run: Run, given: Json, call: CallOptions) -> Run:
         if now.event.get("waiting") == run.event.get("waiting"):
             require_parent(now, call.parent)
             dependencies = call.models.dependencies(now)
+            if plays_answer(now, dependencies):
+                raise NoOpenRequestError(
+                    f"the run {run.id} plays back a recording that answers its request; nothing was changed",
+                    hint=f"`stateline exec resume {run.id}` plays the answer",
+                )
             value, masked = as_event(now, answer.value)
-            members = {"answered": fingerprint(now, answer.value)}
+            members = {"answered": fingerprint(now, answer.value)} | record_answer(now, value, dependencies)
             context = EventContext(
                 event=Answered(value=value), dependencies=dependencies, members=members, masked=masked
             )
@@ -138,7 +147,9 @@ def _turns(run: Run, call: CallOptions) -> Run:
             run = require_parent(reload(run), call.parent)
             if not can_continue(run, call):
                 break
-            run = turn(run, call.watch, call.models.dependencies(run))
+            dependencies = call.models.dependencies(run)
+            played = plays_answer(run, dependencies)
+            run = play_answer(run, dependencies) if played else turn(run, call.watch, dependencies)
         call = replace(call, parent=None)
         # Standard input may answer the request that was open at the start of the call. A request that the call itself
         # reaches was seen by nobody.
@@ -151,7 +162,10 @@ def can_continue(run: Run, call: CallOptions) -> bool:
     """Return True if this call has an effect to perform. Raises as ``ModelSource.dependencies``."""
     if run.state.status == "running":
         return True
-    return is_waiting_for_reply(run) and may_call_model(run, call.models.dependencies(run))
+    if run.state.status != "waiting":
+        return False
+    dependencies = call.models.dependencies(run)
+    return plays_answer(run, dependencies) or (is_waiting_for_reply(run) and may_call_model(run, dependencies))
 
 
 def require_parent(run: Run, parent: str | None) -> Run:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from stateline.bundle.canonical import Json
 from stateline.contexts.prepare import Prepared
+from stateline.engine.dependencies import Dependencies
 from stateline.engine.dry_run_stop import DryRunStop
 from stateline.engine.event_codec import is_built_in
 from stateline.engine.record import Run
@@ -70,7 +71,7 @@ def dry_run(
     try:
         result = verb(overlay)
     except DryRunStop as stop:
-        exit = _expected_exit(stop.run, one_turn=one_turn, manual=stop.dependencies.manual)
+        exit = _expected_exit(stop.run, one_turn=one_turn, dependencies=stop.dependencies)
         warnings = [*store.warnings, *stop.warnings]
         plan = Plan(action="advance", run=stop.run.id, effects=effects, exit=exit, warnings=warnings)
     except StatelineError as error:
@@ -145,7 +146,7 @@ def _head(store: Store, key: str) -> str | None:
     return None if pointer is None else pointer.sha256
 
 
-def _expected_exit(run: Run, *, one_turn: bool, manual: bool) -> int:
+def _expected_exit(run: Run, *, one_turn: bool, dependencies: Dependencies) -> int:
     """The exit code of a call if every effect succeeds, no model calls a tool, and every stage takes its default way; a
     loop of defaults ends by a limit."""
     tree, stages = run.state.tree, run.machine.stages
@@ -153,7 +154,8 @@ def _expected_exit(run: Run, *, one_turn: bool, manual: bool) -> int:
     seen: set[str] = set()
     while name not in seen:
         kind = "end" if name is None else stages[name].kind
-        if kind == "human" or (kind == "agent" and manual):
+        played = dependencies.answers is not None and dependencies.answers.plays("answer")
+        if (kind == "human" and not played) or (kind == "agent" and dependencies.manual):
             return 3
         if name is None or kind == "end":
             return 2 if one_turn else 0

@@ -176,13 +176,18 @@ class Models(ModelSource):
         elif not self._begun:
             self.begin()
         wanted = _wanted_by(run)
+        by_hand: dict[str, Any] = {}
+        if self._exchanges is not None and self._source is not None:
+            source: Any = self._source
+            by_hand = {"answers": source} if self.mode == "playback" else {"keep": source.keep}
+            by_hand["exchanges"] = self.exchanges
         if wanted is None:
-            return Dependencies()
+            return Dependencies(**by_hand)
         named = self._named(wanted, lambda: _model_of_run(run))
         model = self.model(named)
         self._without_model = self._without_model or model is None
         self._compare(run, Named() if model is None else named)
-        dependencies = replace(self._overrides, exchanges=None if self._exchanges is None else self.exchanges)
+        dependencies = replace(self._overrides, **by_hand)
         if model is None:
             return dependencies
         return replace(
@@ -199,9 +204,8 @@ class Models(ModelSource):
         over."""
         warnings = []
         if self._without_model:
-            flags = {"--base-url": self._options.base_url, "--record": self._options.record}
             reason = "there is no model to ask; name one with -m PROVIDER/NAME"
-            warnings = [f"{flag} had no effect: {reason}" for flag, value in flags.items() if value is not None]
+            warnings = [] if self._options.base_url is None else [f"--base-url had no effect: {reason}"]
         warnings += [*self._drifts, *self._warnings]
         if self._source is None:
             return warnings
@@ -211,7 +215,7 @@ class Models(ModelSource):
         if isinstance(self._source, Playback) and run.state.status == "complete":
             try:
                 # A restored context does not play the exchanges of its derivation.
-                closing = self._source.closing(("turn",))  # replaces some warnings of the source
+                closing = self._source.closing(("turn", "answer"))  # replaces some warnings of the source
             except StatelineError as error:  # the run is complete, even with a damaged recording
                 closing = [error.message]
         return [*warnings, *self._source.warnings, *closing]
@@ -275,6 +279,15 @@ class Models(ModelSource):
             return None
         self._models.choices[named.name] = named.choice
         return self._source or self._models
+
+    def deriving_model(self, named: Named) -> Model | None:
+        """Return the model that derives and refines contexts; None without one, and where a recording was made without
+        one."""
+        from stateline.model.recordings.playback import Playback
+
+        if isinstance(self._source, Playback) and self._source.model() == MANUAL:
+            return None
+        return self.model(named)
 
     def _adopt(self, run: Run) -> None:
         """Record or play back as the run does. Raises ``RequestError`` if the flags contradict it."""

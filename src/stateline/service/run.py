@@ -267,4 +267,4 @@ def context_options(store: Store, options: RunOptions, models: Models, toolset: 
         named = models.choose(context_scope(store, context_options).head())
         request = replace(request, model=named.name, base_url=named.base_url)
         context_options = replace(context_options, context_request=request)
-    return replace(context_options, model=models.model(named), ready=partial(models.require_ready, named))
+    return replace(context_options, model=models.deriving_model(named), ready=partial(models.require_ready, named))
