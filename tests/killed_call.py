@@ -42,6 +42,8 @@ class Program:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         streams = place / "stdout", place / "stderr"
+        for stream in streams:
+            stream.unlink(missing_ok=True)
         given = os.devnull
         if stdin is not None:
             (place / "stdin").write_text(stdin)
@@ -49,7 +51,8 @@ class Program:
         self._process.stdin.write(json.dumps([given, *map(str, streams), environ, nth, after, *words]) + "\n")
         self._process.stdin.flush()
         code = json.loads(self._process.stdout.readline())
-        out, err = (stream.read_bytes() for stream in streams)
+        # A process that was killed at once has not made its files.
+        out, err = (stream.read_bytes() if stream.exists() else b"" for stream in streams)
         return code, out, err
 
     def close(self) -> None:
