@@ -122,9 +122,11 @@ def test_a_run_that_continues_finds_out_before_it_writes_that_its_directory_has_
     failures.check()
 
 
-def test_a_waiting_run_is_answered_whatever_became_of_its_directory(cli: Cli) -> None:
+def test_an_answer_that_cannot_be_recorded_is_refused_and_the_run_still_waits(cli: Cli) -> None:
     cli.json("run", "-p", "x", "--id", "r", "--record", str(cli.home / "rec"), exits=3)
     a_file(cli.home / "rec")
+    refused_alike(cli, ["exec", "resume", "r", "--answer", '{"response": "ok"}'], 6)
+    (cli.home / "rec").unlink()
     assert cli.json("exec", "resume", "r", "--answer", '{"response": "ok"}')["output"] == "ok"
 
 

@@ -376,8 +376,8 @@ def test_flags_that_do_nothing_without_a_model_are_reported(cli: Cli) -> None:
     cli.monkeypatch.delenv("STATELINE_MODEL", raising=False)
     words = ["run", "-p", "x", "--id", "r1", "--base-url", "http://127.0.0.1:9/v1", "--record", str(cli.home / "rec")]
     warnings = cli.json(*words, exits=3)["warnings"]
-    assert [warning.split(" ")[0] for warning in warnings] == ["--base-url", "--record"]
-    assert all("-m PROVIDER/NAME" in warning for warning in warnings)
+    assert [warning.split(" ")[0] for warning in warnings] == ["--base-url"]
+    assert "-m PROVIDER/NAME" in warnings[0]
     assert cli.json("run", "--id", "r1", "--answer", '"Done."')["warnings"] == []
 
 

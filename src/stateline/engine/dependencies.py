@@ -21,8 +21,8 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
     prompts if they are not None. ``on_text`` receives a reply while it arrives, in another thread. ``jobs`` is the
     largest number of tool calls in parallel. ``exchanges`` returns that member of the next event; without it the event
     repeats the last one. ``ready`` raises what is known to prevent a model call. ``warn`` receives warnings for the
-    caller of the verb. ``keep`` records a reply that the caller gives (``Recorder.keep``); ``answers`` is the
-    ``Playback`` of the run, which answers for people: both None without one.
+    caller of the verb. ``keep`` records a reply that the caller gives; with True it only checks the directory.
+    ``answers`` is the ``Playback`` of the run, which answers for people. Both are None without a recording.
     """
 
     model: Any = None
@@ -35,7 +35,7 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
     exchanges: Callable[[], Json] | None = None
     ready: Callable[[], None] | None = None
     warn: Callable[[str], None] | None = None
-    keep: Callable[[Any, Any], Any] | None = None
+    keep: Callable[[Any, Any, bool], Any] | None = None
     answers: Any = None
 
     @property

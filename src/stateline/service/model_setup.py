@@ -113,6 +113,13 @@ class Models(ModelSource):
         if self._exchanges is not None and self._exchanges.mode == "record":
             self._check_directory(self._exchanges.dir)
 
+    def _keep(self, request: ModelRequest, reply: Reply, dry: bool) -> Reply:
+        """Record a reply that the caller gives, and return it as it was recorded; ``dry``: only check the directory."""
+        recorder: Any = self._source
+        self._check_directory(recorder.path)
+        kept: Reply = reply if dry else recorder.keep(request, reply)
+        return kept
+
     def _check_directory(self, path: str) -> None:
         """Check as ``check_directory``. The files in the directory are checked once; a recorder checks new ones."""
         from stateline.model.recordings.record_directory import check_directory
@@ -178,8 +185,7 @@ class Models(ModelSource):
         wanted = _wanted_by(run)
         by_hand: dict[str, Any] = {}
         if self._exchanges is not None and self._source is not None:
-            source: Any = self._source
-            by_hand = {"answers": source} if self.mode == "playback" else {"keep": source.keep}
+            by_hand = {"answers": self._source} if self.mode == "playback" else {"keep": self._keep}
             by_hand["exchanges"] = self.exchanges
         if wanted is None:
             return Dependencies(**by_hand)

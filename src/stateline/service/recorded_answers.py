@@ -23,25 +23,26 @@ if TYPE_CHECKING:
 
 def record_answer(run: Run, value: Json, dependencies: Dependencies) -> dict[str, Json]:
     """Record the answer to the open request, as ``advance`` takes it, if the run records; return what the event has of
-    that. An answer that the run cannot take is not recorded. The run's lock must be held.
+    that. An answer that the run cannot take is not recorded, and a dry run records nothing. The run's lock must be held.
 
     Raises ``InvalidAnswerError`` also for an answer that differs from the recorded one: a process that crashed recorded
     that and did not save it. Raises as ``Recorder.reply``.
     """
-    if dependencies.keep is None or run.state.tree.phase != "waiting" or run.scope.store.planned is not None:
+    if dependencies.keep is None or run.state.tree.phase != "waiting":
         return {}
     from stateline.model.protocol import Reply
 
+    dry = run.scope.store.planned is not None
     masked, _ = run.scope.store.redactor.redact(value)
     advance(run.machine, run.state, Answered(value=masked), facts_of(run, manual=dependencies.manual))
     if expects_reply(run):
         from stateline.engine.agent import request_of
 
         reply = msgspec.convert({**masked, "finish": "tool_calls" if "tool_calls" in masked else "stop"}, Reply)
-        kept = dependencies.keep(request_of(run, dependencies), reply)
+        kept = dependencies.keep(request_of(run, dependencies), reply, dry)
     else:
         reply = Reply(content=canonical.encode(masked).decode())
-        kept = dependencies.keep(_question(run), reply)
+        kept = dependencies.keep(_question(run), reply, dry)
     if (kept.content, kept.tool_calls) != (reply.content, reply.tool_calls):
         raise InvalidAnswerError(
             f"the request {open_request(run)!r} was answered and recorded before, and differently; the run still waits",
