@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def record_answer(run: Run, value: Json, dependencies: Dependencies) -> dict[str, Json]:
     """Record the answer to the open request, as ``advance`` takes it, if the run records; return what the event has of
-    that. An answer that the run cannot take is not recorded, and a dry run records nothing. The run's lock must be held.
+    that. An answer that the run cannot take is not recorded, and a dry run records nothing. The lock must be held.
 
     Raises ``InvalidAnswerError`` also for an answer that differs from the recorded one: a process that crashed recorded
     that and did not save it. Raises as ``Recorder.reply``.
