@@ -221,7 +221,7 @@ def rows(cli: Cli, run: str) -> list[dict[str, Any]]:
 def test_an_answer_is_a_row_of_the_person_who_gave_it(cli: Cli, task: Task) -> None:
     path = cli.machine(a={"human": {"prompt": "Go?"}, "default_next": "b"}, b=task("echo 1"))
     cli.json("execute", path, "--id", "r", exits=3)
-    cli.json("exec", "resume", "r", "--input", '"yes"', "--actor", "Ada")
+    cli.json("exec", "resume", "r", "--answer", '"yes"', "--actor", "Ada")
     _, answer, output = rows(cli, "r")
     assert (answer["by"], answer["actor"]["name"], answer["output"]) == ("person", "Ada", "yes")
     assert (output["by"], output["output"]) == ("program", 1)
@@ -231,7 +231,7 @@ def test_an_answer_is_a_row_of_the_person_who_gave_it(cli: Cli, task: Task) -> N
 
 def test_a_reply_in_a_models_place_is_a_row_of_its_caller(cli: Cli) -> None:
     cli.json("execute", cli.machine(a={"agent": {"prompt": "Go."}}), "--id", "r", exits=3)
-    cli.json("exec", "resume", "r", "--input", '{"response": "Mine."}', "--actor", "bot")
+    cli.json("exec", "resume", "r", "--answer", '{"response": "Mine."}', "--actor", "bot")
     last = rows(cli, "r")[-1]
     assert (last["by"], last["actor"]["name"], last["output"]) == ("caller", "bot", "Mine.")
     assert "(complete)  in the model's place by bot" in cli("exec", "history", "r").out.decode()
@@ -247,7 +247,7 @@ def test_the_result_of_a_lost_effect_is_a_row_of_the_person_who_gave_it(cli: Cli
     with scope.locked():
         scope.store.backend.swap(scope.hash, scope.load().pointer, started.pointer)
     cli.json("exec", "resume", "r", exits=3)
-    cli.json("exec", "resume", "r", "--input", '"given"')
+    cli.json("exec", "resume", "r", "--answer", '"given"')
     last = rows(cli, "r")[-1]
     assert (last["by"], last["output"]) == ("person", "given")
 
