@@ -93,7 +93,7 @@ def test_wait_by_environment_and_flag(cli: Cli) -> None:
 
 def test_quiet_and_verbose(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo 1", default_next="b"), b=task("echo 2"))
-    assert cli("execute", machine).err == ""
+    assert "turn 1: a" not in cli("execute", machine).err
     said = cli("execute", machine, "-v").err
     assert "turn 1: a" in said
     assert "turn 2: b" in said

@@ -301,7 +301,11 @@ def test_a_context_reaches_tasks_conditions_and_prompts(cli: Cli, task: Task) ->
     state = canonical.encode(cli.json("show", "context:demo", "--resolve")["state"])
     assert cli.json("exec", "show")["context"] == {"scope": "context:demo", "sha256": canonical.sha256(state)}
     run = "run:" + cli.json("exec", "status")["run"]
-    assert cli.json("show", run)["event"]["context"] == {"path": Path(head["path"]).name, "sha256": head["sha"]}
+    assert cli.json("show", run)["event"]["context"] == {
+        "path": Path(head["path"]).name,
+        "sha256": head["sha"],
+        "seq": 0,
+    }
 
 
 def test_a_machine_may_name_its_context_and_the_flag_wins(cli: Cli, task: Task) -> None:

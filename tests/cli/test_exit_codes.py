@@ -321,7 +321,7 @@ def test_a_closed_pipe_is_quiet_and_keeps_the_exit_code(cli: Cli) -> None:
 
 def test_a_loop_into_a_closed_pipe_ends(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("echo 1", default_next="b"), b=task("echo 2"))
-    script = 'set -o pipefail; n=0; while "$0" -m stateline execute -i "$1" | true; do n=$((n+1)); done; echo $n'
+    script = 'set -o pipefail; n=0; while "$0" -m stateline execute -q -i "$1" | true; do n=$((n+1)); done; echo $n'
     done = subprocess.run(["bash", "-c", script, sys.executable, machine], capture_output=True, timeout=60)
     assert (done.stdout, done.stderr) == (b"1\n", b"")
 

@@ -198,7 +198,7 @@ def test_nothing_of_this_is_loaded_for_a_turn_whose_machine_is_known(cli: Cli) -
         "import sys; from stateline.cli.main import run; run(sys.argv[1:]); "
         f"print([name for name in sys.modules if name.startswith({unwanted})], file=sys.stderr)"
     )
-    for words in (["--version"], ["execute", "-i", machine, "--no-input"]):
+    for words in (["--version"], ["execute", "-i", machine, "--no-input", "-q"]):
         done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
         assert done.stderr == "[]\n", done
 

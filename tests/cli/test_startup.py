@@ -52,11 +52,12 @@ def loaded(place: Path, *argv: str) -> set[str]:
     """The modules that are loaded after a call of the command line that succeeds, in a new process."""
     code = (
         "import sys; from stateline.cli.main import run; sys.argv.pop(0); code = run(sys.argv);"
-        "sys.stderr.write('\\n'.join([str(code), *sys.modules]))"
+        "sys.stderr.write('\\0' + '\\n'.join([str(code), *sys.modules]))"
     )
     command = [sys.executable, "-I", "-c", code, *argv]
     done = subprocess.run(command, capture_output=True, timeout=60, text=True, cwd=place, check=True, input="")
-    exit_code, *modules = done.stderr.split("\n")
+    _, _, listed = done.stderr.rpartition("\0")
+    exit_code, *modules = listed.split("\n")
     assert exit_code == "0", done
     return {part for module in modules for part in (module, module.partition(".")[0])}
 

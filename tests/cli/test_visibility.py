@@ -304,3 +304,67 @@ def test_the_context_that_a_run_derived_or_refined_is_in_its_history_and_an_olde
 def test_the_history_of_an_older_version_is_shown(old: Cli) -> None:
     assert [row["by"] for row in rows(old, "old")][-1] == "program"
     assert old("exec", "history", "old").code == 0
+
+
+def test_status_shows_model_tokens_duration_mode_labels_and_who_acted_last(cli: Cli) -> None:
+    path = cli.machine(a={"agent": {"prompt": "Go."}, "default_next": "b"}, b={"human": {"prompt": "Fine?"}})
+    recording = str(cli.home / "rec")
+    with model(cli, Say("Yes.", usage=(1200, 34))) as flags:
+        cli.json("execute", path, "--id", "r", "--label", "team=a", "--record", recording, *flags, exits=3)
+    document = cli.json("exec", "status", "r")
+    assert (document["model"], document["labels"], document["mode"]) == ("openai/x", {"team": "a"}, "record")
+    counters = document["counters"]
+    assert (counters["turns"], counters["model_calls"], counters["tokens"]) == (1, 1, 1234)
+    assert counters["seconds"] == counters["timeout"] > 0
+    assert document["exchanges"] == {"dir": recording, "playback": None, "last": 1}
+    shown = " ".join(cli("exec", "status", "r").out.decode().split())
+    for part in ("openai/x", "team=a", "record to", "exchange 1", "1 turn, 1 model call, 1,234 tokens", "last actor:"):
+        assert part in shown, part
+    cli.json("execute", path, "--id", "p", "--playback", recording, exits=3)
+    assert cli.json("exec", "status", "p")["exchanges"] == {"dir": recording, "playback": "hybrid", "last": 1}
+    assert "playback (hybrid) of" in cli("exec", "status", "p").out.decode()
+
+
+def test_the_status_of_an_older_version_is_shown(old: Cli) -> None:
+    assert old.json("exec", "status", "old")["exchanges"] is None
+    assert "1 turn, 0 model calls, 0 tokens" in old("exec", "status", "old").out.decode()
+
+
+def test_each_call_ends_with_a_line_of_totals(cli: Cli, task: Task) -> None:
+    path = cli.machine(a=task("echo 1", default_next="b"), b=task("echo 2"))
+    for words, turns in ((["execute", path, "-i", "--id", "r"], "1 turn,"), (["exec", "resume", "r"], "2 turns,")):
+        (line,) = cli(*words).err.splitlines()
+        assert line.startswith(f"{turns} 0 model calls, 0 tokens, ")
+        assert line.endswith(" s")
+    document = cli.json("execute", path, "--id", "r")
+    assert (document["counters"]["turns"], document["context"]) == (2, None)
+    assert cli("execute", path, "--id", "r", "-q").err == ""
+
+
+def test_the_totals_say_what_was_restored(cli: Cli) -> None:
+    words = ["run", "--state-scope", "docs-demo"]
+    assert cli(*words, "--system", "S").err == "context docs-demo derived at 0, no model call\n"
+    assert cli(*words).err == "context docs-demo restored at 0, no model call\n"
+    assert cli(*words, "--set", "seed=1").err == "context docs-demo refined at 1, no model call\n"
+    with model(cli, Say("Yes."), Say("Yes.")) as flags:
+        context, used = cli(*words, "-p", "Go.", *flags, "--id", "r").err.splitlines()[-2:]
+        assert context == "context docs-demo restored at 1, no model call"
+        assert used.startswith("1 turn, 1 model call, 10 tokens, ")
+        document = cli.json(*words, "-p", "Go.", *flags)
+    assert {name: document["context"][name] for name in ("scope", "seq", "action", "model_calls")} == {
+        "scope": "context:docs-demo",
+        "seq": 1,
+        "action": "restore",
+        "model_calls": 0,
+    }
+    cli.json("show", document["context"]["head"])
+    with model(cli, Say(CONTEXT)) as flags:
+        derived = cli("run", "--state-scope", "new", *flags).err.splitlines()
+        assert derived == ["context new derived at 0, 1 model call, 10 tokens"]
+
+
+def test_the_totals_fit_80_columns(cli: Cli) -> None:
+    for scope in (["--state-scope", "n" * 64], []):
+        for words in (["--system", "S"], ["-p", "Go."]):
+            lines = cli("run", *scope, *words).err.splitlines()
+            assert max(len(line) for line in lines) <= 80, lines

@@ -269,5 +269,5 @@ def test_a_run_that_was_repaired_keeps_the_context_that_it_began_with(tmp_path: 
     apply_repair(store, "run:r")
     found = load_run(local(tmp_path / "s", clock(500, 1)), "r")
     assert found.event["type"] == "repaired"
-    assert found.event["context"] == {"path": began_with.path, "sha256": began_with.sha256}
+    assert found.event["context"] == {"path": began_with.path, "sha256": began_with.sha256, "seq": began_with.seq}
     assert found.context() == {"prompts": {"system": "Be careful.", "developer": []}, "settings": {}}

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from stateline.bundle import canonical, envelope
+from stateline.bundle import canonical
 from stateline.bundle.envelope import VERSION
 from stateline.contexts.context import LIMIT, ContextRequest
 from stateline.contexts.plan import ContextOptions
@@ -125,7 +125,7 @@ INNER_MEMBERS = [
     (shapes.Transition, "transitions", "member of a run's `event`"),
     (event_codec.Effect, "effect", "member of a run's `event`"),
     (event_codec.ToolsPlace, "tools", "member of a run's `event`"),
-    (envelope.Pointer, "context", "member of a run's `event`"),
+    (event_codec.ContextPlace, "context", "member of a run's `event`"),
     (event_codec.Calls, "calls", "member of a run's `event`"),
     (event_codec.CallRecord, "asked", "member of a run's `event`"),
     (event_codec.CallEnd, "call", "member of a run's `event`"),

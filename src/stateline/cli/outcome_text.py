@@ -20,6 +20,7 @@ _FIXED_IN_THE_FILE = ("set", "condition", "state_schema", "limit")
 """Kinds of failure that come back until the machine file is changed."""
 _SHOWN_LINES = 10
 """Most lines of a failure's message; the document has all of them."""
+_DONE = {"derive": "derived", "refine": "refined", "restore": "restored"}
 _ACTIONS = {
     "start": "start a run",
     "restart": "start the run {run} again",
@@ -48,8 +49,33 @@ def outcome_output(settings: Settings, outcome: Outcome, *, flags: str) -> Outpu
         document=outcome.document(),
         lines=[] if settings.json else _lines(settings, outcome, kept, flags),
         warnings=outcome.warnings,
+        closing=totals_lines(outcome),
         exit_code=outcome.exit_code,
     )
+
+
+def used_text(counters: dict[str, Any]) -> str:
+    """What a run has used so far."""
+    calls = counted(counters["model_calls"], "model call")
+    tokens = f"{counters['tokens']:,} token{'' if counters['tokens'] == 1 else 's'}"
+    return f"{counted(counters['turns'], 'turn')}, {calls}, {tokens}, {counters['seconds']:.1f} s"
+
+
+def totals_lines(outcome: Outcome) -> list[str]:
+    """What the run has used, and what this call did with the context; on one line if that fits."""
+    used = [] if outcome.counters is None else [used_text(outcome.counters)]
+    if outcome.context is None:
+        return used
+    context = outcome.context
+    calls, tokens = context["model_calls"], context["tokens"]
+    how = f"{counted(calls, 'model call')}, {tokens:,} tokens" if calls else "no model call"
+    place = "" if context["seq"] is None else f" at {context['seq']}"
+    rest = f" {_DONE[context['action']]}{place}, {how}"
+    name = context["scope"].partition(":")[2]
+    is_digest = len(name) == 64 and set(name) <= set("0123456789abcdef")  # as the name of a default context
+    name = name[:DIGITS] if is_digest else one_line(name, max(columns() - len(f"context {rest}"), DIGITS))
+    both = "; ".join([*used, f"context {name}{rest}"])
+    return [both] if len(both) <= columns() else [f"context {name}{rest}", *used]
 
 
 def _lines(settings: Settings, outcome: Outcome, kept: bool, flags: str) -> list[str]:

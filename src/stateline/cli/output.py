@@ -22,12 +22,14 @@ _ESCAPED = {code: f"\\u{code:04x}" for code in range(127, 160)}
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a command: a ``document`` for ``--format json``, ``lines`` for people, warnings, and the exit code.
-    An iterator of lines is printed line by line. ``raw`` bytes replace both forms."""
+    """The end of a command: a ``document`` for ``--format json``, ``lines`` for people, warnings, ``closing`` messages
+    after the lines, and the exit code. An iterator of lines is printed line by line. ``raw`` bytes replace both forms.
+    """
 
     document: Any = None
     lines: Iterable[str] = ()
     warnings: list[str] = []
+    closing: list[str] = []
     exit_code: int = 0
     raw: bytes | None = None
 
@@ -48,6 +50,8 @@ def print_output(settings: Settings, output: Output) -> int:
                 break  # the reader has gone
     else:
         write_stdout(_as_bytes(output.lines))
+    for line in [] if settings.json else output.closing:
+        notify(settings, line)
     return output.exit_code
 
 

@@ -16,7 +16,7 @@ from stateline.cli.command import Command
 from stateline.cli.inputs import pairs, read_file
 from stateline.cli.layout import DIGITS
 from stateline.cli.options import Settings
-from stateline.cli.outcome_text import outcome_output, plan_output
+from stateline.cli.outcome_text import outcome_output, plan_output, totals_lines
 from stateline.cli.output import Output, counted, notify, one_line
 from stateline.cli.parser import argument, repeatable, switch
 from stateline.contexts.context import ContextRequest
@@ -176,7 +176,12 @@ def _context_output(settings: Settings, prepared: Prepared) -> Output:
     outcome = context_outcome(prepared)
     if settings.ephemeral:
         outcome.warnings.append("the context was not kept (--ephemeral)")
-    return Output(document=outcome.document(), lines=_context_lines(prepared), warnings=outcome.warnings)
+    return Output(
+        document=outcome.document(),
+        lines=_context_lines(prepared),
+        warnings=outcome.warnings,
+        closing=totals_lines(outcome),
+    )
 
 
 def _context_lines(prepared: Prepared) -> list[str]:

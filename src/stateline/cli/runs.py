@@ -12,7 +12,7 @@ from stateline.cli.command import Command, fields_of
 from stateline.cli.inputs import pairs
 from stateline.cli.layout import DIGITS, ago, labelled, table, wrapped
 from stateline.cli.options import Settings
-from stateline.cli.outcome_text import outcome_output, plan_output, waiting_lines
+from stateline.cli.outcome_text import outcome_output, plan_output, used_text, waiting_lines
 from stateline.cli.output import Output, columns, counted, is_confirmed, one_line, plain, pretty
 from stateline.cli.parser import argument, repeatable, switch
 from stateline.cli.snapshot_summary import actor_text
@@ -128,6 +128,15 @@ def _status(options: RunOptions) -> Output:
     lines = [line for name, value in values.items() for line in _field(name, value)]
     if actor := actor_text(document["actor"]):
         lines += _field("last actor", actor)
+    lines += _field("used", used_text(document["counters"]))
+    if document["failures"]:
+        lines += _field("failures", str(document["failures"]))
+    if document["model"]:
+        lines += _field("model", document["model"])
+    if document["labels"]:
+        lines += _field("labels", ", ".join(f"{name}={value}" for name, value in document["labels"].items()))
+    if document["mode"]:
+        lines += _field("mode", _mode_text(document["mode"], document["exchanges"]))
     for name, bound in document["bounds"].items():
         if bound["limit"]:
             unit = " s" if name == "timeout" else ""
@@ -137,6 +146,11 @@ def _status(options: RunOptions) -> Output:
     if document["error"]:
         lines += _field("error", document["error"]["message"])
     return Output(document=document, lines=lines, warnings=store.warnings)
+
+
+def _mode_text(mode: str, exchanges: dict[str, Any]) -> str:
+    where = exchanges["dir"] if exchanges["last"] is None else f"{exchanges['dir']}, last exchange {exchanges['last']}"
+    return f"{mode} to {where}" if mode == "record" else f"{mode} ({exchanges['playback']}) of {where}"
 
 
 def _field(name: str, value: str) -> list[str]:

@@ -32,13 +32,15 @@ from stateline.store.timestamps import next_timestamp
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """A context after the call: the scope's key, its head, the last action, the number of snapshots that were made for
-    the call's run, and the prompts and settings for the rest of this call, flags included. Flags that only apply to
-    this call are not stored."""
+    the call's run, the model calls of this call and their tokens, and the prompts and settings for the rest of this
+    call, flags included. Flags that only apply to this call are not stored."""
 
     scope: str
     head: Snapshot
     action: Literal["derive", "refine", "restore"]
     made: int
+    calls: int
+    tokens: int
     warnings: list[str]
     effective: ContextContent
 
@@ -59,6 +61,7 @@ def prepare(store: Store, options: ContextOptions) -> Prepared:
     """
     scope = context_scope(store, options)
     removals: list[str] = []
+    used: list[dict[str, int]] = []
     with Signals():
         plan = plan_steps(store, scope, options)
         head, state = plan.head, plan.state
@@ -74,6 +77,8 @@ def prepare(store: Store, options: ContextOptions) -> Prepared:
                     if store.planned is not None:
                         store.planned += step.effects(options.exchanges)
                     event, changed = _perform(scope, step, (head, state), options)
+                    if "request" in event:
+                        used.append(event["usage"] or {})
                     masked += event.pop("redactions", 0)
                     if masked:
                         event["redactions"] = masked
@@ -88,6 +93,8 @@ def prepare(store: Store, options: ContextOptions) -> Prepared:
         head=head,
         action=plan.steps[-1].type if plan.steps else "restore",
         made=len(plan.steps) + plan.repeated,
+        calls=len(used),
+        tokens=sum(sum(usage.values()) for usage in used),
         warnings=[*store.warnings, *removals, *plan.warnings],
         effective=_effective(state, plan.request),
     )

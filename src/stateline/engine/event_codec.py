@@ -37,6 +37,12 @@ class Actor(msgspec.Struct, frozen=True):
     name: str | None = None
 
 
+class ContextPlace(Pointer, frozen=True):
+    """The snapshot of the context that a run began with. Runs of older versions lack ``seq``."""
+
+    seq: int | None = None
+
+
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 """A count. A negative one would let a run exceed its bounds."""
 
@@ -147,7 +153,7 @@ class RunEvent(msgspec.Struct, frozen=True, kw_only=True):
     transitions: list[Transition]
     actor: Actor | None = None
     tools: ToolsPlace | None = None
-    context: Pointer | None = None
+    context: ContextPlace | None = None
     prompt: str | None = None
     prepared: _Count = 0
     model_used: str | None = None

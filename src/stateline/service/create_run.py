@@ -123,7 +123,7 @@ def plan_start(store: Store, options: NewRunOptions, machine: Machine, machine_f
             )
         context = context or read_context(store, head)
         event = replace(event, context={"scope": key, "sha256": context.sha256})
-        origin = replace(origin, context={"path": head.path, "sha256": head.sha256})
+        origin = replace(origin, context={"path": head.path, "sha256": head.sha256, "seq": head.seq})
     dependencies = MANUAL
     if any(stage.kind == "agent" for stage in machine.stages.values()):
         dependencies = options.call.models.dependencies(

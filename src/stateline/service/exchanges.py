@@ -38,6 +38,11 @@ class Exchanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     used: list[tuple[int, int]] = []
     stale: list[tuple[int, int]] = []
 
+    def document(self) -> dict[str, Json]:
+        """Return what ``exec status`` shows: ``last`` is the highest number used, None before the first."""
+        last = self.used[-1][1] if self.used else None
+        return {"dir": self.dir, "playback": self.playback or None, "last": last}
+
 
 Ranges = list[list[int]]
 """Numbers as ``[[first, last], ...]``, both included: ascending, and so far apart that none could be joined."""

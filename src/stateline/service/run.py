@@ -32,7 +32,7 @@ from stateline.service.exchanges import ModelOptions
 from stateline.service.machine_files import MachineFile
 from stateline.service.model_setup import Models
 from stateline.service.options import CallOptions, require_names
-from stateline.service.run_document import Outcome
+from stateline.service.run_document import Outcome, context_of_call
 from stateline.store.store import Store
 
 NAME = "run"
@@ -131,7 +131,7 @@ def run(store: Store, options: RunOptions) -> Outcome:
         # The input was used, and standard input was not meant for a question of this run.
         call = replace(call, input=msgspec.UNSET, stdin=None, parent=None)
         outcome = continue_run(created, call, prepared.warnings, failures=0)
-        return replace(outcome, kept=options.transcript)
+        return replace(outcome, kept=options.transcript, context=context_of_call(prepared))
 
 
 def _store_of_run(store: Store, options: RunOptions) -> Store:

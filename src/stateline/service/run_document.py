@@ -27,10 +27,10 @@ Status = Literal["advanced", "complete", "waiting", "error", "cancelled"]
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """A run after a call. ``output`` is the newest output, ``head`` the newest snapshot's SHA-256, ``source`` the stage
     of the newest event ("from" in the document), ``tools`` the tool calls of the newest turn, ``waiting`` the open
-    request (None unless ``status`` is waiting),
-    ``error`` the run's failure or the one that took ``error_next``, ``exit_code`` that of the command. ``built_in``:
-    ``run -p`` started the run, so it has no machine file (``machine_path``). ``kept``: the run is in the store.
-    ``fresh``: the newest event made the output."""
+    request (None unless ``status`` is waiting), ``error`` the run's failure or the one that took ``error_next``,
+    ``counters`` what the run has used (None without a run), ``context`` what this call did with the context (None
+    without one), ``exit_code`` that of the command. ``built_in``: ``run -p`` started the run, so it has no machine file
+    (``machine_path``). ``kept``: the run is in the store. ``fresh``: the newest event made the output."""
 
     run: str | None = None
     status: Status = "complete"
@@ -45,6 +45,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     waiting: Json = None
     warnings: list[str]
     error: Json = None
+    counters: Json = None
+    context: Json = None
     fresh: bool = True
     exit_code: int = 0
     built_in: bool = False
@@ -85,6 +87,8 @@ def outcome(run: Run, *, one_turn: bool, warnings: list[str], dependencies: Depe
         waiting=waiting(run, dependencies) if status == "waiting" else None,
         warnings=[*run.scope.store.warnings, *warnings],
         error=msgspec.to_builtins(failure) if failure else None,
+        counters=counters_of(run),
+        context=None if state.context is None else _context(state.context["scope"], run.event["context"], "restore"),
         exit_code={"advanced": 0, "complete": 2 if one_turn else 0, "waiting": 3, "error": 1, "cancelled": 0}[status],
         built_in=is_built_in(run.event),
         machine_path=run.event["machine"]["path"],
@@ -101,7 +105,34 @@ def _tools(run: Run) -> list[Json]:
 
 def context_outcome(prepared: Prepared) -> Outcome:
     """Return the outcome of a call that was about a context and no run."""
-    return Outcome(head=prepared.head.sha256, reason=prepared.action, warnings=list(prepared.warnings))
+    return Outcome(
+        head=prepared.head.sha256,
+        reason=prepared.action,
+        warnings=list(prepared.warnings),
+        context=context_of_call(prepared),
+    )
+
+
+def context_of_call(prepared: Prepared) -> dict[str, Json]:
+    """Return the member ``context`` of the document of a call that prepared a context."""
+    head = {"seq": prepared.head.seq, "sha256": prepared.head.sha256}
+    return _context(prepared.scope, head, prepared.action, prepared.calls, prepared.tokens)
+
+
+def _context(scope: str, place: dict[str, Json], action: str, calls: int = 0, tokens: int = 0) -> dict[str, Json]:
+    document: dict[str, Json] = {"scope": scope, "seq": place.get("seq"), "head": place["sha256"], "action": action}
+    return document | {"model_calls": calls, "tokens": tokens}
+
+
+def counters_of(run: Run) -> dict[str, Json]:
+    """Return what a run has used since it began."""
+    meters = run.event["meters"]
+    return {
+        "turns": run.event["turn"],
+        "model_calls": meters["llm_calls"],
+        "tokens": sum((meters.get("tokens") or {}).values()),
+        "seconds": meters["active"],
+    }
 
 
 def _reason(run: Run) -> str:

@@ -23,7 +23,8 @@ from stateline.errors import (
 )
 from stateline.machine.decider.run import OVER
 from stateline.process.signals import Signals, shield
-from stateline.service.run_document import outcome, waiting
+from stateline.service.exchanges import kept_exchanges
+from stateline.service.run_document import counters_of, outcome, waiting
 from stateline.store.scope import WAIT
 from stateline.store.snapshot import Snapshot, parse_snapshot, read_head
 from stateline.store.store import Store
@@ -166,16 +167,17 @@ def status(store: Store, run: str | None) -> dict[str, Json]:
     while shown["head"] != found.sha256:
         found = load_run(store, found.id)
         shown = row(store, found.snapshot)
-    counters = _counters(found)
+    counters = {**counters_of(found), **_bounded(found)}
     bounds = {
         name: {"limit": limit, "left": max(0, limit - counters[name]) if limit else None}
         for name, limit in msgspec.to_builtins(found.machine.bounds).items()
     }
-    exchanges = found.event.get("exchanges")
+    exchanges = kept_exchanges(found)
     return {
         **shown,
         "actor": found.event.get("actor"),
-        "mode": exchanges.get("mode") if isinstance(exchanges, dict) else None,
+        "mode": None if exchanges is None else exchanges.mode,
+        "exchanges": None if exchanges is None else exchanges.document(),
         "bounds": bounds,
         "counters": counters,
         "interrupts": [waiting(found)] if found.state.status == "waiting" else [],
@@ -184,7 +186,8 @@ def status(store: Store, run: str | None) -> dict[str, Json]:
     }
 
 
-def _counters(run: Run) -> dict[str, Any]:
+def _bounded(run: Run) -> dict[str, Any]:
+    """Return the counts that bounds limit, by the names of the bounds."""
     meters = run.event["meters"]
     return {
         "max_iterations": run.state.iteration,
