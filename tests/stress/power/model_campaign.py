@@ -133,7 +133,7 @@ def mutants(seed: str, *, until: float, say: Say) -> dict[str, Any]:
 def kill(name: str, seed: str) -> int:
     """Let the model judge one broken protocol; how many disks it took. Raises ``ViolationError`` if it passes."""
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
-    trial = Trial(SCENARIOS[mutant.scenario], Random(seed), limit=24, again=0)
+    trial = Trial(SCENARIOS[mutant.scenario], Random(seed), limit=24, shuffled=True)
     try:
         with mutant.break_it():
             trial.run()

@@ -83,13 +83,15 @@ def _before(tree: dict[str, bytes], *, damaged: bool) -> Before:
 
 class Trial:
     """Judges the crashes of a scenario. ``limit`` images for each crash; every ``again``-th of the disks that were come
-    to is crashed a second time, while its reader continues (0: none)."""
+    to is crashed a second time, while its reader continues (0: none). ``shuffled``: in a random order, which finds a
+    violation early that only late crashes show."""
 
-    def __init__(self, scenario: Scenario, rng: Random, *, limit: int, again: int) -> None:
+    def __init__(self, scenario: Scenario, rng: Random, *, limit: int, again: int = 0, shuffled: bool = False) -> None:
         self.scenario = scenario
         self.rng = rng
         self.limit = limit
         self.again = again
+        self.shuffled = shuffled
         self.count = Count()
         self.seen: set[bytes] = set()
         self.disks: set[bytes] = set()
@@ -103,7 +105,11 @@ class Trial:
             self.count.steps = len(found.log)
             self.count.points += points(found.log)
             losses = Losses(found.base, found.log, self.limit, self.rng)
-            for crash in losses.crashes(found.modes):
+            crashes = losses.crashes(found.modes)
+            if self.shuffled:
+                every = list(crashes)
+                crashes = iter(self.rng.sample(every, len(every)))
+            for crash in crashes:
                 self._first(crash, found, Path(root))
         return self.count
 
