@@ -21,11 +21,11 @@ def blocks(document: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.DOTALL | re.MULTILINE)
 
 
-def stateline(directory: Path, *words: str, answer: str = "") -> subprocess.CompletedProcess[str]:
+def stateline(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "stateline", "--state-dir", str(directory / "state"), *words],
         cwd=directory,
-        input=answer,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
@@ -77,7 +77,7 @@ def test_the_first_machine_works_as_getting_started_says(tmp_path: Path) -> None
     assert stateline(tmp_path, "execute", "-i", "greet.yaml").returncode == 0
     waits = stateline(tmp_path, "execute", "greet.yaml")
     assert (waits.returncode, "Counted to 3. Good?" in waits.stdout) == (3, True)
-    assert stateline(tmp_path, "execute", "greet.yaml", answer="true\n").returncode == 0
+    assert stateline(tmp_path, "execute", "greet.yaml", "--answer", "true").returncode == 0
     assert stateline(tmp_path, "exec", "list").stdout.count("complete") == 1
     assert stateline(tmp_path, "verify").returncode == 0
     assert (

@@ -115,13 +115,13 @@ def outcome_lines(outcome: Outcome, *, kept: bool = True, output: bool = True, f
 
 def waiting_lines(run: str, waiting: dict[str, Any], *, kept: bool = True) -> list[str]:
     """The request that a run waits for; if the run was ``kept``, how to answer it."""
-    from stateline.cli.requests import answer_lines, request_lines
+    from stateline.cli.requests import answer_lines, interrupt_lines, request_lines
 
     if waiting["type"] == "llm_request":
         return request_lines(run, waiting, kept)
     if waiting["type"] != "human":
-        lines = [f"  waits:  {plain(waiting['message'])}", f"  next:   {plain(waiting['hint'])}"]
-        return lines if kept else lines[:1]
+        lines = labelled("  waits:  ", plain(waiting["message"]), columns())
+        return [*lines, *interrupt_lines(run, waiting)] if kept else lines
     lines = [f"  asks:   {plain(waiting['prompt'])}"]
     if waiting["schema"] is not None:
         lines.append(f"  schema: {one_line(waiting['schema'])}")

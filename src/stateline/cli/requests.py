@@ -74,6 +74,11 @@ def _commands(run: str, waiting: dict[str, Any]) -> list[str]:
     return lines
 
 
+def interrupt_lines(run: str, waiting: dict[str, Any]) -> list[str]:
+    """The commands for an effect of unknown outcome: run it again, or give its result."""
+    return [f"  again:  stateline exec resume {run} --retry", *_command("result", run, waiting, UNSET)]
+
+
 def _command(label: str, run: str, waiting: dict[str, Any], answer: Any) -> list[str]:
     """The command that gives ``answer`` (UNSET: no example is known), on two lines that a shell joins."""
     word = "JSON" if answer is UNSET else plain(shlex.quote(json.dumps(answer)))

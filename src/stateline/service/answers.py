@@ -214,9 +214,9 @@ def require_expected(
 
 def _another_input(run: Run) -> UsageError:
     another, restart = restart_commands(run)
-    hint = f"`{another}` starts another run, `{restart}` restarts this one; without --input this one continues"
+    hint = f"`{another}` starts another run, `{restart}` restarts this one"
     if run.state.status == "waiting":
-        hint += f"; --answer answers it: `{answer_command(run.id, open_request(run), 'JSON')}`"
+        hint += f", `{answer_command(run.id, open_request(run), 'JSON')}` answers it"
     return UsageError(f"the run {run.id} started with another input; nothing was changed", hint=hint)
 
 
