@@ -301,6 +301,18 @@ def test_the_context_that_a_run_derived_or_refined_is_in_its_history_and_an_olde
     assert "Be brief." in shown
 
 
+def test_a_refused_derivation_is_in_the_history_of_the_run_that_followed(cli: Cli) -> None:
+    words = ["run", "--state-scope", "demo", "-p", "Go.", "--id", "r"]
+    with model(cli, Say(f"No JSON: {SECRET}"), Say(CONTEXT), Say("Yes.")) as flags:
+        cli.json(*words, *flags, exits=1)
+        cli.json(*words, *flags)
+    attempt, derived, *_ = rows(cli, "r")
+    assert (attempt["reason"], attempt["refused"]["content"]) == ("refused", "No JSON: [REDACTED]")
+    assert "refused" in attempt["error"]["message"]
+    assert (derived["reason"], derived["refused"], derived["error"]) == ("derive", None, None)
+    assert "refused reply: No JSON" in cli("exec", "history", "r").out.decode()
+
+
 def test_the_history_of_an_older_version_is_shown(old: Cli) -> None:
     assert [row["by"] for row in rows(old, "old")][-1] == "program"
     assert old("exec", "history", "old").code == 0

@@ -7,7 +7,6 @@ length of the run.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import msgspec
@@ -16,7 +15,7 @@ from stateline.bundle.canonical import Json
 from stateline.bundle.envelope import Ref, read_chunk
 from stateline.bundle.objects import with_refs
 from stateline.bundle.repair_record import MEMBER
-from stateline.contexts.stored import LITERAL
+from stateline.contexts.stored import LITERAL, REFUSED
 from stateline.engine.event_codec import MALFORMED_HINT, CallEnd, RunEvent, has_new_output, read_event
 from stateline.engine.record import Run
 from stateline.errors import IntegrityError, StatelineError
@@ -114,14 +113,17 @@ def _author(run: Run, event: RunEvent) -> str | None:
 
 def _context_rows(store: Store, started: Snapshot, event: RunEvent) -> list[dict[str, Json]]:
     """Return a row for each snapshot of the context that the call which started the run made for it, newest first,
-    except a derivation from flags alone. A context that cannot be read becomes a warning of the store."""
+    except a derivation from flags alone; and for the refused attempts right before them. A context that cannot be read
+    becomes a warning of the store."""
     rows: list[dict[str, Json]] = []
     place: Any = event.context
     try:
         scope = store.scope(str(store.resolve(started.state["context"])["scope"]))
         first = read_snapshot(store.backend, scope.hash, place)
-        for snapshot in islice(scope.walk(first), event.prepared):
+        for number, snapshot in enumerate(scope.walk(first)):
             made = snapshot.event
+            if number >= event.prepared and made.get("type") != REFUSED:
+                break
             if made.get("type") == "derive" and made.get("by") == LITERAL:
                 continue
             details = {"scope": scope.key, "seq": snapshot.seq, "sha256": snapshot.sha256}
@@ -130,6 +132,7 @@ def _context_rows(store: Store, started: Snapshot, event: RunEvent) -> list[dict
                 _EMPTY_ROW
                 | {"turn": event.turn, "at": snapshot.envelope.created_at, "actor": made.get("actor")}
                 | {"reason": made.get("type"), "by": "operator", "text": made.get("text"), "details": details}
+                | {"refused": made.get("refused"), "error": made.get("error")}
             )
     except StatelineError as error:
         store.warnings.append(f"the context of the run cannot be read: {error.message}")
