@@ -83,8 +83,9 @@ def judge(seen: dict[str, Command], count: int) -> None:
         require(command.code in (0, 2, 3), f"{name} exits with {command.code}: {command.document}")
         whole = name in ("scopes", "exec list", "verify")
         require(command.peak < BASE + EACH * count, f"{name} takes {command.peak} bytes of memory")
-        # Pointer and head of each scope, each once; and what belongs to one scope or to the store.
-        most = 2 * count + 40 if whole else 60
+        # Pointer and head of each scope, each once, and the lock of each run that is listed; and what belongs to one
+        # scope or to the store.
+        most = (3 if name == "exec list" else 2) * count + 40 if whole else 60
         require(command.opened <= most, f"{name} opens {command.opened} files for {count} scopes")
         require(command.read <= 2500 * most, f"{name} reads {command.read} bytes for {count} scopes")
         listings = {"scopes": 1, "exec list": 1, "verify": count + 300}.get(name, 4)
