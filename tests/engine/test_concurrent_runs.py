@@ -14,9 +14,15 @@ from stress.processes import kills, races
 from stateline import Store
 
 
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory: pytest.TempPathFactory) -> kills.Reference:
+    return kills.reference(tmp_path_factory.mktemp("undisturbed") / "reference", repeatable=False)
+
+
 @pytest.mark.parametrize("name", races.ROUNDS)
-def test_six_processes_at_one_run_run_each_task_once_and_end_alike(name: str, tmp_path: Path) -> None:
-    wanted = kills.reference(tmp_path / "reference", repeatable=False)
+def test_six_processes_at_one_run_run_each_task_once_and_end_alike(
+    name: str, wanted: kills.Reference, tmp_path: Path
+) -> None:
     counts = races.ROUNDS[name](tmp_path / "round", wanted)
     assert counts["calls"] >= races.PROCESSES
 

@@ -66,7 +66,7 @@ def test_a_turn_that_dies_before_any_of_its_system_calls_is_resumed(repeatable: 
 def test_saves_of_killed_writers_stay_in_one_chain_once_acknowledged(tmp_path: Path) -> None:
     with seeded() as seed:
         summary = saves.campaign(
-            tmp_path / "s", seed, writers=4, each=30, until=time.monotonic() + 60, say=lambda text: None
+            tmp_path / "s", seed, writers=4, each=60, until=time.monotonic() + 60, say=lambda text: None
         )
-    assert summary["snapshots"] >= summary["saves"] == 120
-    assert summary["kills"] > 0
+    assert summary["snapshots"] >= summary["saves"] == 240
+    assert summary["kills"] >= 3

@@ -364,25 +364,22 @@ def test_searches_go_over_a_hostile_text_a_bounded_number_of_times() -> None:
                 Masker([], ALL_PATTERNS).text(Counted(again))
             return Counted.seen
 
-        assert seen(4000) <= 4.2 * seen(1000) + 20_000
+        assert seen(2000) <= 4.2 * seen(500) + 10_000
 
     for_each(check, HOSTILE.values())
 
 
-def test_a_hostile_mebibyte_is_searched_within_a_minute() -> None:
+def test_ten_hostile_mebibytes_are_searched_within_a_minute() -> None:
     """A pattern that scanned the whole rest from each beginning would take many minutes; these take a second."""
 
-    def check(unit: str) -> None:
-        script = (
-            "import sys\nfrom stateline.redaction.redactor import Redactor\n"
-            "text = sys.argv[1] * (2**20 // len(sys.argv[1])) + 'PRIVATE KEY@ ='\nRedactor().redact([text])\n"
-        )
-        subprocess.run([sys.executable, "-c", script, unit], check=True, timeout=60)
-
-    for_each(
-        check,
-        ["key%3D", "1meyJ", "0meyJhbGciOi", "basic%20", "://a:{@", "secret_key\\", "//0", "_key%3D[", "p_", ":\\/"],
+    script = (
+        "import sys\nfrom stateline.redaction.redactor import Redactor\n"
+        "for unit in sys.argv[1:]:\n"
+        "    print(unit, flush=True)\n"
+        "    Redactor().redact([unit * (2**20 // len(unit)) + 'PRIVATE KEY@ ='])\n"
     )
+    units = ["key%3D", "1meyJ", "0meyJhbGciOi", "basic%20", "://a:{@", "secret_key\\", "//0", "_key%3D[", "p_", ":\\/"]
+    subprocess.run([sys.executable, "-c", script, *units], check=True, timeout=60)
 
 
 def test_a_plain_key_in_a_url_stays_and_an_api_key_is_masked() -> None:

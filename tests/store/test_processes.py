@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
-import signal
 import subprocess
 import sys
 import time
@@ -18,7 +15,6 @@ from stateline import Store
 from stateline.bundle import naming
 from stateline.errors import LockTimeoutError
 from stateline.store.local.backend import LocalBackend
-from stateline.verify.checker import verify
 
 KEY = "notes:x"
 HASH = naming.scope_hash(KEY)
@@ -100,32 +96,6 @@ def test_two_scopes_interleaved_by_two_processes_keep_separate_heads(tmp_path: P
         chain = list(local(tmp_path / "s").scope(key).walk())
         assert [snapshot.seq for snapshot in chain] == list(range(39, -1, -1))
         assert {snapshot.envelope.scope for snapshot in chain} == {key}
-
-
-def test_acknowledged_saves_survive_30_kills(tmp_path: Path) -> None:
-    root = tmp_path / "s"
-    seed = int(os.environ.get("STATELINE_TEST_SEED", "0")) or random.randrange(2**32)
-    chance = random.Random(seed)
-    told: set[tuple[int, str]] = set()
-    for _ in range(10):
-        processes = [start(SAVER, str(root), "100000", "600", KEY) for _ in range(3)]
-        with ended(*processes):
-            chance.shuffle(processes)
-            # Not before one of them is at work, then anywhere.
-            output = [read_line(processes[0])]
-            for process in processes:
-                time.sleep(chance.random() * 0.02)
-                process.send_signal(signal.SIGKILL)
-            output += [process.communicate()[0] for process in processes]
-        told |= {(seq, sha) for _, seq, sha in acknowledged("".join(output))}
-        store = local(root)
-        chain = {(snapshot.seq, snapshot.sha256) for snapshot in store.scope(KEY).walk()}
-        assert told <= chain, f"STATELINE_TEST_SEED={seed}"
-        saved = store.scope(KEY).save({"after": len(chain)}, wait=0)  # a dead holder costs nothing
-        assert saved.seq == len(chain)
-        told.add((saved.seq, saved.sha256))
-    assert len(told) >= 20, "the kills hit savers at work"
-    assert verify(local(root)).ok
 
 
 def test_a_lock_whose_holder_died_is_free_at_once(tmp_path: Path) -> None:
