@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import subprocess
 from typing import Any
 from unicodedata import east_asian_width
 
@@ -13,6 +16,7 @@ from each_case import Failures
 from stateline import Store
 from stateline.cli.app import COMMANDS
 from stateline.cli.command import Group
+from stateline.cli.layout import command_lines
 
 WORDS = "wide 説明 and a_long_word_" + "x" * 90 + " " + "more words " * 40
 LONG_ID = "r" * 64
@@ -49,7 +53,6 @@ def long_store(cli: Cli, task: Task) -> Cli:
     cli.json("run", "--state-scope", "c" * 64, "--refine-text", WORDS)
     Store.open(cli.state).scope("notes:" + "n" * 200).save({"a" * 90: {"b" * 90: WORDS}, "l": [WORDS] * 9})
     Store.open(cli.state).scope("notes:" + "n" * 200).save({"a" * 90: {"b" * 90: 7}, "l": [WORDS, 1]})
-    cli.state.chmod(0o755)
     return cli
 
 
@@ -59,22 +62,60 @@ def calls(cli: Cli) -> list[list[str]]:
     scopes = [row["scope"] for row in cli.json("scopes")["scopes"]]
     found = [["exec", "list"], ["scopes"], ["verify"], ["verify", "--anchor", "0" * 64]]
     found += [["exec", "history", run] for run in runs]
-    found += [["exec", "status", run] for run in runs if run not in ("asked", LONG_ID)]
+    found += [["exec", "status", run] for run in runs]
     found += [["log", *more, key] for more in ([], ["-p"]) for key in scopes]
     found += [["diff", f"run:{runs[0]}", f"run:{run}"] for run in runs]
     found += [["diff", f"{key}@0", key] for key in scopes]
     return found
 
 
+def too_long(text: str) -> list[str]:
+    """The lines of more than 80 columns, but for a shell's word that is longer: a broken one could not be pasted."""
+    wide = [line for line in text.split("\n") if columns_of(line) > 80]
+    return [line for line in wide if not re.fullmatch(r""" *(?:[^ '"]|'[^']*'|"[^"]*")+(?: \\)?""", line)]
+
+
+def test_no_line_of_an_outcome_is_longer_than_80_columns(long_store: Cli) -> None:
+    failures = Failures()
+    runs = [row["run"] for row in long_store.json("exec", "list")["runs"]]
+    path = str(long_store.home / f"{'m' * 64}.json")
+    for words in [
+        *(["exec", "resume", run] for run in runs),
+        *(["exec", "resume", run, "--dry-run"] for run in runs),
+        ["execute", path, "--force", "--dry-run"],
+        ["execute", path, "--force", "-i"],
+        ["run", "--state-scope", "c" * 64],
+        ["run", "--state-scope", "c" * 64, "--set", "k=" + WORDS, "--refine-text", WORDS],
+    ]:
+        with failures.case(*words):
+            result = long_store(*words)
+            assert result.code in (0, 1, 3), result
+            assert result.out
+            assert too_long(result.out.decode()) == []
+    failures.check()
+
+
+def test_a_command_on_several_lines_is_one_command_for_a_shell() -> None:
+    failures = Failures()
+    for words in (["stateline", "a b", "it's", "x" * 90, "--answer", '{"a b": "\\"c d\\""}'], ["a"] * 90):
+        with failures.case(words):
+            lines = command_lines("", shlex.join(words), 40)
+            assert len(lines) > 1
+            script = "printf '%s\\0' " + "\n".join(lines)
+            done = subprocess.run(["sh", "-c", script], capture_output=True, check=True, timeout=30)
+            assert done.stdout.decode().split("\0")[:-1] == words
+    failures.check()
+
+
 def test_no_line_of_a_listing_is_longer_than_80_columns(long_store: Cli) -> None:
     failures = Failures()
+    long_store.state.chmod(0o755)  # so that verify has findings
     for words in calls(long_store):
         with failures.case(*words):
             result = long_store(*words)
             assert result.code in (0, 5), result
-            lines = result.out.decode().split("\n")
-            assert len(lines) > 1
-            assert [line for line in lines if columns_of(line) > 80] == []
+            assert result.out
+            assert too_long(result.out.decode()) == []
     failures.check()
 
 

@@ -90,7 +90,7 @@ def test_hints_name_the_machine_file(cli: Cli, task: Task) -> None:
     path = f"'{machine}'"
     failed = cli("execute", machine, "--id", "r1")
     assert failed.code == 1
-    text = failed.out.decode()
+    text = failed.out.decode().replace(" \\\n           ", "")
     assert f"stateline execute {path} --accept-change\n" in text
     assert f"stateline execute {path} --force\n" in text
     assert (

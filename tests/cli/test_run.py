@@ -393,7 +393,8 @@ def test_where_a_schema_is_asked_for_it_is_shown_and_the_template_fits(cli: Cli)
         with failures.case(schema), cli.fresh():
             machine = cli.machine(think={"agent": {"prompt": "Say.", "output_schema": schema}})
             text = cli("execute", machine, "--id", "r1").out.decode()
-            line = next(line for line in text.splitlines() if line.startswith("  schema: "))
+            lines = text.replace("\n" + " " * 10, "").splitlines()
+            line = next(line for line in lines if line.startswith("  schema: "))
             assert json.loads(line.partition(": ")[2]) == schema
             words = printed(text, "answer")
             first = cli.json(*words)

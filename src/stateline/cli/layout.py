@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Sequence
 
 DIGITS = 12
 """Digits of a digest in text. Any 4 or more name it; JSON has all 64."""
+_word = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"[^"]*")+""")
+"""A word of a shell command."""
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _WIDEST_FIRST = 28
 """Most columns of a table's first column. A longer cell, such as an id given by a user, has a line of its own."""
@@ -61,9 +64,34 @@ def _broken(line: str, room: int) -> list[str]:
 
 
 def at_blank(text: str, room: int) -> int:
-    """The last place at which ``text`` can be broken so that its beginning fits into ``room`` columns; 0 for none."""
-    blank = text.rfind(" ", 1, _fitting(text[: room + 1], room) + 1)
-    return blank if blank > 0 and text[:blank].strip() else 0
+    """The last place at which ``text`` can be broken so that its beginning fits into ``room`` columns; 0 for none. A
+    command in backticks is broken only if there is no other place."""
+    end = _fitting(text[: room + 1], room) + 1
+    start = len(text) - len(text.lstrip()) + 1
+    blanks = [at for at in range(start, min(end, len(text))) if text[at] == " "]
+    outside = [at for at in blanks if text.count("`", 0, at) % 2 == 0]
+    return (outside or blanks or [0])[-1]
+
+
+def hanging(text: str, room: int) -> list[str]:
+    """``text``, wrapped; each further line is indented by two."""
+    first, *more = wrapped(text, room - 2)
+    return [first, *(f"  {line}" for line in more)]
+
+
+def command_lines(label: str, command: str, room: int) -> list[str]:
+    """A shell command beside ``label``, on several lines that a shell joins if it takes more than ``room`` columns."""
+    indent = width(label)
+    if indent + width(command) <= room:
+        return [label + command]
+    rows = [label]
+    for word in _word.findall(command):
+        if width(rows[-1]) + width(word) + len("  \\") > room and len(rows[-1]) > indent:
+            rows[-1] += " \\"
+            rows.append(f"{'':{indent + 2}}{word}")
+        else:
+            rows[-1] += word if rows[-1] == label else f" {word}"
+    return rows
 
 
 def labelled(label: str, text: str, room: int) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from stateline.cli.layout import DIGITS, labelled
+from stateline.cli.layout import DIGITS, command_lines, hanging, labelled
 from stateline.cli.options import Settings
 from stateline.cli.output import Output, coloured, columns, counted, one_line, plain, pretty, was_just_streamed
 
@@ -94,15 +94,18 @@ def outcome_lines(outcome: Outcome, *, kept: bool = True, output: bool = True, f
     """The status; of this turn the tool calls and (with ``output``) the output, each on a line; of a complete run its
     output. If the run was ``kept``, commands to continue it."""
     path = outcome.stage if outcome.source in (None, outcome.stage) else f"{outcome.source} -> {outcome.stage}"
-    status = coloured(outcome.status, _COLOUR[outcome.status])
-    lines = [f"run {outcome.run}: {status} (turn {outcome.turn}: {path}, {outcome.reason})"]
+    status, room = coloured(outcome.status, _COLOUR[outcome.status]), columns()
+    first, *lines = hanging(
+        f"run {outcome.run}: {outcome.status} (turn {outcome.turn}: {path}, {outcome.reason})", room
+    )
+    lines.insert(0, first.replace(f": {outcome.status} ", f": {status} ", 1))
     # A model's request shows the results itself.
     if outcome.tools and not (outcome.waiting and outcome.waiting["type"] == "llm_request"):
         from stateline.cli.step_text import call_lines
 
-        lines += [f"  tool:   {line}" for call in outcome.tools for line in call_lines(call, columns() - 10)]
+        lines += [f"  tool:   {line}" for call in outcome.tools for line in call_lines(call, room - 10)]
     if output and outcome.output is not None and (outcome.fresh or outcome.status == "complete"):
-        lines += labelled("  output: ", one_line(outcome.output), columns())
+        lines += labelled("  output: ", one_line(outcome.output), room)
     if outcome.error:
         lines += _failure_lines(outcome)
     if outcome.status == "error" and kept:
@@ -122,9 +125,9 @@ def waiting_lines(run: str, waiting: dict[str, Any], *, kept: bool = True) -> li
     if waiting["type"] != "human":
         lines = labelled("  waits:  ", plain(waiting["message"]), columns())
         return [*lines, *interrupt_lines(run, waiting)] if kept else lines
-    lines = [f"  asks:   {plain(waiting['prompt'])}"]
+    lines = labelled("  asks:   ", plain(waiting["prompt"]), columns())
     if waiting["schema"] is not None:
-        lines.append(f"  schema: {one_line(waiting['schema'])}")
+        lines += labelled("  schema: ", one_line(waiting["schema"]), columns())
     return [*lines, *answer_lines(run, waiting)] if kept else lines
 
 
@@ -132,11 +135,11 @@ def _failure_lines(outcome: Outcome) -> list[str]:
     error = outcome.error
     message = plain(error["message"]).split("\n")
     hidden = len(message) - _SHOWN_LINES
-    more = [f"          ({hidden} lines before that)"] if hidden > 0 else []
-    message = message[-_SHOWN_LINES:]
-    lines = [f"  failed: {error['stage']}: {message[0]}", *(f"          {line}" for line in message[1:]), *more]
+    more = [f"({hidden} lines before that)"] if hidden > 0 else []
+    message = [f"{error['stage']}: {message[-_SHOWN_LINES:][0]}", *message[-_SHOWN_LINES:][1:], *more]
+    lines = labelled("  failed: ", "\n".join(message), columns())
     if error.get("hint") and not (outcome.built_in and _comes_back(outcome)):
-        lines.append(f"  hint:   {plain(error['hint'])}")
+        lines += labelled("  hint:   ", plain(error["hint"]), columns())
     return lines
 
 
@@ -150,15 +153,24 @@ def _next_lines(outcome: Outcome, flags: str) -> list[str]:
     if outcome.built_in:
         restart = f"stateline run --id {outcome.run} --force -p TEXT{flags}"
         # There is no file to fix.
-        return [f"  next:   {restart}"] if _comes_back(outcome) else [f"  next:   {retry}", f"  or:     {restart}"]
+        return _commands(next=restart) if _comes_back(outcome) else _commands(next=retry, **{"or": restart})
     execute = f"stateline execute {plain(shlex.quote(outcome.machine_path))}"
     if not _comes_back(outcome):
-        return [f"  next:   {retry}", f"  or:     {execute} --force"]
+        return _commands(next=retry, **{"or": f"{execute} --force"})
     return [
         "  next:   fix the machine file, then both of these:",
-        f"          {execute} --accept-change",
-        f"          {retry}",
-        f"  or:     {execute} --force",
+        *command_lines(" " * 10, f"{execute} --accept-change", columns()),
+        *command_lines(" " * 10, retry, columns()),
+        *_commands(**{"or": f"{execute} --force"}),
+    ]
+
+
+def _commands(**commands: str) -> list[str]:
+    """Commands beside their labels."""
+    return [
+        line
+        for label, command in commands.items()
+        for line in command_lines(f"  {label + ':':<7} ", command, columns())
     ]
 
 
@@ -172,6 +184,7 @@ def plan_output(plan: Plan) -> Output:
         lines.append(f"  because: {plain(plan.reason)}")
     if plan.head:
         lines.append(f"  head:   {plan.head[:DIGITS]}")
+    lines = [part for line in lines for part in hanging(line, columns())]
     return Output(document=plan.document(), lines=lines, warnings=plan.warnings)
 
 

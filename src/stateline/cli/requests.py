@@ -11,7 +11,8 @@ from typing import Any
 
 from msgspec import UNSET
 
-from stateline.cli.output import one_line, plain
+from stateline.cli.layout import command_lines, labelled
+from stateline.cli.output import columns, one_line, plain
 from stateline.machine.expressions.schema_example import example
 
 _SHOWN_RESULTS = 5
@@ -20,12 +21,11 @@ _SHOWN_RESULTS = 5
 
 def request_lines(run: str, waiting: dict[str, Any], kept: bool) -> list[str]:
     """The request; if the run was ``kept``, with commands that answer it."""
-    prompt = plain(waiting["prompt"]).split("\n")
-    lines = [f"  asks a model: {prompt[0]}", *(f"                {line}" for line in prompt[1:])]
+    lines = labelled("  asks a model: ", plain(waiting["prompt"]), columns())
     lines += _results(waiting["messages"])
-    lines += [_tool_line(tool) for tool in waiting["tools"]]
+    lines += [line for tool in waiting["tools"] for line in labelled("  tool ", _tool_text(tool), columns())]
     if waiting["output_schema"] is not None:
-        lines.append(f"  schema: {one_line(waiting['output_schema'])}")
+        lines += labelled("  schema: ", one_line(waiting["output_schema"]), columns())
     return [*lines, *_commands(run, waiting)] if kept else lines
 
 
@@ -45,10 +45,11 @@ def _results(messages: list[dict[str, Any]]) -> list[str]:
     if not messages or messages[-1]["role"] != "tool":
         return []
     results = [message for message in messages if message["role"] == "tool"][-_SHOWN_RESULTS:]
-    return [f"  {one_line(result['name'])} returned: {one_line(result['content'])}" for result in results]
+    texts = (f"{one_line(result['name'])} returned: {one_line(result['content'])}" for result in results)
+    return [line for text in texts for line in labelled("  ", text, columns())]
 
 
-def _tool_line(tool: dict[str, Any]) -> str:
+def _tool_text(tool: dict[str, Any]) -> str:
     """Name, parameters with types (``?`` marks optional ones), and description."""
     schema = tool["parameters"]
     required = schema.get("required") or []
@@ -58,14 +59,14 @@ def _tool_line(tool: dict[str, Any]) -> str:
         part = properties.get(name)
         kind = _kind(part) if isinstance(part, dict) else ""
         parameters.append(f"{name}{'' if name in required else '?'}" + (f": {kind}" if kind else ""))
-    return f"  tool {one_line(tool['name'])}({one_line(', '.join(parameters))}): {one_line(tool['description'])}"
+    return f"{one_line(tool['name'])}({one_line(', '.join(parameters))}): {one_line(tool['description'])}"
 
 
 def _commands(run: str, waiting: dict[str, Any]) -> list[str]:
     schema = waiting["output_schema"]
     lines = _command("answer", run, waiting, {"response": "TEXT"} if schema is None else example(schema))
     if schema is None:
-        lines.append(f"          echo TEXT | stateline exec resume {run} --input-format text")
+        lines += command_lines(" " * 10, f"echo TEXT | stateline exec resume {run} --input-format text", columns())
     if waiting["tools"]:
         tool = waiting["tools"][0]
         parameters = example(tool["parameters"])
@@ -80,7 +81,8 @@ def interrupt_lines(run: str, waiting: dict[str, Any]) -> list[str]:
 
 
 def _command(label: str, run: str, waiting: dict[str, Any], answer: Any) -> list[str]:
-    """The command that gives ``answer`` (UNSET: no example is known), on two lines that a shell joins."""
+    """The command that gives ``answer`` (UNSET: no example is known)."""
     word = "JSON" if answer is UNSET else plain(shlex.quote(json.dumps(answer)))
     request = plain(shlex.quote(str(waiting["requestId"])))
-    return [f"  {label + ':':7} stateline exec resume {run} \\", f"            --request {request} --answer {word}"]
+    command = f"stateline exec resume {run} --request {request} --answer {word}"
+    return command_lines(f"  {label + ':':7} ", command, columns())

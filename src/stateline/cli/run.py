@@ -14,10 +14,10 @@ import msgspec
 from stateline.cli.call_options import call_arguments, call_of, models_of, repeated_flags, shows_progress
 from stateline.cli.command import Command
 from stateline.cli.inputs import pairs, read_file
-from stateline.cli.layout import DIGITS
+from stateline.cli.layout import DIGITS, hanging, labelled
 from stateline.cli.options import Settings
 from stateline.cli.outcome_text import outcome_output, plan_output, totals_lines
-from stateline.cli.output import Output, counted, notify, one_line
+from stateline.cli.output import Output, columns, counted, notify, one_line
 from stateline.cli.parser import argument, repeatable, switch
 from stateline.contexts.context import ContextRequest
 from stateline.errors import UsageError
@@ -187,19 +187,19 @@ def _context_output(settings: Settings, prepared: Prepared) -> Output:
 def _context_lines(prepared: Prepared) -> list[str]:
     """The action, the head, and the content."""
     now = prepared.effective
-    lines = [f"{prepared.scope} {_WORDS[prepared.action]} (seq {prepared.head.seq})"]
+    lines = hanging(f"{prepared.scope} {_WORDS[prepared.action]} (seq {prepared.head.seq})", columns())
     lines.append(f"  head:   {prepared.head.sha256[:DIGITS]}")
     if prepared.action == "restore":
         return lines
     if now.system:
-        lines.append(f"  system: {one_line(now.system, 100)}")
+        lines += labelled("  system: ", one_line(now.system, 100), columns())
     if now.developer:
         newest = one_line(now.developer[-1], 60)
-        lines.append(f"  developer: {counted(len(now.developer), 'instruction')}, the last: {newest}")
+        text = f"{counted(len(now.developer), 'instruction')}, the last: {newest}"
+        lines += labelled("  developer: ", text, columns())
     if now.settings:
-        lines.append(
-            f"  settings: {', '.join(f'{name} = {one_line(now.settings[name], 40)}' for name in now.settings)}"
-        )
+        text = ", ".join(f"{name} = {one_line(now.settings[name], 40)}" for name in now.settings)
+        lines += labelled("  settings: ", text, columns())
     return lines
 
 

@@ -142,7 +142,7 @@ def _status(options: RunOptions) -> Output:
             unit = " s" if name == "timeout" else ""
             lines.append(f"{name + ':':<17}{document['counters'][name]:.6g} of {bound['limit']:.6g}{unit}")
     for waiting in document["interrupts"]:
-        lines += [*waiting_lines(document["run"], waiting), f"  request: {plain(str(waiting['requestId']))}"]
+        lines += [*waiting_lines(document["run"], waiting), *_field("request", str(waiting["requestId"]))]
     if document["error"]:
         lines += _field("error", document["error"]["message"])
     return Output(document=document, lines=lines, warnings=store.warnings)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stateline.cli.command import Command
-from stateline.cli.layout import labelled, wrapped
+from stateline.cli.layout import hanging, labelled, wrapped
 from stateline.cli.options import Settings
 from stateline.cli.output import Output, coloured, columns, counted, plain
 from stateline.cli.parser import argument, repeatable
@@ -78,8 +78,8 @@ def _finding_lines(found: Finding) -> list[str]:
     """Severity, code, scope, path and message; without the path if the message has it."""
     parts = [found.scope, None if found.path in found.message else found.path, found.message]
     text = f"{found.code}: {': '.join(part for part in parts if part)}"
-    first, *more = labelled("  ", plain(f"{found.severity} {text}"), columns())
-    return [coloured(found.severity, _COLOURS[found.severity]) + first[2 + len(found.severity) :], *more]
+    first, *more = hanging(plain(f"{found.severity} {text}"), columns())
+    return [coloured(found.severity, _COLOURS[found.severity]) + first[len(found.severity) :], *more]
 
 
 def _head_and_anchor_lines(report: Report) -> list[str]:
