@@ -67,6 +67,29 @@ def test_the_output_of_a_tool_is_limited_too(cli: Cli) -> None:
     assert "limit `output`, set by STATELINE_MAX_OUTPUT" in history
 
 
+def test_a_reply_over_a_limit_fails_the_stage_and_is_paid_for_once(cli: Cli) -> None:
+    cli.monkeypatch.setenv("STATELINE_MAX_OBJECT", "5000")
+    machine = cli.machine(_bounds={"max_llm_calls": 2}, a={"agent": {"prompt": "go"}})
+    with ModelServer(Say("x" * 6000), Say("short")) as server:
+        line = ["execute", machine, "--id", "r", "-m", "openai/m", "--base-url", server.url]
+        for _ in range(2):
+            document = cli.json(*line, exits=1)
+            assert (document["status"], document["reason"]) == ("error", "reply")
+            assert "limit `object`" in document["error"]["message"]
+        assert server.count == 1
+        (*_, failed) = cli.json("exec", "history", "r")["history"]
+        assert failed["refused"]["content"] == "x" * 6000
+        retry = ["exec", "resume", "r", "--retry", "-m", "openai/m", "--base-url", server.url]
+        assert cli.json(*retry)["output"] == "short"
+        assert cli.json("exec", "status", "r")["counters"]["max_llm_calls"] == 2
+
+
+def test_limits_hold_without_a_transcript(cli: Cli) -> None:
+    cli.monkeypatch.setenv("STATELINE_MAX_OBJECT", "5000")
+    error = cli.refused("run", "-p", "x" * 6000, "--no-transcript", exits=1)
+    assert "limit `object`" in error["message"]
+
+
 def test_a_malformed_or_higher_limit_is_a_usage_error(cli: Cli) -> None:
     failures = Failures()
     for name, value in [

@@ -6,6 +6,7 @@ Secrets are masked before the decision. A result that was obtained is saved even
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -66,7 +67,7 @@ def take(run: Run, context: EventContext) -> Run:
     Raises as ``advance`` and ``Scope.save``; nothing has changed then. If it is the result of an effect that cannot be
     saved, the error says what the result was: it exists nowhere else.
     """
-    store = run.scope.store
+    store, given = run.scope.store, context
     event, masked = _masked(store, run, context.event)
     context = replace(context, event=event, cost=_full_cost(run, event, context.cost))
     decision = _decide(run, context)
@@ -89,9 +90,20 @@ def take(run: Run, context: EventContext) -> Run:
     try:
         return write_run(run, decision, describe(run, event, decision, document))
     except (StorageError, ConflictError, InvalidValueError) as error:
+        if isinstance(event, Replied) and isinstance(error, InvalidValueError):
+            # A lowered limit refuses the reply. As a failure it is not paid for again when the line is repeated.
+            with suppress(InvalidValueError):
+                return take(run, _over_limit(given, event, error))
         if isinstance(event, Succeeded | Replied | CallEnded) and not isinstance(error, DurabilityUnknownError):
             raise _unsaved(run, event, error) from None
         raise
+
+
+def _over_limit(context: EventContext, event: Replied, error: StatelineError) -> EventContext:
+    failed = Failed(
+        kind="reply", message=f"the reply cannot be stored: {error.message}", hint=error.hint, permanent=True
+    )
+    return replace(context, event=failed, partial=msgspec.to_builtins(event))
 
 
 def add_to(error: StatelineError, more: str) -> None:

@@ -140,7 +140,13 @@ def _store_of_run(store: Store, options: RunOptions) -> Store:
         return store
     from stateline.store.overlay import OverlayBackend
 
-    return Store(OverlayBackend(store.backend), redactor=store.redactor, clock=store.clock)
+    return Store(
+        OverlayBackend(store.backend),
+        redactor=store.redactor,
+        clock=store.clock,
+        actor=store.actor,
+        limits=store.limits,
+    )
 
 
 def prepare_context(store: Store, options: RunOptions) -> Prepared:
