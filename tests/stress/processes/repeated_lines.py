@@ -25,6 +25,8 @@ from stateline.engine.record import load_run, run_scope
 from stateline.verify.checker import verify
 
 RUN = "r1"
+_PUBLISHED = 12
+"""Files that a line publishes, about: the most of any line."""
 _MOST_CALLS = 12
 """Calls after which a line should have ended."""
 
@@ -165,11 +167,13 @@ class Trials:
     def store(self) -> Store:
         return Store.open(self.root / "state")
 
-    def call(self, words: list[str], after: float = 0.0) -> tuple[int, dict[str, Any]]:
-        """Call a line; its exit code and document."""
+    def call(self, words: list[str], *, after: float = 0.0, nth: int = 0) -> tuple[int, dict[str, Any]]:
+        """Call a line, and kill it as ``Program.call`` says; its exit code and document."""
         named = [self.request if word == "REQUEST" else word for word in words]
         stdin = None if self.line.stdin is None else self.line.stdin.replace("REQUEST", self.request)
-        code, out, err = self.program.call(self.root, self.environ, *self._placed(named), after=after, stdin=stdin)
+        code, out, err = self.program.call(
+            self.root, self.environ, *self._placed(named), after=after, nth=nth, stdin=stdin
+        )
         require(code in (-9, 0, 1, 2, 3), f"{words} exited with {code}: {out!r} {err!r}")
         return code, {} if code == -9 else json.loads(out)
 
@@ -188,11 +192,13 @@ class Trials:
                 return document, number
         raise AssertionError(f"{words} does not end")
 
-    def trial(self, moment: float) -> tuple[str, str]:
-        """Kill the line at that part of its usual duration and repeat it; where it was, and what became of it."""
+    def trial(self, rng: Random) -> tuple[str, str]:
+        """Kill the line at a moment of its usual duration, or before it publishes something, and repeat it; where it
+        was, and what became of it."""
         shutil.rmtree(self.root)
         shutil.copytree(self.kept, self.root)
-        code, _ = self.call(self.line.words, after=max(moment * self.usual, 0.001))
+        moment = {"after": max(rng.random() * self.usual, 0.001)}
+        code, _ = self.call(self.line.words, **(moment if rng.random() < 0.5 else {"nth": rng.randint(1, _PUBLISHED)}))
         if code != -9:
             return "not killed", "ended before"
         at = self._where()
@@ -235,7 +241,7 @@ def campaign(root: Path, seed: str, *, trials: int, until: float, say: Callable[
             for each in prepared:
                 if number and time.monotonic() > until:
                     break
-                at, result = each.trial(rng.uniform(0.0, 1.0))
+                at, result = each.trial(rng)
                 table[f"{each.line.name} | {at} | {result}"] += 1
             say(f"{number + 1} trials of each line")
     finally:
