@@ -2,7 +2,8 @@
 
 Acknowledged data survives a power loss; with ``fast`` durability, the death of every process. The order of a commit and
 the reason for each step are written at the step. Readers open, read and close; they create nothing, change no mode and
-take no lock. ``docs/format.md`` describes the tree, ADR 0002 the commit protocol, ADR 0010 ``full`` and ``fast``.
+hold no lock (``is_locked`` tries one for an instant). ``docs/format.md`` describes the tree, ADR 0002 the commit
+protocol, ADR 0010 ``full`` and ``fast``.
 """
 
 from __future__ import annotations
