@@ -10,6 +10,7 @@ import importlib
 import itertools
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -17,14 +18,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-IMPORTED = ("stateline.cli.app", "stateline.cli.run", "stateline.engine.loop", "openai")
+IMPORTED = (
+    *("stateline.cli.app", "stateline.cli.run", "stateline.engine.loop", "stateline.engine.agent", "openai"),
+    *("stateline.store.local.backend", "stateline.machine.definition.check", "stateline.machine.expressions.cel"),
+    *("stateline.machine.expressions.json_schema", "stateline.tools.runner", "jsonschema_rs", "filelock"),
+)
+"""What most calls import."""
 
 
 class Program:
-    """Calls of ``stateline``, one at a time."""
+    """Calls of a module, one at a time: of ``stateline``, or of another that calls it."""
 
-    def __init__(self) -> None:
-        command = [sys.executable, __file__]
+    def __init__(self, module: str = "stateline") -> None:
+        command = [sys.executable, __file__, module]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def call(
@@ -81,16 +87,19 @@ def kill_before(nth: int) -> None:
 
 def _become(streams: list[str], environ: dict[str, str], nth: int, words: list[str]) -> None:
     """Perform one call in this process, which ends with it."""
-    from stateline.cli.main import main
-
     writes = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     for fd, (path, flags) in enumerate(zip(streams, (os.O_RDONLY, writes, writes), strict=True)):
         os.dup2(os.open(path, flags, 0o600), fd)
     os.environ.clear()
     os.environ.update(environ)
     kill_before(nth)
+    module = sys.argv[1]
     sys.argv[1:] = words
-    main()
+    try:
+        runpy.run_module(module, run_name="__main__")
+    except SystemExit as end:
+        sys.stdout.flush()
+        os._exit(int(end.code or 0))
 
 
 def _wait(pid: int, after: float) -> int:
@@ -108,7 +117,7 @@ def _wait(pid: int, after: float) -> int:
 
 
 def _serve() -> None:
-    for name in IMPORTED:
+    for name in (*IMPORTED, sys.argv[1]):
         importlib.import_module(name)
     for line in iter(sys.stdin.readline, ""):
         given, out, err, environ, nth, after, *words = json.loads(line)

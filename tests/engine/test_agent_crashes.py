@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from killed_call import Program
 from scripted_model import shell, write_machine, write_tools
 
 from stateline import Store
@@ -225,38 +226,39 @@ def test_two_calls_at_once_ask_the_model_once_a_turn(place: Place) -> None:
     assert set(codes) <= {0, 2}
 
 
+@pytest.fixture(scope="module")
+def program() -> Iterator[Program]:
+    started = Program("agent_call")
+    yield started
+    started.close()
+
+
 @pytest.mark.parametrize("repeatable", [True, False])
-def test_a_round_killed_before_any_of_its_system_calls_is_resumed(place: Place, repeatable: bool) -> None:
-    """Every kill point of the writes of a round, by strace: whatever was saved is built upon."""
-    strace = shutil.which("strace")
-    if strace is None:
-        pytest.skip("strace is not installed")
-    if subprocess.run([strace, "-o", os.devnull, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("strace cannot trace here")
+def test_a_round_killed_before_any_of_its_publications_is_resumed(
+    place: Place, program: Program, repeatable: bool
+) -> None:
+    """Every kill point of the links and renames of a round: whatever was saved is built upon."""
     script = [{"calls": [["a", {}], ["b", {}]]}, {"content": "done"}]
     tools = {name: noted("echo 1", repeatable=repeatable) for name in "ab"}
-    for syscall in ("link", "rename"):
-        for nth in range(2, 6):
-            root = place.root / f"{syscall}-{nth}"
-            root.mkdir()
-            at = Place(root)
-            at.set(script, tools)
-            inject = f"inject={syscall}:signal=KILL:when={nth}"
-            call = [sys.executable, str(CALL), "s", "m.json", "script.json"]
-            command = [strace, "-qq", "-o", os.devnull, "-e", f"trace={syscall}", "-e", inject, *call]
-            died = subprocess.run(command, cwd=root, capture_output=True, timeout=60, check=False)
-            replied = "replied" in (at.types() if (root / "s").exists() and _has_run(root) else [])
-            before = len(at.asked)
-            for _ in range(4):
-                process = at.start(*(["--answer", "1"] if _waits(at) else []))
-                process.communicate(timeout=60)
-                if process.returncode == 0:
-                    break
-            assert at.types()[-1] == "replied", died
-            assert len(at.asked) - before <= (1 if replied else 2), "a reply that was saved was paid again"
-            ran = at.lines("ran")
-            assert repeatable or len(ran) == len(set(ran)), "a tool ran twice unasked"
-            assert len(set(ran)) <= 2
+    for nth in range(2, 14):
+        root = place.root / f"killed before {nth}"
+        root.mkdir()
+        at = Place(root)
+        at.set(script, tools)
+        words = [str(root / name) for name in ("s", "m.json", "script.json")]
+        died = program.call(root, dict(os.environ), *words, nth=nth)
+        assert died[0] == -signal.SIGKILL, died
+        replied = "replied" in (at.types() if (root / "s").exists() and _has_run(root) else [])
+        before = len(at.asked)
+        for _ in range(4):
+            code, *_ = program.call(root, dict(os.environ), *words, *(["--answer", "1"] if _waits(at) else []))
+            if code == 0:
+                break
+        assert at.types()[-1] == "replied", died
+        assert len(at.asked) - before <= (1 if replied else 2), "a reply that was saved was paid again"
+        ran = at.lines("ran")
+        assert repeatable or len(ran) == len(set(ran)), "a tool ran twice unasked"
+        assert len(set(ran)) <= 2
 
 
 def _has_run(root: Path) -> bool:
