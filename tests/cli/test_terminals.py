@@ -134,7 +134,7 @@ def test_standard_output_is_one_clean_document_while_the_terminal_shows_the_rest
 def test_a_wait_before_another_attempt_is_shown_with_the_failure_and_how_long(cli: Cli) -> None:
     retry = {"max_attempts": 2, "backoff": 0.2}
     machine = cli.machine(think={"agent": {"prompt": "x"}, "retry": retry})
-    with ModelServer(Say("no such luck", status=400), Say("Done.")) as server:
+    with ModelServer(Say("no such luck", status=422), Say("Done.")) as server:
         on = Terminal(cli, server)
         seen = on("execute", machine, "--id", "r1", *on.asked)
     assert seen.code == 0
