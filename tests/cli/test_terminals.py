@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import select
 import struct
 import subprocess
@@ -14,20 +15,28 @@ import termios
 import time
 from typing import NamedTuple
 
-from command_line import Cli
+from command_line import Cli, Task
 from each_case import Failures
 from model_server import ModelServer, Say
 
+from stateline.cli.elapsed import duration
+
+COUNTED = re.compile(r"(?:\r  [0-9][0-9a-z ]*)+\r +\r")
 DEADLINE = 60.0  # [s]; far above what any call takes
 CONTEXT = Say(json.dumps({"prompts": {"system": "S", "developer": []}, "settings": {}}))
 
 
 class Seen(NamedTuple):
-    """The end of a call on a terminal: exit code, the text on the screen, and stdout if that was a pipe."""
+    """The end of a call on a terminal: exit code, all that was written there, and stdout if that was a pipe."""
 
     code: int
-    screen: str
+    written: str
     out: bytes
+
+    @property
+    def screen(self) -> str:
+        """The text that stays on the screen: without the seconds that were counted."""
+        return COUNTED.sub("", self.written)
 
 
 class Terminal:
@@ -75,8 +84,8 @@ class Terminal:
         os.close(outer)
         if process.stdout is not None:
             process.stdout.close()
-        screen = seen.pop(outer).decode().replace("\r\n", "\n")
-        return Seen(code, screen, b"".join(seen.values()))
+        written = seen.pop(outer).decode().replace("\r\n", "\n")
+        return Seen(code, written, b"".join(seen.values()))
 
 
 def tool(cli: Cli, script: str) -> str:
@@ -187,3 +196,29 @@ def test_a_log_has_no_line_that_is_longer_than_one_of_the_terminal(cli: Cli) -> 
             shown = on("log", "context:c", columns=columns).screen.split("\n")[:-1]
             assert max(len(line) for line in shown) == columns
         assert max(map(len, on("log", "context:c", columns=300).screen.split("\n"))) < 300
+
+
+def test_the_elapsed_time_is_counted_while_a_stage_runs_and_removed_afterwards(cli: Cli, task: Task) -> None:
+    machine = cli.machine(slow=task("sleep 1.3; echo 1", default_next="fast"), fast=task("echo 2"))
+    with ModelServer() as server:
+        on = Terminal(cli, server)
+        seen = on("execute", machine, "--id", "r1")
+        assert seen.written.startswith("r1: turn 1: slow ...\n\r  1 s\r")
+        assert seen.screen.startswith("r1: turn 1: slow ...\nr1: turn 2: fast ...\n")
+        piped = on("execute", machine, "--id", "r2", "--format", "json", piped=True)
+        assert COUNTED.search(piped.written)
+        assert json.loads(piped.out)["status"] == "complete"
+        assert "\r" not in on("execute", machine, "--id", "r3", "-q").written
+
+
+def test_a_signal_ends_a_stage_at_once_while_the_time_is_counted(cli: Cli, task: Task) -> None:
+    with ModelServer() as server:
+        on = Terminal(cli, server)
+        began = time.monotonic()
+        seen = on("execute", cli.machine(slow=task("sleep 50")), "--id", "r1", press=("  1 s", b"\x03"))
+        assert seen.code == 130
+        assert time.monotonic() - began < 20
+
+
+def test_durations_are_written_for_people() -> None:
+    assert [duration(seconds) for seconds in (0, 59, 127, 3720)] == ["0 s", "59 s", "2 min 07 s", "1 h 02 min"]

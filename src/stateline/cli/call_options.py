@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from stateline.cli.inputs import read_json, stdin_reader
 from stateline.cli.options import Settings
-from stateline.cli.output import at_end_of_stream, is_terminal, notify, one_line, plain, stream_text
+from stateline.cli.output import at_end_of_stream, is_terminal, notify_start, one_line, plain, stream_text
 from stateline.cli.parser import Argument, argument, switch
 from stateline.errors import UsageError
 
@@ -118,7 +118,7 @@ def _watcher(settings: Settings) -> Watch:
 
             why = f" ({tree.error.kind}: {one_line(tree.error.message, 80)})" if tree.error else ""
             detail = f" failed{why}; next attempt in {pause_before(run):.3g} s"
-        notify(settings, f"{run.id}: turn {turn}: {tree.stage}{detail} ...")
+        notify_start(settings, f"{run.id}: turn {turn}: {tree.stage}{detail} ...")
 
     return watch
 

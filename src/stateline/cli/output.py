@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -14,6 +14,9 @@ from stateline.bundle.terminal import HARMFUL_IN_LINES
 from stateline.cli.layout import cut
 from stateline.cli.options import Settings
 from stateline.errors import StorageError
+
+if TYPE_CHECKING:
+    from stateline.cli.elapsed import Elapsed
 
 _COLOURS = {"green": "32", "red": "31", "yellow": "33", "dim": "2", "bold": "1"}
 _COLUMNS = 80
@@ -117,9 +120,11 @@ def _as_utf8(leaf: Any) -> Any:
 
 class _Streamed:
     """A text that is written to stderr piece by piece: its pieces since anything else was written, and a function to be
-    called at its end, before anything else is written. ``midline``: the last line is not complete."""
+    called at its end, before anything else is written. ``midline``: the last line is not complete. ``elapsed``: the
+    last line counts seconds."""
 
     midline = False
+    elapsed: Elapsed | None = None
     on_end: Callable[[], None] | None = None
     pieces: ClassVar[list[str]] = []
 
@@ -127,6 +132,8 @@ class _Streamed:
 def stream_text(text: str) -> None:
     """Write a piece of a text to stderr. Anything printed afterwards begins on a new line."""
     text = plain(text)
+    if text:
+        _end_elapsed()
     if text and _write_stderr(text, end=""):
         _Streamed.midline = not text.endswith("\n")
         _Streamed.pieces.append(text)
@@ -145,7 +152,24 @@ def was_just_streamed(text: str) -> bool:
     return bool(streamed) and streamed == text.strip() and is_terminal(sys.stdout)
 
 
+def notify_start(settings: Settings, text: str) -> None:
+    """Print a message on stderr, unless ``--quiet``. On a terminal, count the seconds below until anything else is
+    written."""
+    notify(settings, text)
+    if not settings.quiet and is_terminal(sys.stderr):
+        from stateline.cli.elapsed import Elapsed
+
+        _Streamed.elapsed = Elapsed(lambda text: _write_stderr(text, end=""))
+
+
+def _end_elapsed() -> None:
+    elapsed, _Streamed.elapsed = _Streamed.elapsed, None
+    if elapsed is not None:
+        elapsed.end()
+
+
 def _end_stream() -> None:
+    _end_elapsed()
     if _Streamed.on_end is not None:
         _Streamed.on_end()
     _Streamed.pieces.clear()

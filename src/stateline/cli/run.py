@@ -17,7 +17,7 @@ from stateline.cli.inputs import pairs, read_file
 from stateline.cli.layout import DIGITS, hanging, labelled
 from stateline.cli.options import Settings
 from stateline.cli.outcome_text import outcome_output, plan_output, totals_lines
-from stateline.cli.output import Output, columns, counted, notify, one_line
+from stateline.cli.output import Output, columns, counted, notify_start, one_line
 from stateline.cli.parser import argument, repeatable, switch
 from stateline.contexts.context import ContextRequest
 from stateline.errors import UsageError
@@ -209,7 +209,7 @@ def _progress(settings: Settings, *, played: bool) -> Callable[[str], None]:
 
     def began(purpose: str) -> None:
         if shows_progress(settings):
-            notify(settings, f"{what} to {purpose} the context ...")
+            notify_start(settings, f"{what} to {purpose} the context ...")
 
     return began
 
