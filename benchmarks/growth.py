@@ -35,7 +35,7 @@ def measure(place: Path, *, quick: bool, say: Any) -> list[Row]:
     rows = []
     for name, by_length in works.items():
         say(f"growth: {name}")
-        rounds = 2 if quick else (201 if name == "save" else 21)
+        rounds = 1 if quick else (201 if name == "save" else 21)
         taken = interleaved({str(length): work for length, work in by_length.items()}, rounds)
         base = taken[str(lengths[0])]
         for length in lengths:

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -91,14 +92,29 @@ def environment(root: Path) -> dict[str, str]:
     return {**os.environ, "STATELINE_STATE_DIR": str(root / "state dir"), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def stateline(root: Path, *words: str, under: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    command = [*under, sys.executable, "-m", "stateline", *words]
+IN_TURN = """
+import contextlib, os, sys
+from stateline.cli.main import run
+for number, words in enumerate(sys.argv[1:]):
+    with contextlib.suppress(FileNotFoundError):
+        os.open(f"/command {number}", os.O_RDONLY)
+    assert run(words.split()) in (0, 1, 2, 3), words
+"""
+"""A program that runs one command after the other; in a trace each is preceded by a file that it does not find."""
+
+
+def stateline(
+    root: Path, *words: str, under: tuple[str, ...] = (), program: tuple[str, ...] = ("-m", "stateline")
+) -> subprocess.CompletedProcess[str]:
+    command = [*under, sys.executable, *program, *words]
     return subprocess.run(
         command, cwd=root, env=environment(root), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
     )
 
 
-def traced(root: Path, trace: Path, *words: str, calls: str) -> list[str]:
+def traced(
+    root: Path, trace: Path, *words: str, calls: str, program: tuple[str, ...] = ("-m", "stateline")
+) -> list[str]:
     """The lines of strace for one command, which must not fail for a reason of strace's."""
     strace = shutil.which("strace")
     if strace is None:
@@ -106,7 +122,8 @@ def traced(root: Path, trace: Path, *words: str, calls: str) -> list[str]:
     probe = subprocess.run([strace, "-f", "-o", os.devnull, "true"], capture_output=True, check=False)
     if probe.returncode:
         pytest.skip(f"strace cannot trace here: {probe.stderr.decode('utf-8', 'replace')[:100]}")
-    done = stateline(root, *words, under=(strace, "-f", "-y", "-o", str(trace), "-e", f"trace={calls}"))
+    under = (strace, "-f", "-y", "-o", str(trace), "-e", f"trace={calls}")
+    done = stateline(root, *words, under=under, program=program)
     assert done.returncode in (0, 1, 2, 3), done.stderr
     return trace.read_text().splitlines()
 
@@ -154,27 +171,30 @@ def require_nothing_written(lines: list[str]) -> None:
     assert [line for line in changed if not testing.search(line)] == []
 
 
+def traced_in_turn(root: Path, trace: Path, commands: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each of the commands with its lines of strace."""
+    lines = traced(root, trace, *commands, calls=f"{CHANGING},{OPENING}", program=("-c", IN_TURN))
+    starts = [at for at, line in enumerate(lines) if re.search(r'"/command \d+"', line)]
+    assert len(starts) == len(commands)
+    for words, start, end in zip(commands, starts, [*starts[1:], len(lines)], strict=True):
+        yield words, lines[start:end]
+
+
 def test_a_reading_command_changes_nothing(tmp_path: Path, root: Path) -> None:
-    def check(tmp_path: Path, words: str) -> None:
-        before = picture(root)
-        lines = traced(root, tmp_path / "trace", *words.split(), calls=f"{CHANGING},{OPENING}")
+    def check(words: str, lines: list[str]) -> None:
         assert any("state dir" in line or "machine check" in words for line in lines), "the command was seen at work"
         require_nothing_written(lines)
-        assert picture(root) == before
 
-    for_each(check, [(words,) for words in READING], root=tmp_path)
+    before = picture(root)
+    for_each(check, traced_in_turn(root, tmp_path / "trace", READING))
+    assert picture(root) == before
 
 
-def test_a_store_that_is_absent_stays_absent(
-    tmp_path: Path, empty: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    def check(_: Path, words: str) -> None:
-        before = picture(empty)
-        lines = traced(empty, tmp_path_factory.mktemp("trace") / "t", *words.split(), calls=f"{CHANGING},{OPENING}")
-        require_nothing_written(lines)
-        assert picture(empty) == before
-
-    for_each(check, [(words,) for words in ABSENT], root=tmp_path)
+def test_a_store_that_is_absent_stays_absent(empty: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    before = picture(empty)
+    trace = tmp_path_factory.mktemp("trace") / "t"
+    for_each(lambda _, lines: require_nothing_written(lines), traced_in_turn(empty, trace, ABSENT))
+    assert picture(empty) == before
 
 
 def test_reading_commands_leave_the_tree_alone_where_nothing_can_be_traced(root: Path) -> None:
