@@ -222,6 +222,18 @@ def test_an_answer_goes_to_the_run_that_it_names(cli: Cli, asking: str) -> None:
     assert error["code"] == "answer_refused"
 
 
+def test_an_answer_needs_its_request_where_several_runs_of_the_machine_wait(cli: Cli, asking: str) -> None:
+    first = cli.json("execute", asking, "--id", "first", exits=3)["waiting"]["requestId"]
+    cli.json("execute", asking, "--id", "second", exits=3)
+    assert cli.refused("execute", asking, "--answer", "7", exits=1)["code"] == "answer_refused"
+    assert cli.json("execute", asking, "--answer", "7", "--dry-run")["plan"]["action"] == "refuse"
+    for run in ("first", "second"):
+        assert cli.json("exec", "status", run)["status"] == "waiting"
+    assert cli.json("execute", asking, "--answer", "7", "--request", first, exits=3)["run"] == "first"
+    cli.json("exec", "cancel", "first")
+    assert cli.json("execute", asking, "--answer", "8", exits=3)["run"] == "second"
+
+
 def test_flags_about_an_answer_that_contradict_each_other_are_usage_errors(cli: Cli, asking: str) -> None:
     request = cli.json("execute", asking, "--id", "r1", exits=3)["waiting"]["requestId"]
     before = cli.tree()

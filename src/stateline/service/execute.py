@@ -10,11 +10,11 @@ from stateline.engine.dependencies import Dependencies
 from stateline.engine.loop import asked
 from stateline.engine.record import Run, facts_of, load_run, run_scope
 from stateline.engine.step import apply, give_up, lost_effect_events
-from stateline.errors import ConflictError, UsageError
+from stateline.errors import ConflictError, InvalidAnswerError, UsageError
 from stateline.machine.decider.advance import advance
 from stateline.machine.decider.run import Retried
 from stateline.process.signals import Signals, shield
-from stateline.service.answers import answered_run, no_run_error
+from stateline.service.answers import answer_command, answered_run, named_request, no_run_error, open_request
 from stateline.service.continue_run import (
     closing_outcome,
     continue_run,
@@ -47,6 +47,8 @@ def execute(store: Store, options: ExecuteOptions) -> Outcome:
             raise no_run_error()
         if found is not None and not options.force:
             require_not_cancelled(found)
+            if options.run is None:
+                _require_only_request(store, machine_file, found, call)
             change = machine_change(found, machine_file)
             warnings = _warnings(store, machine_file, options, found.id, found) + change_warning(found, change)
             run = with_current_machine(found, machine_file, change, call, accept=options.accept_change)
@@ -132,6 +134,23 @@ def _find(store: Store, options: ExecuteOptions, machine_file: MachineFile) -> R
         return None
     named = None if call.request is None else answered_run(store, call.answer, call.request)
     return named or find_unfinished(store, machine_file) or answered_run(store, call.answer, None)
+
+
+def _require_only_request(store: Store, machine_file: MachineFile, found: Run, call: CallOptions) -> None:
+    """Raise ``InvalidAnswerError`` for an answer that names no request, if other runs of the file wait too: its author
+    may have seen the question of one of them."""
+    if call.answer is msgspec.UNSET or call.request is not None or named_request(call.answer) is not None:
+        return
+    others = [
+        run for run in other_unfinished(store, machine_file, found.id) if load_run(store, run).state.status == "waiting"
+    ]
+    if others:
+        raise InvalidAnswerError(
+            f"several runs of this machine wait ({', '.join([found.id, *others])}), and the answer does not say which "
+            "it is for; nothing was changed",
+            hint=f"`{answer_command(found.id, open_request(found), 'JSON')}` answers {found.id}; "
+            "`stateline exec status RUN` shows what another one asks",
+        )
 
 
 def _require_same_machine(run: Run, machine_file: MachineFile) -> None:
