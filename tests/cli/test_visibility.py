@@ -206,6 +206,14 @@ def test_an_incomplete_or_malformed_reply_is_kept_as_far_as_it_arrived(cli: Cli)
     failures.check()
 
 
+def test_a_refused_reply_fits_a_lowered_limit_of_snapshots(cli: Cli) -> None:
+    cli.monkeypatch.setenv("STATELINE_MAX_SNAPSHOT", "20000")
+    with model(cli, Say("é" * 60_000, finish="length")) as flags:
+        cli.json("execute", cli.machine(a={"agent": {"prompt": "Go."}}), "--id", "r", *flags, exits=1)
+    (kept,) = refused(cli, "r")
+    assert (kept["content"], kept["cut"]) == ("é" * 2500, True)
+
+
 def test_a_refused_reply_is_not_in_the_state(cli: Cli) -> None:
     stage = {"agent": {"prompt": "Go.", "output_schema": SCHEMA}}
     with model(cli, Say("Useless words.")) as flags:

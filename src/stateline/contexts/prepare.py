@@ -158,7 +158,7 @@ def _save_refused(
     from stateline.engine.refused_reply import refused_reply
 
     head, state = before
-    refused, masked = refused_reply(scope.store.redactor, reply)
+    refused, masked = refused_reply(scope.store, reply)
     told = {**event, "type": REFUSED, "error": {"kind": "reply", "message": error.message}, "refused": refused}
     if masked:
         told["redactions"] = masked

@@ -8,27 +8,31 @@ from stateline.bundle import canonical
 from stateline.bundle.canonical import Json
 from stateline.engine.record import mask_calls
 from stateline.errors import InvalidValueError
-from stateline.redaction.redactor import Redactor
+from stateline.store.objects import ObjectStore
 
 LIMIT = 64 * 1024
-"""Largest part of a reply that is kept [characters of its text, then bytes of its calls]."""
+"""Largest part of a reply that is kept [characters of its text, then bytes of its calls]; less where the limit of a
+snapshot is lowered."""
+_SHARE = 8
+"""A snapshot has room for so many parts of that size."""
 
 
-def refused_reply(redactor: Redactor, reply: dict[str, Json]) -> tuple[dict[str, Json], int]:
+def refused_reply(store: ObjectStore, reply: dict[str, Json]) -> tuple[dict[str, Json], int]:
     """Return ``event.refused`` for a reply of any shape, and the number of masked values. Values that format 1 cannot
     hold, and everything over :data:`LIMIT`, are left out."""
+    limit = min(LIMIT, store.limits.snapshot // _SHARE)
     counts = []
 
     def mask(value: Json) -> Json:
-        value, count = redactor.redact(value)
+        value, count = store.redactor.redact(value)
         counts.append(count)
         return value
 
     content: Any = reply.get("content")
     whole = content.encode("utf-8", "backslashreplace").decode() if isinstance(content, str) else ""
     text = str(mask(whole))
-    kept: dict[str, Json] = {"content": text[:LIMIT], "tool_calls": []}
-    left = LIMIT - len(text)
+    kept: dict[str, Json] = {"content": text[:limit], "tool_calls": []}
+    left = limit - len(text)
     calls: Any = reply.get("tool_calls")
     for call in calls if isinstance(calls, list) else []:
         try:

@@ -83,7 +83,7 @@ def take(run: Run, context: EventContext) -> Run:
     if refused is not None:
         from stateline.engine.refused_reply import refused_reply
 
-        document["refused"], found = refused_reply(store.redactor, refused)
+        document["refused"], found = refused_reply(store, refused)
         masks += found
     if masks:
         document["redactions"] = masks
