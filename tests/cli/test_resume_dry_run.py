@@ -287,11 +287,7 @@ def test_a_malformed_id_is_no_plan(cli: Cli) -> None:
 
 
 def test_a_dry_run_warns_of_flags_without_effect_like_the_real_call(cli: Cli) -> None:
-    flags_without_effect = [["--base-url", "http://127.0.0.1:9/v1"]]
-    for_each_in_new_home(cli, lambda flags: _check_warnings(cli, flags), flags_without_effect)
-
-
-def _check_warnings(cli: Cli, flags: list[str]) -> None:
+    flags = ["--base-url", "http://127.0.0.1:9/v1"]
     machine = cli.machine(think={"agent": {"prompt": "x"}})
     cli.json("execute", machine, "--id", "old", *flags, exits=3)
     for words in (
