@@ -130,3 +130,12 @@ def test_no_line_of_a_help_page_is_longer_than_80_columns(cli: Cli) -> None:
             assert len(lines) > 5
             assert [line for line in lines if columns_of(line) > 80] == []
     failures.check()
+
+
+def test_an_option_stays_beside_its_value_where_a_command_is_broken() -> None:
+    lines = command_lines("  answer: ", f"stateline exec resume {'r' * 30} --request {'r' * 50} --answer '1 2'", 80)
+    assert lines == [
+        f"  answer: stateline exec resume {'r' * 30} \\",
+        f"            --request {'r' * 50} \\",
+        "            --answer '1 2'",
+    ]

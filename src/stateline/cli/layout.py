@@ -11,7 +11,7 @@ DIGITS = 12
 _word = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"[^"]*")+""")
 """A word of a shell command."""
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-_WIDEST_FIRST = 28
+_WIDEST_FIRST = 32
 """Most columns of a table's first column. A longer cell, such as an id given by a user, has a line of its own."""
 
 
@@ -85,13 +85,25 @@ def command_lines(label: str, command: str, room: int) -> list[str]:
     if indent + width(command) <= room:
         return [label + command]
     rows = [label]
-    for word in _word.findall(command):
+    for word in _words(command, room - indent - len("   \\")):
         if width(rows[-1]) + width(word) + len("  \\") > room and len(rows[-1]) > indent:
             rows[-1] += " \\"
             rows.append(f"{'':{indent + 2}}{word}")
         else:
             rows[-1] += word if rows[-1] == label else f" {word}"
     return rows
+
+
+def _words(command: str, room: int) -> list[str]:
+    """The words of a command, an option together with its value if they fit."""
+    words: list[str] = []
+    for word in _word.findall(command):
+        last = words[-1] if words else ""
+        if last.startswith("--") and " " not in last and word[0] != "-" and width(last) + 1 + width(word) <= room:
+            words[-1] += f" {word}"
+        else:
+            words.append(word)
+    return words
 
 
 def labelled(label: str, text: str, room: int) -> list[str]:

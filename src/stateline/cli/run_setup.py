@@ -53,9 +53,10 @@ def _context_lines(store: Store, before: Snapshot, after: Snapshot) -> Iterator[
 
     old, new = _context(store, before), _context(store, after)
     changes = compare(store, old.state if old else {}, new.state if new else {})
+    kept = [change for change in changes if change.path[:1] in (("prompts",), ("settings",))]
     shown = new or old
-    if shown is not None:
-        yield from lines(store, [change for change in changes if change.path[:1] != ("refinements",)], shown)
+    if kept and shown is not None:
+        yield from lines(store, kept, shown)
 
 
 def _context(store: Store, snapshot: Snapshot) -> Snapshot | None:

@@ -93,12 +93,12 @@ def status_text(row: dict[str, Any]) -> str:
 def list_lines(rows: list[dict[str, Any]]) -> list[str]:
     """A table of runs. Failures have a column if there are any."""
     failed = any(row["failures"] for row in rows)
-    heading = ["run", "status", *(["failures"] if failed else []), "updated", "about"]
+    heading = ["run", "status", *(["fails"] if failed else []), "updated", "about"]
     cells = [
         [
             one_line(row["run"]),
             status_text(row),
-            *([str(row["failures"])] if failed else []),
+            *([str(row["failures"] or "")] if failed else []),
             ago(row["updated_at"]),
             _about(row),
         ]
@@ -108,11 +108,12 @@ def list_lines(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _about(row: dict[str, Any]) -> str:
-    """Model and prompt of a prompt's run, machine and stage of any other; labels."""
+    """Model and prompt of a prompt's run; machine, and stage unless it is over, of any other; labels."""
     if row["prompt"] is not None:
         about = f"{str(row['model'] or 'no model').rpartition('/')[2]}: {row['prompt']}"
     else:
-        about = f"{row['machine']}: {row['stage']}, turn {row['turn']}"
+        over = row["status"] in ("complete", "cancelled")
+        about = row["machine"] if over else f"{row['machine']}: {row['stage']}"
     return one_line(" ".join([about, *(f"{name}={one_line(value)}" for name, value in row["labels"].items())]))
 
 
@@ -140,7 +141,7 @@ def _status(options: RunOptions) -> Output:
     for name, bound in document["bounds"].items():
         if bound["limit"]:
             unit = " s" if name == "timeout" else ""
-            lines.append(f"{name + ':':<17}{document['counters'][name]:.6g} of {bound['limit']:.6g}{unit}")
+            lines.append(f"{name + ':':<15} {document['counters'][name]:.6g} of {bound['limit']:.6g}{unit}")
     for waiting in document["interrupts"]:
         lines += [*waiting_lines(document["run"], waiting), *_field("request", str(waiting["requestId"]))]
     if document["error"]:
@@ -154,7 +155,7 @@ def _mode_text(mode: str, exchanges: dict[str, Any]) -> str:
 
 
 def _field(name: str, value: str) -> list[str]:
-    return labelled(f"{name + ':':<17}", plain(value), columns())
+    return labelled(f"{name + ':':<15} ", plain(value), columns())
 
 
 def _show(options: RunOptions) -> Output:

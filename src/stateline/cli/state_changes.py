@@ -129,7 +129,7 @@ def _change(store: Store, change: Change) -> Iterator[str]:
         yield from _replaced(path, _opened(store, change.old), _opened(store, change.new))
     else:
         value = _opened(store, change.new if change.op == "add" else change.old)
-        if isinstance(value, str) and ("\n" in value.rstrip("\n") or width(value) > _room() - _INDENT):
+        if isinstance(value, str) and ("\n" in value.rstrip("\n") or width(path) + width(value) + 4 > _room()):
             yield from _beside(path, f"({counted(len(value.split(chr(10))), 'line')}, {size(len(value.encode()))})")
             yield from _block(_unified("", value) if sign == "+" else _unified(value, ""))
         else:
