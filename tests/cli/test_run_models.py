@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -127,7 +128,7 @@ def test_row_6_a_model_that_fails_leaves_a_failed_run_that_says_so_everywhere(cl
         assert (failed["status"], failed["reason"], failed["error"]["kind"]) == ("error", "model", "model")
         assert cli.json("exec", "list")["runs"][0]["status"] == "error"
         assert cli.json("run", "--id", "r1", exits=1)["error"] == failed["error"]
-        text = cli("run", "--id", "r1", *words[1:5]).out.decode()
+        text = re.sub(r" \\\n +", " ", cli("run", "--id", "r1", *words[1:5]).out.decode())
         assert f"stateline exec resume r1 --retry {' '.join(words[1:5])}" in text
         assert f"stateline run --id r1 --force -p TEXT {' '.join(words[1:5])}" in text
         assert "MACHINE" not in text
