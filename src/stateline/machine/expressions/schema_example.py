@@ -22,7 +22,7 @@ def example(schema: Json, *, given: bool = True) -> Json:
     """Return a value that very likely fits ``schema``; UNSET if none is known. Does not load the validator. ``given``:
     take values that the schema itself gives as examples or defaults."""
     try:
-        return _value(schema, schema, given, 0)
+        return _value({} if schema is None else schema, schema, given, 0)
     except (AttributeError, LookupError, TypeError, ValueError):  # too deep or large, or a malformed schema
         return msgspec.UNSET
 
