@@ -214,6 +214,15 @@ def test_an_answer_with_its_request_is_taken_once(cli: Cli, asking: str) -> None
     assert [row["run"] for row in cli.json("exec", "list")["runs"]] == ["r1"]
 
 
+def test_an_earlier_answer_can_be_repeated_after_later_ones(cli: Cli, asking: str) -> None:
+    waiting = cli.json("execute", asking, "--id", "r1", exits=3)["waiting"]
+    first = ["execute", asking, "--id", "r1", "--request", waiting["requestId"], "--answer", "1"]
+    second = cli.json(*first, exits=3)["waiting"]["requestId"]
+    done = cli.json("exec", "resume", "r1", "--request", second, "--answer", "true")
+    assert cli.json(*first) == done
+    assert cli.refused(*first[:-1], "2", exits=1)["code"] == "answer_refused"
+
+
 def test_an_answer_goes_to_the_run_that_it_names(cli: Cli, asking: str) -> None:
     older = cli.json("execute", asking, "--id", "r1", exits=3)["waiting"]["requestId"]
     cli.json("execute", asking, "--id", "r2", exits=3)

@@ -127,8 +127,8 @@ def unwrap(run: Run, value: Json, request: str | None = None) -> Answer:
     waiting = open_request(run)
     if waiting is not None and named == waiting:
         return Answer(inner, named=True)
-    answered = run.event.get("answered") or {}
-    if named is not None and named == answered.get("requestId"):
+    answered = _answered(run, named)
+    if answered is not None:
         if answered.get("sha256") not in _digests(run, inner):
             raise InvalidAnswerError(
                 f"the request {named!r} was answered before, and differently; nothing was changed",
@@ -141,6 +141,19 @@ def unwrap(run: Run, value: Json, request: str | None = None) -> Answer:
         f"the answer is for the request {named!r}, not for the one that is open ({waiting}); nothing was changed",
         hint=f"`stateline exec status {run.id}` shows what the run waits for",
     )
+
+
+def _answered(run: Run, request: Json) -> dict[str, Json] | None:
+    """Return ``event.answered`` of the answer to ``request``, which later ones may have replaced; None without one."""
+    if run.snapshot is None or not str(request).startswith(f"{run.id}:"):
+        return None
+    for snapshot in run.scope.walk(run.snapshot):
+        answered: dict[str, Json] = snapshot.event.get("answered") or {}
+        if answered.get("requestId") == request:
+            return answered
+        if snapshot.event["type"] == "started":  # before it lies another run of that id
+            break
+    return None
 
 
 def fingerprint(run: Run, value: Json) -> dict[str, Json]:
