@@ -93,13 +93,13 @@ def status_text(row: dict[str, Any]) -> str:
 def list_lines(rows: list[dict[str, Any]]) -> list[str]:
     """A table of runs. Failures have a column if there are any."""
     failed = any(row["failures"] for row in rows)
-    heading = ["run", "status", *(["fails"] if failed else []), "updated", "about"]
+    heading = ["run", "status", *(["fails"] if failed else []), "ago", "about"]
     cells = [
         [
             one_line(row["run"]),
             status_text(row),
             *([str(row["failures"] or "")] if failed else []),
-            ago(row["updated_at"]),
+            ago(row["updated_at"]).removesuffix(" ago"),
             _about(row),
         ]
         for row in rows
