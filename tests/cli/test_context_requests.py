@@ -58,7 +58,7 @@ def test_a_model_that_proposes_an_impossible_setting_is_refused(cli: Cli) -> Non
     wrong = Say(json.dumps({"prompts": {"system": "S", "developer": []}, "settings": {"temperature": 5}}))
     with ModelServer(wrong) as other:
         error = cli.refused("run", "-m", "openai/x", "--base-url", other.url, "--state-scope", "demo", exits=1)
-    assert "temperature is 5" in error["message"]
+    assert "temperature: 5" in error["message"]
     assert cli.json("show", "context:demo")["state"] is None
 
 

@@ -129,7 +129,10 @@ def refinement(context: dict[str, Json], request: ContextRequest) -> ModelReques
 def reply_schema(operator_settings: Mapping[str, Json]) -> dict[str, Json]:
     """Return the JSON Schema of a reply. Settings of the operator keep their type, where it is a simple one."""
     prompts = {"system": _STRING, "developer": {"type": "array", "items": _STRING}}
-    known = {name: rule.schema() for name, rule in SETTINGS.items()}
+    ranges = ("minimum", "maximum")  # not every provider accepts these in a reply's schema
+    known: dict[str, Json] = {
+        name: {key: value for key, value in schema.items() if key not in ranges} for name, schema in SETTINGS.items()
+    }
     own = {name: _SCHEMA_OF_TYPE.get(type(operator_settings[name]), {}) for name in sorted(operator_settings)}
     return _object(
         {"prompts": _object(prompts, required=True), "settings": _object({**own, **known}, required=False)},

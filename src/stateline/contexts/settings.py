@@ -3,81 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
-
-import msgspec
+from typing import Any
 
 from stateline.bundle.canonical import Json
 from stateline.errors import RequestError, UsageError
 from stateline.model.protocol import CALL_MEMBERS
 
-
-class SettingRule(msgspec.Struct, frozen=True):
-    """The type of a setting, and the least and largest value of a number (None: no limit)."""
-
-    type: Literal["number", "integer", "string", "strings"]
-    least: float | None = None
-    most: float | None = None
-
-    def allows(self, value: Json) -> bool:
-        """Return True for a value of the type and in the range."""
-        if self.type == "string":
-            return isinstance(value, str)
-        if self.type == "strings":
-            return isinstance(value, str) or (isinstance(value, list) and all(isinstance(each, str) for each in value))
-        if isinstance(value, bool) or not isinstance(value, int if self.type == "integer" else int | float):
-            return False
-        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
-
-    def words(self) -> str:
-        """Return the allowed values in words."""
-        if self.type == "strings":
-            return "a string or a list of strings"
-        what = "an integer" if self.type == "integer" else f"a {self.type}"
-        if self.least is None:
-            return what
-        return (
-            f"{what}, {self.least:g} or more" if self.most is None else f"{what} from {self.least:g} to {self.most:g}"
-        )
-
-    def schema(self) -> dict[str, Json]:
-        """Return the JSON Schema of the type. It has no range: not every provider accepts one in a reply's schema."""
-        if self.type == "strings":
-            return {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
-        return {"type": self.type}
-
-
-_PENALTY = SettingRule("number", -2, 2)
-_COUNT = SettingRule("integer", 1)
-SETTINGS = {
-    "temperature": SettingRule("number", 0, 2),
-    "top_p": SettingRule("number", 0, 1),
-    "top_k": SettingRule("integer", -1),  # some servers take -1 for "all"
-    "min_p": SettingRule("number", 0, 1),
+_COUNT = {"type": "integer", "minimum": 1}
+_PENALTY = {"type": "number", "minimum": -2, "maximum": 2}
+_STRINGS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "temperature": {"type": "number", "minimum": 0, "maximum": 2},
+    "top_p": {"type": "number", "minimum": 0, "maximum": 1},
+    "top_k": {"type": "integer", "minimum": -1},  # some servers take -1 for "all"
+    "min_p": {"type": "number", "minimum": 0, "maximum": 1},
     "max_tokens": _COUNT,
     "max_completion_tokens": _COUNT,
     "max_output_tokens": _COUNT,
     "frequency_penalty": _PENALTY,
     "presence_penalty": _PENALTY,
-    "repetition_penalty": SettingRule("number", 0),
-    "seed": SettingRule("integer"),
-    "stop": SettingRule("strings"),
-    "stop_sequences": SettingRule("strings"),
-    "reasoning_effort": SettingRule("string"),
-    "verbosity": SettingRule("string"),
+    "repetition_penalty": {"type": "number", "minimum": 0},
+    "seed": {"type": "integer"},
+    "stop": _STRINGS,
+    "stop_sequences": _STRINGS,
+    "reasoning_effort": {"type": "string"},
+    "verbosity": {"type": "string"},
 }
-"""The known settings, which a model may choose. Any other name must be one that the operator has set, since settings
-become part of every later request."""
+"""The JSON Schemas of the known settings, which a model may choose. Any other name must be one that the operator has
+set, since settings become part of every later request."""
 
 
 def setting_problem(settings: Mapping[str, Json]) -> str:
     """Return what is wrong with a known setting, or "". Null, which removes a setting, is accepted."""
     for name, value in settings.items():
-        rule: Any = SETTINGS.get(name)
-        if rule is not None and value is not None and not rule.allows(value):
-            shown = msgspec.json.encode(value).decode()
-            shown = shown if len(shown) <= 40 else f"{shown[:39]}…"
-            return f"{name} is {shown}; it must be {rule.words()}"
+        if name in SETTINGS and value is not None:
+            from stateline.machine.expressions.json_schema import violations
+
+            found = violations(SETTINGS[name], value)
+            if isinstance(value, float) and SETTINGS[name].get("type") == "integer":  # JSON Schema takes 1.0 for one
+                found = [f"{value} is not an integer"]
+            if found:
+                return f"{name}: {found[0].removeprefix('the value: ')}"
     return ""
 
 
