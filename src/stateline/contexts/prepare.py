@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -133,12 +134,9 @@ def _perform(
     request = replace(request, key=key, mark=secrets.token_hex(8))
     if options.on_call is not None:
         options.on_call(step.type)
-
-    def keep_refused(reply: dict[str, Json], error: RequestError, usage: Json) -> None:
-        run: dict[str, Json] = {} if options.run is None else {"run": options.run}
-        told = {**event, **run, "settings": {}, "usage": usage, "request": request.digest()}
-        _save_refused(scope, before, told, reply, error)
-
+    run: dict[str, Json] = {} if options.run is None else {"run": options.run}
+    refused = {**event, **run, "type": REFUSED, "settings": {}, "request": request.digest()}
+    keep_refused = partial(_save_refused, scope, before, refused)
     done = _call_model(scope.store, options.model, request, (step, state), keep_refused)
     old = ContextContent() if state is None else content_of(state)
     event |= _changes(old, content_of(done.state))
@@ -152,6 +150,7 @@ def _save_refused(
     event: dict[str, Json],
     reply: dict[str, Json],
     error: RequestError,
+    usage: Json,
 ) -> None:
     """Save a reply that was refused, masked, in the event of a snapshot that leaves the state as it is (null before
     there is a context). Completes ``error``, whose message must be masked."""
@@ -159,7 +158,7 @@ def _save_refused(
 
     head, state = before
     refused, masked = refused_reply(scope.store, reply)
-    told = {**event, "type": REFUSED, "error": {"kind": "reply", "message": error.message}, "refused": refused}
+    told = {**event, "usage": usage, "error": {"kind": "reply", "message": error.message}, "refused": refused}
     if masked:
         told["redactions"] = masked
     told["started_at"] = next_timestamp(scope.store.clock())
@@ -200,13 +199,13 @@ def _call_model(
             return error.message
         return ""
 
-    partial: list[dict[str, Json]] = []
+    arrived: list[dict[str, Json]] = []
     try:
-        reply = by_model.call(model, request, judge, partial.append)
+        reply = by_model.call(model, request, judge, arrived.append)
     except RequestError as error:
         error = _redacted_error(store, error)
-        if partial:
-            keep_refused(partial[0], error, None)
+        if arrived:
+            keep_refused(arrived[0], error, None)
         raise error from None
     try:
         return apply(reply)

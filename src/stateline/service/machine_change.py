@@ -106,29 +106,25 @@ def with_current_machine(
         raise change_error(run, machine_file, change)
     if run.state.status == "complete" or (change is None and run.event["machine"]["path"] == machine_file.path):
         return run
+    from stateline.service.spec_difference import changes
+
     require_expected(run, call.input, call.answer, call.request)
     with run.scope.locked(call.wait), shield():
         now = require_parent(reload(run), call.parent)
         moved = now.event["machine"]["path"] != machine_file.path
-        replacement = None if change is None else _replacement(now, change)
-        if now.state.status == "complete" or (replacement is None and not moved):
+        # Another process may have recorded the change in the meantime.
+        changed = change is not None and changes(now.scope.store, now.machine, change.machine)
+        if now.state.status == "complete" or not (changed or moved):
             return now
         machine, record = now.machine, now.record
-        if replacement is not None:
-            machine = replacement
+        if change is not None and changed:
+            machine = change.machine
             advance(machine, now.state, Replaced())  # raises before anything is stored
             record = keep_machine(run.scope.store, machine_file.data, machine_file.format, machine)
         now = replace_machine(now, machine, record, _places(machine, record, machine_file))
     if moved:
         record_run(run.scope.store, machine_file, run.id)
     return now
-
-
-def _replacement(now: Run, change: MachineChange) -> Machine | None:
-    """Return the changed machine, unless another process recorded it in the meantime."""
-    from stateline.service.spec_difference import changes
-
-    return change.machine if changes(now.scope.store, now.machine, change.machine) else None
 
 
 def _places(machine: Machine, record: MachineRecord, machine_file: MachineFile) -> dict[str, Json]:

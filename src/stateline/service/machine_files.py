@@ -37,14 +37,13 @@ class MachineFile(msgspec.Struct, frozen=True):
     """A machine file as it is now: real path, exact bytes and their digest.
 
     ``recorded`` False: not a file, but a machine that ``run`` wrote as JSON. Its runs are not found by ``path``, which
-    is the tools manifest. ``limits`` bounds the manifest that it names.
+    is the tools manifest.
     """
 
     path: str
     data: bytes
     sha256: str
     recorded: bool = True
-    limits: Limits = DEFAULT
 
     @property
     def directory(self) -> str:
@@ -71,7 +70,7 @@ class MachineFile(msgspec.Struct, frozen=True):
 def read_machine_file(path: str, limits: Limits = DEFAULT) -> MachineFile:
     """Read a machine file. Raises as ``read_source_file``."""
     real, data = read_source_file(path, "machine file", ".yaml, .json, .toml, .py", limits)
-    return MachineFile(real, data, sha256(data), limits=limits)
+    return MachineFile(real, data, sha256(data))
 
 
 def parse_machine(store: Store, machine_file: MachineFile) -> Machine:
@@ -82,7 +81,7 @@ def parse_machine(store: Store, machine_file: MachineFile) -> Machine:
     require_no_secret_in(machine_file, store.redactor)
     lookups = Lookups(
         evaluate=machine_file.evaluate,
-        toolset=lambda path: read_toolset(machine_file, path, store.redactor.find),
+        toolset=lambda path: read_toolset(machine_file, path, store.redactor.find, store.limits),
     )
     machine = load(machine_file.data, machine_file.path, lookups)
     # Escapes and folded lines can hide in the bytes what the parsed machine contains.
@@ -101,11 +100,11 @@ def require_no_secret_in(machine_file: MachineFile, redactor: Redactor, machine:
         )
 
 
-def read_toolset(machine_file: MachineFile, path: str, find_secret: FindSecret) -> Toolset:
+def read_toolset(machine_file: MachineFile, path: str, find_secret: FindSecret, limits: Limits) -> Toolset:
     """Return the checked tools of the manifest that the machine file names as ``path``. Raises as ``read_manifest``."""
     from stateline.tools.manifest import read_manifest
 
-    return read_manifest(os.path.join(machine_file.directory, path), find_secret, machine_file.limits).toolset
+    return read_manifest(os.path.join(machine_file.directory, path), find_secret, limits).toolset
 
 
 def tools_record(machine: Machine, machine_file: MachineFile) -> Json:
@@ -123,7 +122,7 @@ def current_tools_digest(run: Run, machine_file: MachineFile) -> str | None:
         return None
     from stateline.tools.manifest import manifest_digest
 
-    return manifest_digest(os.path.join(machine_file.directory, run.machine.tools), machine_file.limits)
+    return manifest_digest(os.path.join(machine_file.directory, run.machine.tools), run.scope.store.limits)
 
 
 def machine_scope(store: Store, machine_file: MachineFile) -> Scope:

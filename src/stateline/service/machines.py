@@ -40,7 +40,7 @@ def check_machine(path: str, limits: Limits = DEFAULT) -> Checked:
     outside = Lookups(
         exists=lambda argv: program_problem(argv, directory),
         evaluate=machine_file.evaluate,
-        toolset=lambda tools: read_toolset(machine_file, tools, redactor.find),
+        toolset=lambda tools: read_toolset(machine_file, tools, redactor.find, limits),
         model=_choose,
     )
     machine, problems = check(machine_file.data, machine_file.path, outside)

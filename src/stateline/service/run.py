@@ -140,13 +140,8 @@ def _store_of_run(store: Store, options: RunOptions) -> Store:
         return store
     from stateline.store.overlay import OverlayBackend
 
-    return Store(
-        OverlayBackend(store.backend),
-        redactor=store.redactor,
-        clock=store.clock,
-        actor=store.actor,
-        limits=store.limits,
-    )
+    backend = OverlayBackend(store.backend)
+    return Store(backend, redactor=store.redactor, clock=store.clock, actor=store.actor, limits=store.limits)
 
 
 def prepare_context(store: Store, options: RunOptions) -> Prepared:
@@ -228,9 +223,7 @@ def machine_of_prompt(store: Store, options: RunOptions) -> PromptMachine:
     )
     data = canonical.encode(document)
     beginning = " ".join(text[: 4 * PROMPT_SHOWN].split())[:PROMPT_SHOWN]
-    return PromptMachine(
-        MachineFile(path, data, sha256(data), recorded=False, limits=store.limits), machine, beginning, masks
-    )
+    return PromptMachine(MachineFile(path, data, sha256(data), recorded=False), machine, beginning, masks)
 
 
 def template(text: str) -> str:
