@@ -70,9 +70,6 @@ def execute(store: Store, options: ExecuteOptions) -> Outcome:
         else:
             _require_same_machine(require_not_cancelled(run), machine_file)
         warnings = _warnings(store, machine_file, options, run.id, None if started else run)
-        if not started:
-            change = machine_change(run, machine_file)
-            run = with_current_machine(run, machine_file, change, call, accept=options.accept_change)
         return continue_run(run, call, warnings, failures=0 if started else None)
 
 
@@ -155,10 +152,10 @@ def _require_only_request(store: Store, machine_file: MachineFile, found: Run, c
 
 def _require_same_machine(run: Run, machine_file: MachineFile) -> None:
     """Raise ``ConflictError`` unless ``run``, which another process started, is the run that this call would start."""
-    hint = f"{status_hint(run.id)}; --id NEW starts another run"
     if (run.machine_sha, run.event["machine"]["path"]) != (machine_file.sha256, machine_file.path):
         raise ConflictError(
-            f"another process started the run {run.id} from another machine; nothing was changed", hint=hint
+            f"another process started the run {run.id} from another machine; nothing was changed",
+            hint=f"{status_hint(run.id)}; --id NEW starts another run",
         )
 
 
