@@ -243,6 +243,21 @@ def test_an_answer_needs_its_request_where_several_runs_of_the_machine_wait(cli:
     assert cli.json("execute", asking, "--answer", "8", exits=3)["run"] == "second"
 
 
+def test_a_repeated_answer_without_its_request_never_answers_the_next_question(cli: Cli) -> None:
+    ask = {"human": {"prompt": "May it go on?", "schema": {"type": "boolean"}}}
+    machine = cli.machine(first=ask | {"default_next": "second"}, second=ask | {"default_next": "third"}, third=ask)
+    cli.json("execute", machine, "--id", "r1", exits=3)
+    line = ["exec", "resume", "r1", "--answer", "true"]
+    assert cli.json(*line, exits=3)["stage"] == "second"
+    before = cli.tree()
+    assert cli.refused(*line, exits=1)["code"] == "answer_refused"
+    assert cli.json(*line, "--dry-run")["plan"]["action"] == "refuse"
+    assert cli.tree() == before
+    request = cli.json("exec", "status", "r1")["interrupts"][0]["requestId"]
+    assert cli.json(*line, "--request", request, exits=3)["stage"] == "third"
+    assert cli.json("exec", "resume", "r1", "--answer", "false")["status"] == "complete"
+
+
 def test_flags_about_an_answer_that_contradict_each_other_are_usage_errors(cli: Cli, asking: str) -> None:
     request = cli.json("execute", asking, "--id", "r1", exits=3)["waiting"]["requestId"]
     before = cli.tree()

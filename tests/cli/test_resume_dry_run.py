@@ -113,10 +113,10 @@ def calling(cli: Cli, task: Task) -> None:
     (cli.home / "bin").symlink_to(EXAMPLE / "bin")
     agent = {"agent": {"prompt": "x", "tools": ["pantry"]}}
     machine = cli.machine(think=agent, _tools="tools.json", _bounds={"max_tool_rounds": 1})
-    call = json.dumps({"tools": [{"name": "pantry", "params": {"ingredient": "salt"}}]})
     cli.json("execute", machine, "--id", "r1", exits=3)
-    cli.json("exec", "resume", "r1", "--answer", call, exits=3)
-    cli.json("exec", "resume", "r1", "--answer", call, exits=1)
+    for ingredient, exits in (("salt", 3), ("flour", 1)):
+        call = json.dumps({"tools": [{"name": "pantry", "params": {"ingredient": ingredient}}]})
+        cli.json("exec", "resume", "r1", "--answer", call, exits=exits)
 
 
 def lost_call(cli: Cli, task: Task) -> None:

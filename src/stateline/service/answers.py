@@ -206,12 +206,19 @@ def require_expected(
     run: Run, given: Json | msgspec.UnsetType, answer: Json | msgspec.UnsetType, request: str | None
 ) -> None:
     """Raise ``UsageError`` if ``given`` is not the input with which the run started, compared as it is stored;
-    ``NoOpenRequestError`` for an answer while no request is open, unless it is given again; and as :func:`unwrap`."""
+    ``NoOpenRequestError`` for an answer while no request is open, unless it is given again; ``InvalidAnswerError`` for
+    the value of the last answer without its request, and as :func:`unwrap`."""
     if given is not msgspec.UNSET:
         masked, _ = run.scope.store.redactor.redact(given)
         if canonical.encode(masked) != canonical.encode(run.state.input):
             raise _another_input(run)
-    if answer is msgspec.UNSET or unwrap(run, answer, request).again or run.state.status == "waiting":
+    if answer is msgspec.UNSET:
+        return
+    taken = unwrap(run, answer, request)
+    if taken.again:
+        return
+    if run.state.status == "waiting":
+        _require_no_repetition(run, taken)
         return
     hint = f"`stateline exec status {run.id}` shows it; an answer with --request ID can be given again"
     if run.state.status == "running":
@@ -222,6 +229,19 @@ def require_expected(
         )
     raise NoOpenRequestError(
         f"the run {run.id} is {run.state.status} and waits for no answer; nothing was changed", hint=hint
+    )
+
+
+def _require_no_repetition(run: Run, answer: Answer) -> None:
+    """Raise ``InvalidAnswerError`` for the value of the last answer without a request: a repeated line must not answer
+    the next question."""
+    if answer.named or (run.event.get("answered") or {}).get("sha256") not in _digests(run, answer.value):
+        return
+    command = answer_command(run.id, open_request(run), "JSON")
+    raise InvalidAnswerError(
+        f"the last request of the run {run.id} was answered with the same value, and this answer names no request: it "
+        "may be the same command given again; the run still waits",
+        hint=f"if it is meant for the open request, name that: `{command}`",
     )
 
 
