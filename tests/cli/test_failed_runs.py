@@ -91,7 +91,7 @@ def test_a_retry_budget_that_is_used_up_fails_the_run(cli: Cli, task: Task) -> N
 def test_many_attempts_are_bounded_by_their_number_only(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     from stateline.engine import loop
     from stateline.machine.decider.run import Failed
-    from stateline.process.command import TaskOutcome
+    from stateline.process.task import TaskOutcome
 
     failed = TaskOutcome(event=Failed(kind="exit", message="no"), seconds=0.0)
     monkeypatch.setattr(loop, "run_task", lambda call: failed)

@@ -210,7 +210,7 @@ def test_a_choice_loads_no_sdk_and_no_http_library() -> None:
     program = """
 import sys
 from stateline.model.providers.selection import choose, open_model
-from stateline.model import answer, protocol
+from stateline.model import manual_reply, protocol
 open_model(choose("openai/x", environ={}), environ={"OPENAI_API_KEY": "sk-test-0123456789"})
 open_model(choose("anthropic/x", environ={}), environ={"ANTHROPIC_API_KEY": "sk-test-0123456789"})
 heavy = ("openai", "anthropic", "httpx", "httpx2", "pydantic", "jsonschema_rs", "ssl", "socket", "asyncio", "logging")

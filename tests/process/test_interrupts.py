@@ -309,7 +309,7 @@ def test_without_signals_no_default_action_is_changed() -> None:
 
 
 TASKS = """
-from stateline.process.command import run_task
+from stateline.process.task import run_task
 from stateline.process.program import Program
 
 call = Program(argv=["sh", "-c", sys.argv[2]], directory=sys.argv[1], document=b"{}")

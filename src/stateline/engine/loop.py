@@ -33,9 +33,9 @@ from stateline.machine.decider.advance import advance
 from stateline.machine.decider.evaluate_outputs import names
 from stateline.machine.decider.run import Asked, Decision, Facts, Intended, Lost, Started, Unsent
 from stateline.machine.spec import Machine
-from stateline.process.command import TaskOutcome, run_task
 from stateline.process.program import Program
 from stateline.process.signals import interruptible, shield
+from stateline.process.task import TaskOutcome, run_task
 from stateline.store.scope import Scope
 from stateline.store.snapshot import Snapshot, require_known_version
 from stateline.store.store import Store

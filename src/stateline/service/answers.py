@@ -165,7 +165,7 @@ def fingerprint(run: Run, value: Json) -> dict[str, Json]:
 def _digests(run: Run, value: Json) -> tuple[str, str]:
     """Return the digest of an answer as it was given, and of its meaning as a reply to a model request, which has
     several forms. An event has one of the two; older events have the first of replies too."""
-    from stateline.model.answer import meaning
+    from stateline.model.manual_reply import meaning
 
     masked, _ = run.scope.store.redactor.redact(value)
     return canonical.sha256(canonical.encode(masked)), canonical.sha256(canonical.encode(meaning(masked)))
@@ -182,7 +182,7 @@ def as_event(run: Run, value: Json) -> tuple[Json, int]:
     if not expects_reply(run):
         return value, 0
     from stateline.engine.agent import tools_of
-    from stateline.model.answer import parse_reply
+    from stateline.model.manual_reply import parse_reply
 
     # Masked first: an error of a tool schema may show the value.
     masked, count = run.scope.store.redactor.redact(value)

@@ -22,7 +22,7 @@ from stateline.errors import (
 )
 from stateline.machine.expressions import json_schema
 from stateline.machine.spec import Toolset
-from stateline.model import answer
+from stateline.model import manual_reply
 from stateline.model.protocol import ModelRequest, Reply, ToolSpec
 from stateline.model.recordings import exchange
 from stateline.tools.check import check_manifest, toolset_hash
@@ -96,7 +96,7 @@ def model_answer(data: bytes) -> None:
     except InvalidValueError:
         return
     try:
-        reply = answer.parse_reply(value, _TOOLS, "r1:1:0:00000000", ["a"])
+        reply = manual_reply.parse_reply(value, _TOOLS, "r1:1:0:00000000", ["a"])
     except InvalidAnswerError:
         return
     specs = {tool.name: tool.parameters for tool in _TOOLS}

@@ -44,7 +44,7 @@ from stateline.machine.definition.check import Lookups, check
 from stateline.machine.definition.formats.python_text import Evaluated
 from stateline.machine.definition.formats.reader import read
 from stateline.machine.expressions import cel, cel_errors, json_schema, templates
-from stateline.process import child, command, program
+from stateline.process import child, program, task
 from stateline.process.pipes import CapturedOutput
 from stateline.redaction.redactor import Redactor
 from stateline.store.snapshot import Snapshot
@@ -345,7 +345,7 @@ def task_output(data: bytes) -> None:
     that can be printed and hold no secret."""
     call = _call()
     for outcome in _outcomes(data):
-        event = command.to_event(call, outcome)
+        event = task.to_event(call, outcome)
         if isinstance(event, Succeeded):
             canonical.encode(event.output, depth=canonical.OUTSIDE_DEPTH)
             continue

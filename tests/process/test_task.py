@@ -22,11 +22,11 @@ from process.waiting import wait_for
 from stateline.bundle.limits import Limits
 from stateline.machine.decider.run import Failed, Succeeded
 from stateline.process import child
-from stateline.process.command import TaskOutcome, run_task
 from stateline.process.executables import program_problem, resolve_program
 from stateline.process.pipes import TAIL_KEPT, CapturedOutput
 from stateline.process.program import TAIL_SHOWN, Program
 from stateline.process.sanitize import sanitize
+from stateline.process.task import TaskOutcome, run_task
 from stateline.redaction.redactor import Redactor
 
 MIB = 1 << 20
@@ -500,7 +500,7 @@ SCRIPT = """
 import sys
 from stateline.process import child
 from stateline.process.signals import Interrupted, Signals
-from stateline.process.command import run_task
+from stateline.process.task import run_task
 from stateline.process.program import Program
 
 child.GRACE = 1.0

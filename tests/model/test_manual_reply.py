@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateline.errors import InvalidAnswerError
-from stateline.model.answer import parse_reply
+from stateline.model.manual_reply import parse_reply
 from stateline.model.protocol import Reply, ToolCall, ToolSpec
 from stateline.model.reply_validation import MAX_CALLS
 
