@@ -250,8 +250,9 @@ def test_a_round_killed_before_any_of_its_publications_is_resumed(
         assert died[0] == -signal.SIGKILL, died
         replied = "replied" in (at.types() if (root / "s").exists() and _has_run(root) else [])
         before = len(at.asked)
-        for _ in range(4):
-            code, *_ = program.call(root, dict(os.environ), *words, *(["--answer", "1"] if _waits(at) else []))
+        for attempt in range(4):
+            answer = ["--answer", str(attempt)] if _waits(at) else []
+            code, *_ = program.call(root, dict(os.environ), *words, *answer)
             if code == 0:
                 break
         assert at.types()[-1] == "replied", died

@@ -208,7 +208,7 @@ class RepairTrial:
             self.counts["run lost"] += 1
             return []
         words = ("execute", str(self.sample.machine), "--id", RUN.partition(":")[2])
-        outcome = call(root, *words, "--answer", '{"yes": true}', exits=None)
+        outcome = call(root, *words, "--answer", '{"yes": false}', exits=None)
         if (outcome.get("error") or {}).get("code") == "no_open_request":
             # It continues from a state in which it waits for nobody.
             outcome = call(root, *words, "--no-input", exits=None)

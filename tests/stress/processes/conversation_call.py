@@ -1,6 +1,6 @@
 """One call about a conversation, in a process of its own, with a model that goes by a script.
 
-    python conversation_call.py [-i] [--retry | --answer JSON] [--wait SECONDS] [--once]
+    python conversation_call.py [-i] [--retry | --request ID --answer JSON] [--wait SECONDS] [--once]
 
 It prepares the context ``talk``, which the same model derives and refines (``--once``: only derives), and then
 continues with the run ``talk`` of the machine ``talk.json`` in the current directory. The state dir, and the log in
@@ -120,6 +120,7 @@ def talk(words: list[str]) -> int:
 
     model = Model()
     given: dict[str, Any] = {"answer": json.loads(words[words.index("--answer") + 1])} if "--answer" in words else {}
+    given |= {"request": words[words.index("--request") + 1]} if "--request" in words else {}
     wait = float(words[words.index("--wait") + 1]) if "--wait" in words else 60.0
     call = CallOptions(one_turn="-i" in words, models=model, wait=wait, **given)
     try:

@@ -146,11 +146,10 @@ class Interrupted(Trial):
         started = [call for call in tree["pending"] if call["type"] == "tool" and call["status"] == "started"]
         if self.rng.random() < 0.4 or (started and started[0]["name"] == "fail"):
             return ["--retry"]
+        request = ["--request", self.chain[-1].event["waiting"]["requestId"]]
         if started:
-            return [
-                "--answer",
-                json.dumps(conversation_call.result_of(started[0]["name"], started[0]["arguments"]["n"])),
-            ]
+            result = conversation_call.result_of(started[0]["name"], started[0]["arguments"]["n"])
+            return [*request, "--answer", json.dumps(result)]
         messages = tree["conversation"]
         results = [message["content"] for message in messages if message["role"] == "tool"]
         said = sum(message["role"] == "assistant" for message in messages)
@@ -159,7 +158,7 @@ class Interrupted(Trial):
             {"type": "tool_use", "id": call["id"], "name": call["name"], "input": call["arguments"]} for call in calls
         ]
         content = [{"type": "text", "text": text}, *used]
-        return ["--answer", json.dumps({"type": "llm_response", "response": {"content": content}})]
+        return [*request, "--answer", json.dumps({"type": "llm_response", "response": {"content": content}})]
 
     def _tree(self) -> Any:
         return Store.open(self.workflow.state_dir).resolve(self.chain[-1].state)["tree"]

@@ -193,7 +193,7 @@ class Trial:
         if stage == "broken" or self.rng.random() < 0.5:
             return ["exec", "resume", name, "--retry", *turn]
         output = output_of({**state, "stage": stage, "error": state["tree"]["cause"]})
-        given = ["--answer", json.dumps(output)]
+        given = ["--request", self.chain[-1].event["waiting"]["requestId"], "--answer", json.dumps(output)]
         if self.rng.random() < 0.5:
             return ["exec", "resume", name, *given, *turn]
         return ["execute", "machine.json", "--id", name, *given, *turn]
