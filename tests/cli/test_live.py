@@ -21,11 +21,15 @@ def states(cli: Cli) -> tuple[Any, ...]:
     assert (row["status"], row["live"]) == (status["status"], status["live"])
     listed = cli("exec", "list").out.decode().split("\n")[1]
     shown = next(line for line in cli("exec", "status", "r").out.decode().split("\n") if line.startswith("status:"))
-    return row["status"], row["live"], [word for word in ("running", "interrupted") if word in listed], shown.split()[1]
+    words = ("running", "interrupted", "ready")
+    for word in words:  # the filter takes the word that is shown
+        found = cli.json("exec", "list", "--status", word)["runs"]
+        assert [each["run"] for each in found] == (["r"] if word in listed else [])
+    return row["status"], row["live"], [word for word in words if word in listed], shown.split()[1]
 
 
 def test_a_running_run_is_told_from_an_interrupted_one(cli: Cli, task: Task) -> None:
-    machine = cli.machine(first=task("echo 1", default_next="slow"), slow=task("touch here; sleep 60"))
+    machine = cli.machine(first=task("echo 1", default_next="slow"), slow=task("touch here; sleep 60", repeatable=False))
     with cli.start("execute", machine, "--id", "r") as process:
         while not (cli.home / "here").exists():
             assert process.poll() is None
@@ -39,6 +43,11 @@ def test_a_running_run_is_told_from_an_interrupted_one(cli: Cli, task: Task) -> 
     before = cli.tree()
     assert states(cli) == ("running", False, ["interrupted"], "interrupted")
     assert cli.tree() == before
+
+
+def test_a_run_between_two_turns_is_ready_and_not_interrupted(cli: Cli, task: Task) -> None:
+    cli("execute", "-i", cli.machine(a=task("echo 1", default_next="b"), b=task("echo 2")), "--id", "r")
+    assert states(cli) == ("running", False, ["ready"], "ready")
 
 
 def test_a_run_that_ends_while_it_is_looked_at_is_not_called_interrupted(

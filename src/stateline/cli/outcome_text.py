@@ -49,7 +49,7 @@ def outcome_output(settings: Settings, outcome: Outcome, *, flags: str) -> Outpu
         document=outcome.document(),
         lines=[] if settings.json else _lines(settings, outcome, kept, flags),
         warnings=outcome.warnings,
-        closing=totals_lines(outcome),
+        closing=[] if outcome.status == "cancelled" else totals_lines(outcome),
         exit_code=outcome.exit_code,
     )
 

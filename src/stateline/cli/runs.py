@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from stateline.service.runs import Confirm, Removal, RunFilter
     from stateline.store.store import Store
 
+_STATUSES = ("running", "ready", "interrupted", "waiting", "error", "complete", "cancelled")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _RM_WAIT = 1.0
 """Default of ``--wait`` for ``exec rm`` [s]: a run that is in use is not worth waiting for."""
@@ -86,8 +87,8 @@ def _list(options: ListOptions) -> Output:
 
 
 def status_text(row: dict[str, Any]) -> str:
-    """The status of a run for people: ``interrupted`` for one that is running and that no process holds."""
-    return "interrupted" if row["status"] == "running" and row["live"] is False else str(row["status"])
+    """The status of a run for people: of an unfinished run ``running``, ``ready`` or ``interrupted``."""
+    return str(row["activity"] or row["status"])
 
 
 def list_lines(rows: list[dict[str, Any]]) -> list[str]:
@@ -248,16 +249,20 @@ def _removal(options: CleanOptions | RmOptions, verb: Callable[[Store, Confirm |
 
 
 LIST = Command(
-    help="List runs, the one used last first.",
+    help="""List runs, the one used last first.
+
+running: a process is running it. ready: it is not finished, and its next turn can begin; this is also the status
+after a crash in a task that is repeatable. interrupted: the process ended after it started a model call, or a task or
+tool that is not repeatable, and before it saved the result.""",
     arguments=[
         argument("-n", dest="number", type=int, metavar="N", help="List at most N runs."),
         argument(
             "--status",
             action="append",
             default=[],
-            choices=("running", "waiting", "error", "complete", "cancelled"),
+            choices=_STATUSES,
             metavar="STATUS",
-            help="Only runs in that status: running, waiting, error, complete, cancelled (repeatable).",
+            help=f"Only runs in that status: {', '.join(_STATUSES)} (repeatable).",
         ),
         repeatable("--label", "K=V", "Only runs with that label"),
         argument("--machine", metavar="NAME|FILE", help="Only runs of that machine."),

@@ -89,6 +89,7 @@ def row(store: Store, head: Snapshot) -> dict[str, Json]:
         "machine": event.machine.name,
         "status": state["status"],
         "live": live,
+        "activity": _activity(store, head, tree, live) if state["status"] == "running" else None,
         "stage": tree["stage"],
         "turn": event.turn,
         "failures": event.meters.failures,
@@ -101,8 +102,20 @@ def row(store: Store, head: Snapshot) -> dict[str, Json]:
     }
 
 
+def _activity(store: Store, head: Snapshot, tree: dict[str, Json], live: bool | None) -> str:
+    """Return what a run with the status ``running`` does: ``running``, ``interrupted`` (no process holds it, and an
+    effect whose intent was saved has no outcome), or ``ready`` (no process holds it, and the next turn can begin)."""
+    if live is not False:
+        return "running"
+    pending = tree["pending"] or []
+    if tree["phase"] == "calling" and tree["pending"] is None:  # it is stored in an object
+        pending = store.resolve(head.state["tree"])["pending"]
+    lost = tree["phase"] == "started" or any(call.get("status") == "started" for call in pending)
+    return "interrupted" if lost else "ready"
+
+
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs to list: in one of these ``statuses``, with all ``labels``, of the ``machine`` (name or file), the ``limit``
+    """Runs to list: in one of these ``statuses`` (of the text, with ``ready`` and ``interrupted``), with all ``labels``, of the ``machine`` (name or file), the ``limit``
     last used ones. What is empty or None does not restrict."""
 
     statuses: list[str] = []
@@ -114,7 +127,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether the run with this row is listed, but for the limit."""
         machine, labels = head.event["machine"], found["labels"]
         return (
-            (not self.statuses or found["status"] in self.statuses)
+            (not self.statuses or (found["activity"] or found["status"]) in self.statuses)
             and all(labels.get(name) == value for name, value in self.labels.items())
             and (self.machine in (None, machine["name"]) or os.path.realpath(str(self.machine)) == machine["path"])
         )
