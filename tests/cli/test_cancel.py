@@ -59,6 +59,11 @@ def test_cancelling_twice_is_the_same_document_and_writes_nothing(cli: Cli) -> N
     assert files(cli) == before
 
 
+def test_cancelling_prints_no_totals_of_a_context_that_it_does_not_touch(cli: Cli) -> None:
+    cli.json("run", "-p", "Go.", "--system", "S", "--id", "r1", exits=3)
+    assert cli("exec", "cancel", "r1").err == ""
+
+
 def test_a_complete_run_cannot_be_cancelled(cli: Cli, task: Task) -> None:
     cli.json("execute", cli.machine(a=task("echo 1")), "--id", "r1")
     before = files(cli)

@@ -119,6 +119,14 @@ def test_no_line_of_a_listing_is_longer_than_80_columns(long_store: Cli) -> None
     failures.check()
 
 
+def test_the_fields_of_a_status_are_in_one_column(cli: Cli, task: Task) -> None:
+    cli("execute", cli.machine(_bounds={"max_tool_rounds": 2}, a={"human": {"prompt": "Go?"}}), "--id", "r")
+    cli("run", "-p", "Go.", "--id", "p")
+    for run in ("r", "p"):
+        fields = [line for line in cli("exec", "status", run).out.decode().split("\n") if line and line[0] != " "]
+        assert {re.match(r"[a-z_ ]+: +", line).end() for line in fields} == {17}, fields  # type: ignore[union-attr]
+
+
 def test_no_line_of_a_help_page_is_longer_than_80_columns(cli: Cli) -> None:
     failures = Failures()
     pages: list[tuple[list[str], Any]] = [([], COMMANDS)]

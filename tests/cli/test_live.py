@@ -29,7 +29,8 @@ def states(cli: Cli) -> tuple[Any, ...]:
 
 
 def test_a_running_run_is_told_from_an_interrupted_one(cli: Cli, task: Task) -> None:
-    machine = cli.machine(first=task("echo 1", default_next="slow"), slow=task("touch here; sleep 60", repeatable=False))
+    slow = task("touch here; sleep 60", repeatable=False)
+    machine = cli.machine(first=task("echo 1", default_next="slow"), slow=slow)
     with cli.start("execute", machine, "--id", "r") as process:
         while not (cli.home / "here").exists():
             assert process.poll() is None

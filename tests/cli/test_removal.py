@@ -12,7 +12,7 @@ import pytest
 from command_line import DEADLINE, Cli, Task
 from each_case import Failures
 
-from stateline import Store
+from stateline import Artifact, Store
 
 REMOVALS = [["exec", "clean"], ["exec", "rm", "done"]]
 
@@ -103,7 +103,16 @@ def test_a_dry_run_foresees_a_refusal(two: Cli) -> None:
         assert (plan["plan"]["action"], plan["exit"]) == ("refuse", 4)
         plan = two.json("exec", "clean", "--all", "--dry-run")
         assert [effect["run"] for effect in plan["plan"]["effects"]] == ["done"]
-        assert plan["plan"]["kept"].keys() == {"open"}
+        assert plan["plan"]["kept"] == {"open": "a process is using it"}
+
+
+def test_verify_counts_the_objects_that_a_removal_left_on_one_line(cli: Cli) -> None:
+    store = Store.open(cli.state)
+    for number in range(12):
+        store.put(Artifact(b"%d" % number))
+    assert len(cli.json("verify")["findings"]) == 11
+    counts = [cli("verify", *more).out.decode().count("residue unreferenced: ") for more in ([], ["-v"])]
+    assert counts == [1, 11]
 
 
 def test_rm_names_the_run_that_it_kept_because_it_is_in_use(two: Cli) -> None:

@@ -16,6 +16,7 @@ def test_a_command_of_another_place_is_named_with_that_place(cli: Cli) -> None:
         (["resume", "r1", "--retry"], "stateline exec resume"),
         (["check", "m.yaml"], "stateline machine check"),
         (["exec", "log", "x"], "stateline log"),
+        (["version"], "stateline --version"),
         (["exec", "run", "-p", "x"], "stateline run"),
         (["machine", "execute", "m.yaml"], "stateline execute"),
     ]:

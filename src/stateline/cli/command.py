@@ -155,6 +155,8 @@ def _unknown_command(root: Group, path: Sequence[str], name: str) -> UsageError:
     here = " ".join(path)
     places = _places(root, "stateline")
     similar = [name] if name in places else did_you_mean(name, list(places)).split("'")[1:2]
+    if name == "version":
+        similar, places = [name], {name: "stateline --version"}
     hint = f"did you mean `{places[similar[0]]}`? " if similar else ""
     if not similar and format_of(name) is not None:
         import shlex

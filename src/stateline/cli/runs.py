@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _STATUSES = ("running", "ready", "interrupted", "waiting", "error", "complete", "cancelled")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_LABEL = len("max_tool_rounds:")
 _RM_WAIT = 1.0
 """Default of ``--wait`` for ``exec rm`` [s]: a run that is in use is not worth waiting for."""
 _REMAINS = """Large values stay in objects/, and the record of a run's machine file stays in its machine: scope. To get
@@ -127,7 +128,8 @@ def _status(options: RunOptions) -> Output:
     values = {name: str(document[name]) for name in shown}
     values |= {"status": status_text(document)} | {name: ago(document[name]) for name in ("started_at", "updated_at")}
     values["head"] = document["head"][:DIGITS]
-    lines = [line for name, value in values.items() for line in _field(name, value)]
+    labels = {"machine_path": "file", "started_at": "started", "updated_at": "changed"}
+    lines = [line for name, value in values.items() if value for line in _field(labels.get(name, name), value)]
     if actor := actor_text(document["actor"]):
         lines += _field("last actor", actor)
     lines += _field("used", used_text(document["counters"]))
@@ -142,9 +144,9 @@ def _status(options: RunOptions) -> Output:
     for name, bound in document["bounds"].items():
         if bound["limit"]:
             unit = " s" if name == "timeout" else ""
-            lines.append(f"{name + ':':<15} {document['counters'][name]:.6g} of {bound['limit']:.6g}{unit}")
+            lines += _field(name, f"{document['counters'][name]:.6g} of {bound['limit']:.6g}{unit}")
     for waiting in document["interrupts"]:
-        lines += [*waiting_lines(document["run"], waiting), *_field("request", str(waiting["requestId"]))]
+        lines += [*_field("request", str(waiting["requestId"])), *waiting_lines(document["run"], waiting)]
     if document["error"]:
         lines += _field("error", document["error"]["message"])
     return Output(document=document, lines=lines, warnings=store.warnings)
@@ -156,7 +158,7 @@ def _mode_text(mode: str, exchanges: dict[str, Any]) -> str:
 
 
 def _field(name: str, value: str) -> list[str]:
-    return labelled(f"{name + ':':<15} ", plain(value), columns())
+    return labelled(f"{name + ':':<{_LABEL}} ", plain(value), columns())
 
 
 def _show(options: RunOptions) -> Output:

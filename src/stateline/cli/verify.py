@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -53,7 +54,8 @@ def _run(options: VerifyOptions) -> Output:
     from stateline.verify.checker import verify
 
     report = verify(options.settings.store(), options.key, options.anchors)
-    lines = [line for found in report.findings for line in _finding_lines(found)]
+    findings = report.findings if options.settings.verbose else _without_unreferenced(report.findings)
+    lines = [line for found in findings for line in _finding_lines(found)]
     lines += _head_and_anchor_lines(report)
     lines += _verdict_lines(report)
     if any(found.severity == "damage" and found.code != "anchor" for found in report.findings):
@@ -74,6 +76,20 @@ def _anchor_count(report: Report) -> str:
     return f"; {found} of {counted(len(report.anchors), 'anchor')} found"
 
 
+def _without_unreferenced(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings, with one in place of all objects that a removed run left behind."""
+    from stateline.verify.findings import SHOWN, Finding
+
+    kept = [found for found in findings if (found.severity, found.code) != ("residue", "unreferenced")]
+    left = len(findings) - len(kept)
+    if left:
+        # Similar findings are cut off at SHOWN.
+        count = counted(left, "object") if left <= SHOWN else f"more than {SHOWN} objects"
+        message = f"{count} of no snapshot: left by a removed scope or a crash, or being saved (-v lists them)"
+        kept.append(Finding("residue", "unreferenced", None, "", message))
+    return kept
+
+
 def _finding_lines(found: Finding) -> list[str]:
     """Severity, code, scope, path and message; without the path if the message has it."""
     parts = [found.scope, None if found.path in found.message else found.path, found.message]
@@ -88,7 +104,7 @@ def _head_and_anchor_lines(report: Report) -> list[str]:
 
     heads = [line for head in report.heads for line in _digest_lines("head", head)]
     if len(report.heads) > SHOWN:
-        heads = [f"{len(report.heads)} heads: `stateline scopes` and --format json list them"]
+        heads = [f"{len(report.heads)} heads: `stateline verify --format json` lists them"]
     return heads + [line for anchor in report.anchors if anchor.scope for line in _digest_lines("anchor", anchor)]
 
 

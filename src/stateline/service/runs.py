@@ -115,8 +115,8 @@ def _activity(store: Store, head: Snapshot, tree: dict[str, Json], live: bool | 
 
 
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs to list: in one of these ``statuses`` (of the text, with ``ready`` and ``interrupted``), with all ``labels``, of the ``machine`` (name or file), the ``limit``
-    last used ones. What is empty or None does not restrict."""
+    """Runs to list: in one of these ``statuses`` (or activities), with all ``labels``, of the ``machine`` (name or
+    file), the ``limit`` last used ones. What is empty or None does not restrict."""
 
     statuses: list[str] = []
     labels: dict[str, Json] = {}
@@ -290,7 +290,7 @@ def clean(
             _require_unused(store, run)
             chosen[run] = head
         except (ConflictError, RequestError) as error:
-            kept[run] = error.message
+            kept[run] = error.message.removeprefix(f"the run {run} was kept: ")
     if chosen and confirm is not None:
         confirm(list(chosen))
     removed: list[str] = []
@@ -300,7 +300,7 @@ def clean(
                 _remove(store, run, wait, expected=head)
                 removed.append(run)
             except ConflictError as error:
-                kept[run] = error.message
+                kept[run] = error.message.removeprefix(f"the run {run} was kept: ")
     exit_code = max((found.error.exit_code for found in unread), default=0)
     return Removal(removed, kept, store.warnings, exit_code)
 
