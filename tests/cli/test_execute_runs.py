@@ -192,7 +192,7 @@ def test_several_live_runs_are_a_warning(cli: Cli, task: Task) -> None:
     cli.json("execute", "-i", machine, "--id", "first")
     assert cli.json("execute", "-i", machine, "--id", "first", exits=2)["warnings"] == []
     cli.json("execute", "-i", machine, "--id", "second")
-    third = cli("execute", "-i", machine, "--id", "third")
+    third = cli("execute", "-i", machine, "--force")
     assert "second" in third.err
     assert "first" not in third.err
     warnings = cli.json("execute", "-i", machine, exits=2)["warnings"]

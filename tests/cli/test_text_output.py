@@ -149,7 +149,7 @@ class TestTerminal:
 
     def test_a_warning_is_coloured_and_readable(self, evil: Any) -> None:
         evil.json("execute", str(evil.home / "asks.json"), "--id", "asks2", exits=3)
-        shown = terminal(evil, "execute", str(evil.home / "asks.json"), "--id", "asks")
+        shown = terminal(evil, "execute", str(evil.home / "asks.json"))
         assert "\x1b[33mwarning:\x1b[0m other unfinished runs" in shown
         assert "\ufffd[" not in shown.split("Q ")[0]
 

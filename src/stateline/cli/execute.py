@@ -118,9 +118,9 @@ _CALL = call_arguments(parent="Continue only if this is the run's head (else exi
 EXECUTE = Command(
     help="""Run a machine to its end, or (-i) by exactly one turn.
 
-Continues the last unfinished run of this machine file, with the same --input or
-none; without one, starts a run. With --state-scope NAME the stages of a new run
-see the context NAME.""",
+Continues the last run of this machine file if it is unfinished, with the same
+--input or none; else starts a run. Older runs need --id. With --state-scope NAME
+the stages of a new run see the context NAME.""",
     arguments=[
         argument("machine", metavar="MACHINE", help="A machine file (.yaml, .json, .toml, .py)."),
         _ONE_TURN,

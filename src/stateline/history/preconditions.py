@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from stateline.errors import ConflictError
 from stateline.store.scope import Scope
 from stateline.store.snapshot import Snapshot
@@ -18,8 +20,12 @@ def require_head(scope: Scope, head: Snapshot | None, parent: str | None) -> Non
 
     wanted = find(scope.store, parent).sha256
     if head is None or head.sha256 != wanted:
-        current = f"at {head.sha256}" if head is not None else "missing"
+        if head is None:
+            raise ConflictError(
+                f"{scope.key} does not exist yet, so its head is not at {wanted}; nothing was changed",
+                hint="leave --parent out to start it",
+            )
         raise ConflictError(
-            f"the head of {scope.key} is {current}, not at {wanted}; nothing was changed",
-            hint="look at the head again (`stateline log`), then repeat the call",
+            f"the head of {scope.key} is at {head.sha256}, not at {wanted}; nothing was changed",
+            hint=f"`stateline log {shlex.quote(scope.key)}` shows the head; then repeat the call with it",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeGuard
 
 import msgspec
@@ -16,6 +16,9 @@ from stateline.engine.record import Run, load_run, run_scope
 from stateline.engine.step import call_ids, stage_of
 from stateline.errors import InvalidAnswerError, InvalidValueError, NoOpenRequestError, UsageError
 from stateline.store.store import Store
+
+_HINTED = 3
+"""Most runs that a hint has commands for, the newest ones."""
 
 Reader = Callable[[], bytes]
 """Reads standard input to its end, at most one byte more than the limit ``input``."""
@@ -118,7 +121,8 @@ def answered_run(store: Store, value: Json | msgspec.UnsetType, request: str | N
 def unwrap(run: Run, value: Json, request: str | None = None) -> Answer:
     """Return the answer in ``value``: all of it if ``request`` is its request, else it may name one by ``requestId``.
 
-    Raises ``InvalidAnswerError`` for the answer to another request; nothing has changed then.
+    Raises ``InvalidAnswerError`` for the answer to another request, ``NoOpenRequestError`` if none is open; nothing has
+    changed then.
     """
     named, wrapped = named_request(value) if request is None else request, request is None and is_wrapped(value)
     if named is None and not wrapped:
@@ -137,6 +141,8 @@ def unwrap(run: Run, value: Json, request: str | None = None) -> Answer:
         return Answer(inner, named=True, again=True)
     if request is None and not wrapped and not expects_reply(run):
         return Answer(value)  # an ordinary object
+    if waiting is None:
+        raise _no_open_request(run)
     raise InvalidAnswerError(
         f"the answer is for the request {named!r}, not for the one that is open ({waiting}); nothing was changed",
         hint=f"`stateline exec status {run.id}` shows what the run waits for",
@@ -220,6 +226,10 @@ def require_expected(
     if run.state.status == "waiting":
         _require_no_repetition(run, taken)
         return
+    raise _no_open_request(run)
+
+
+def _no_open_request(run: Run) -> NoOpenRequestError:
     hint = f"`stateline exec status {run.id}` shows it; an answer with --request ID can be given again"
     if run.state.status == "running":
         hint = f"`stateline exec resume {run.id}` continues the run, until it waits"
@@ -227,7 +237,7 @@ def require_expected(
         hint = (
             f"fix the cause and `stateline exec resume {run.id} --retry`, or restart it: `{restart_commands(run)[1]}`"
         )
-    raise NoOpenRequestError(
+    return NoOpenRequestError(
         f"the run {run.id} is {run.state.status} and waits for no answer; nothing was changed", hint=hint
     )
 
@@ -258,9 +268,12 @@ def answer_command(run: str, request: Json, answer: str) -> str:
     return f"stateline exec resume {run} --request {request} --answer {answer}"
 
 
-def no_run_error() -> NoOpenRequestError:
-    """Return the error for an answer in a call that would start a run."""
-    return NoOpenRequestError(
-        "an answer was given, and no run waits for it: this call would start one; nothing was changed",
-        hint="`stateline exec list` shows the runs that wait; `stateline exec resume RUN --answer JSON` answers one",
-    )
+def no_run_error(waiting: Sequence[Run] = ()) -> NoOpenRequestError:
+    """Return the error for an answer in a call that would start a run. ``waiting``: runs of its machine that wait."""
+    message = "an answer was given, and this call would start a run"
+    hint = "`stateline exec list` shows the runs that wait"
+    if waiting:
+        message += f", while these of its machine wait: {', '.join(run.id for run in waiting)}"
+        hint = "; ".join(f"`{answer_command(run.id, open_request(run), 'JSON')}`" for run in waiting[-_HINTED:])
+        hint = f"answer one of them: {hint}"
+    return NoOpenRequestError(f"{message}; nothing was changed", hint=hint)

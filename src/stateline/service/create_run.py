@@ -21,7 +21,7 @@ from stateline.engine.record import (
     read_run,
     run_scope,
 )
-from stateline.errors import NotFoundError, RequestError
+from stateline.errors import ConflictError, NotFoundError, RequestError
 from stateline.history.preconditions import require_head
 from stateline.machine.decider.run import Instance, RunState, Started
 from stateline.machine.spec import Machine
@@ -67,9 +67,17 @@ def create_run(store: Store, options: NewRunOptions, machine_file: MachineFile) 
     machine = parse_machine(store, machine_file)
     require_no_secret(store, options, machine_file)
     first = plan_start(store, options, machine, machine_file)
-    if options.call.parent is not None:
-        scope = run_scope(store, options.run or "new")
-        require_head(scope, None if options.run is None else scope.head(), options.call.parent)
+    if options.run is not None:
+        scope = run_scope(store, options.run)
+        require_head(scope, scope.head(), options.call.parent)
+    elif options.call.parent is not None:
+        from stateline.history.revision import find
+
+        find(store, options.call.parent)
+        raise ConflictError(
+            "--parent names the head of a run that is continued, and this call starts a run; nothing was changed",
+            hint="name the run with --id, or leave --parent out",
+        )
     with machine_scope(store, machine_file).locked(options.call.wait):
         return start_chain(store, options, machine_file, first)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import msgspec
 from msgspec.structs import replace
 
@@ -26,7 +28,7 @@ from stateline.service.continue_run import (
 )
 from stateline.service.create_run import NewRunOptions, create_run
 from stateline.service.machine_change import change_warning, machine_change, with_current_machine
-from stateline.service.machine_files import MachineFile, find_unfinished, other_unfinished, read_machine_file
+from stateline.service.machine_files import LISTED, MachineFile, find_unfinished, other_unfinished, read_machine_file
 from stateline.service.options import CallOptions, ExecuteOptions
 from stateline.service.run_document import Outcome
 from stateline.store.store import Store
@@ -44,7 +46,7 @@ def execute(store: Store, options: ExecuteOptions) -> Outcome:
         found = _find(store, options, machine_file)
         signals.run = found.id if found is not None else None
         if call.answer is not msgspec.UNSET and (found is None or options.force):
-            raise no_run_error()
+            raise no_run_error(_waiting_runs(store, machine_file))
         if found is not None and not options.force:
             require_not_cancelled(found)
             if options.run is None:
@@ -138,16 +140,21 @@ def _require_only_request(store: Store, machine_file: MachineFile, found: Run, c
     may have seen the question of one of them."""
     if call.answer is msgspec.UNSET or call.request is not None or named_request(call.answer) is not None:
         return
-    others = [
-        run for run in other_unfinished(store, machine_file, found.id) if load_run(store, run).state.status == "waiting"
-    ]
+    others = _waiting_runs(store, machine_file, found.id)
     if others:
+        named = ", ".join(run.id for run in [found, *others])
         raise InvalidAnswerError(
-            f"several runs of this machine wait ({', '.join([found.id, *others])}), and the answer does not say which "
+            f"several runs of this machine wait ({named}), and the answer does not say which "
             "it is for; nothing was changed",
             hint=f"`{answer_command(found.id, open_request(found), 'JSON')}` answers {found.id}; "
             "`stateline exec status RUN` shows what another one asks",
         )
+
+
+def _waiting_runs(store: Store, machine_file: MachineFile, besides: str | None = None) -> list[Run]:
+    """Return the runs of the file that wait, as far as :func:`other_unfinished` finds them."""
+    runs = [load_run(store, name) for name in other_unfinished(store, machine_file, besides)]
+    return [run for run in runs if run.state.status == "waiting"]
 
 
 def _require_same_machine(run: Run, machine_file: MachineFile) -> None:
@@ -162,13 +169,17 @@ def _require_same_machine(run: Run, machine_file: MachineFile) -> None:
 def _warnings(
     store: Store, machine_file: MachineFile, options: ExecuteOptions, name: str | None, run: Run | None
 ) -> list[str]:
-    """Return warnings about other unfinished runs of the machine file, besides the one called ``name``, and about
-    options that do not apply to ``run`` because it started without them (None: it starts with this call). Reads only.
+    """Return warnings about other unfinished runs of the machine file, besides the one called ``name``, unless the
+    caller chose that one; and about options that do not apply to ``run`` because it started without them (None: it
+    starts with this call). Reads only.
     """
     warnings = []
-    others = other_unfinished(store, machine_file, name)
+    others = [] if options.run is not None else other_unfinished(store, machine_file, name)
     if others:
-        warnings.append(f"other unfinished runs of this machine: {', '.join(others)} (choose one with --id)")
+        ways = "choose one with --id"
+        if len(others) >= LISTED:
+            ways = f"`stateline exec list --machine {shlex.quote(options.machine)}` shows older ones too; {ways}"
+        warnings.append(f"other unfinished runs of this machine: {', '.join(others)} ({ways})")
     if run is None:
         return warnings
     if options.labels:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from stateline.redaction.redactor import Redactor
     from stateline.tools.manifest import FindSecret
 
-_LISTED = 8
+LISTED = 8
 """The largest number of other unfinished runs in a record."""
 
 
@@ -132,7 +132,7 @@ def machine_scope(store: Store, machine_file: MachineFile) -> Scope:
 
 def record_run(store: Store, machine_file: MachineFile, run: str) -> None:
     """Record that the run belongs to this machine file, so that the last run of the file is found."""
-    live = other_unfinished(store, machine_file, run)[-_LISTED:]
+    live = other_unfinished(store, machine_file, run)[-LISTED:]
     event: dict[str, Json] = {"type": "run_started", "run": run, "path": machine_file.path, "live": live}
     machine_scope(store, machine_file).save({"machine": machine_file.sha256}, event=event, masked=True)
 

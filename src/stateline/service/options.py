@@ -73,7 +73,7 @@ class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExecuteOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of ``execute``. ``run`` None: the last unfinished run of the machine file, or a new one."""
+    """Options of ``execute``. ``run`` None: the last run of the machine file if it is unfinished, else a new one."""
 
     machine: str
     run: str | None = None
