@@ -23,7 +23,7 @@ IMPORTED = (
     *("stateline.store.local.backend", "stateline.machine.definition.check", "stateline.machine.expressions.cel"),
     *("stateline.machine.expressions.json_schema", "stateline.tools.runner", "jsonschema_rs", "filelock"),
 )
-"""What most calls import."""
+"""Modules that most calls import."""
 
 
 class Program:

@@ -1,4 +1,4 @@
-"""Who did it: ``--actor`` and ``STATELINE_ACTOR``, in events and where people read them."""
+"""The actor: ``--actor`` and ``STATELINE_ACTOR``, in events and where people read them."""
 
 from __future__ import annotations
 

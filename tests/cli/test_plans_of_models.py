@@ -95,7 +95,7 @@ class World:
         self._see_to_run()
 
     def arm(self, key: bool) -> None:
-        """Whether the environment has a key, and a server in the provider's place."""
+        """Set whether the environment has a key, and a server in the provider's place."""
         for name, value in (("OPENAI_API_KEY", KEY), ("OPENAI_BASE_URL", self.server.url)):
             self.cli.monkeypatch.setenv(name, value) if key else self.cli.monkeypatch.delenv(name, raising=False)
 
@@ -161,12 +161,12 @@ def failing(stages: dict[str, Any]) -> dict[str, Any]:
 
 
 def written(cli: Cli) -> dict[str, bytes]:
-    """What is in the state dir, but for locks and the directories that hold nothing else."""
+    """Return the content of the state dir, but for locks and the directories that hold nothing else."""
     return {str(path): path.read_bytes() for path in cli.state.rglob("*") if path.is_file() and path.stat().st_size}
 
 
 def sensible(case: Case) -> bool:
-    """Whether the words of a case are no mistake of grammar, and what is harmed is there."""
+    """Return True if the words of a case are good grammar, and what they corrupt exists."""
     run = case.verb == "run"
     return (
         not (run and "-i" in case.more)

@@ -81,11 +81,11 @@ class Place:
         return [snapshot.event for snapshot in scope.walk()][::-1] if scope.head() is not None else []
 
     def saved(self) -> list[str]:
-        """What replies of the model stand in the store."""
+        """Return the replies of the model in the store."""
         return [event["type"] for key in ("context:demo", "run:r1") for event in self.events(key) if "request" in event]
 
     def go_on(self) -> dict[str, Any]:
-        """What whoever sees the process gone does: goes on with the run if it is there, else calls again."""
+        """Act like an operator who sees the process gone: continue the run if it exists, else call again."""
         done = self.call("run", "--id", "r1") if self.events("run:r1") else self.first()
         if done.returncode == 3:
             waits = json.loads(done.stdout)
@@ -132,7 +132,7 @@ def test_a_reply_that_was_saved_is_never_paid_again_wherever_the_program_is_kill
 
 
 def test_a_refinement_is_made_again_where_a_run_has_begun_with_it(tmp_path: Path, program: Program) -> None:
-    """What tells a call that died from one that is meant anew is whether its run has begun."""
+    """A call that died differs from a new one in that its run has begun."""
     with ModelServer(otherwise=answers) as server:
         place = Place(tmp_path / "p", server, program)
         assert place.first().returncode == 0

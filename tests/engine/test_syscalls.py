@@ -85,7 +85,7 @@ SYNCS = {
     "what waits": 0,
     "an answer": 4,
 }
-"""How often one call of `execute -i` waits for the disk."""
+"""Number of waits for the disk in one call of `execute -i`."""
 
 
 def environment(root: Path) -> dict[str, str]:

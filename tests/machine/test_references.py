@@ -1,4 +1,4 @@
-"""What expressions read: the syntax tree of the CEL library, and the mistakes that `machine check` finds with it."""
+"""Names that expressions read: the syntax tree of the CEL library, and the mistakes that `machine check` finds."""
 
 from __future__ import annotations
 

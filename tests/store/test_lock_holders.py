@@ -1,4 +1,4 @@
-"""Who holds a scope's lock: tested by readers without writing, and named in the error of a writer."""
+"""The holder of a scope's lock: tested by readers without writing, and named in the error of a writer."""
 
 from __future__ import annotations
 

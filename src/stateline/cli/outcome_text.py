@@ -55,14 +55,14 @@ def outcome_output(settings: Settings, outcome: Outcome, *, flags: str) -> Outpu
 
 
 def used_text(counters: dict[str, Any]) -> str:
-    """What a run has used so far."""
+    """Return the use of a run so far, in words."""
     calls = counted(counters["model_calls"], "model call")
     tokens = f"{counters['tokens']:,} token{'' if counters['tokens'] == 1 else 's'}"
     return f"{counted(counters['turns'], 'turn')}, {calls}, {tokens}, {counters['seconds']:.1f} s"
 
 
 def totals_lines(outcome: Outcome) -> list[str]:
-    """What the run has used, and what this call did with the context; on one line if that fits."""
+    """Return the use of the run, and what this call did with the context; on one line if that fits."""
     used = [] if outcome.counters is None else [used_text(outcome.counters)]
     if outcome.context is None:
         return used

@@ -1,4 +1,4 @@
-"""What two runs work with, where it differs: machine, model, recording, context and its settings. For ``diff``."""
+"""Differences in the setup of two runs: machine, model, recording, context and its settings. For ``diff``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def setup_lines(store: Store, before: Snapshot, after: Snapshot) -> Iterator[str
 
 
 def _setup(snapshot: Snapshot) -> dict[str, str]:
-    """What the event of a run names, in few words; "" for nothing."""
+    """Return what the event of a run names, in few words; "" for nothing."""
     event = snapshot.event
     machine, exchanges = event.get("machine"), event.get("exchanges")
     scope, place = _context_of(snapshot)

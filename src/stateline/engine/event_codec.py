@@ -30,7 +30,7 @@ class ToolsPlace(msgspec.Struct, frozen=True):
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """Who wrote the snapshot: the process's user and host, and the person or agent that it acted for."""
+    """Writer of the snapshot: the process's user and host, and the person or agent that it acted for."""
 
     user: str
     host: str

@@ -1,4 +1,4 @@
-"""Whatever a power loss leaves, nothing that was acknowledged is lost; and a protocol with one step wrong is found out.
+"""After any power loss, nothing that was acknowledged is lost; and a protocol with one step wrong is found out.
 
 `scripts/torture --suite power` does the same with more of everything.
 """

@@ -120,7 +120,7 @@ def _watched(server: ForkServer, watch: Watch, said: list[Path], *, until: float
 
 
 def _judge(state_dir: Path, said: list[Path]) -> dict[str, Any]:
-    """Whatever was acknowledged is on disk; what is not on the chain is named as what it is."""
+    """All that was acknowledged is on disk; what is not on the chain is named as what it is."""
     lines = [line for file in said for line in lines_of(file)]
     refused = Counter(why for what, why in lines if what == "refused")
     told = {sha for what, sha in lines if what != "refused"}
