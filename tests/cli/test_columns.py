@@ -14,6 +14,7 @@ from command_line import Cli, Task
 from each_case import Failures
 
 from stateline import Store
+from stateline.bundle import naming
 from stateline.cli.app import COMMANDS
 from stateline.cli.command import Group
 from stateline.cli.layout import command_lines
@@ -115,6 +116,20 @@ def test_no_line_of_a_listing_is_longer_than_80_columns(long_store: Cli) -> None
             result = long_store(*words)
             assert result.code in (0, 5), result
             assert result.out
+            assert too_long(result.out.decode()) == []
+    failures.check()
+
+
+def test_no_line_of_machine_check_or_repair_is_longer_than_80_columns(long_store: Cli) -> None:
+    failures = Failures()
+    wrong = long_store.machine("wrong", **{LONG_STAGE: {"task": ["x" * 90], "bad": 1}, "b": {"end": {}}})
+    newest = max((long_store.state / naming.scope_hash("context:" + "c" * 64)).glob("state-*"))
+    newest.write_bytes(newest.read_bytes()[:-9])
+    for code, *words in [(1, "machine", "check", wrong), (5, "repair"), (0, "repair", "--apply")]:
+        with failures.case(*words):
+            result = long_store(*map(str, words))
+            assert result.code == code, result
+            assert len(result.out.split(b"\n")) > 2
             assert too_long(result.out.decode()) == []
     failures.check()
 

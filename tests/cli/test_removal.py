@@ -111,7 +111,7 @@ def test_verify_counts_the_objects_that_a_removal_left_on_one_line(cli: Cli) -> 
     for number in range(12):
         store.put(Artifact(b"%d" % number))
     assert len(cli.json("verify")["findings"]) == 11
-    counts = [cli("verify", *more).out.decode().count("residue unreferenced: ") for more in ([], ["-v"])]
+    counts = [cli("verify", *more).out.decode().count("residue unreferenced:") for more in ([], ["-v"])]
     assert counts == [1, 11]
 
 

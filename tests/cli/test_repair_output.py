@@ -132,7 +132,7 @@ def test_a_log_says_what_is_lost_between_two_snapshots(cli: Cli) -> None:
             files = _refined(cli, 3)
             for number in gone:
                 files[number].unlink()
-            plan = cli("repair").out.decode()
+            plan = " ".join(cli("repair").out.decode().split())
             assert (
                 f"lost snapshots {gone[0]} to {gone[-1]} " if len(gone) > 1 else f"lost snapshot {gone[0]} "
             ) in plan

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli, Task
+from each_case import Failures
 from model_server import ModelServer, Say
 
 END: dict[str, Any] = {"end": {}}
@@ -276,7 +277,7 @@ def test_retries_accepted_changes_and_cancellations_are_rows(cli: Cli, task: Tas
     ]
     assert found[2]["details"].keys() == {"from", "to"}
     assert found[2]["error"] is None
-    assert "(replaced)  by Ada" in cli("exec", "history", "r").out.decode()
+    assert "(machine replaced)  by Ada" in cli("exec", "history", "r").out.decode()
 
 
 def test_a_repair_is_a_row(cli: Cli, task: Task) -> None:
@@ -359,6 +360,29 @@ def test_each_call_ends_with_a_line_of_totals(cli: Cli, task: Task) -> None:
     document = cli.json("execute", path, "--id", "r")
     assert (document["counters"]["turns"], document["context"]) == (2, None)
     assert cli("execute", path, "--id", "r", "-q").err == ""
+
+
+def test_text_says_what_can_be_looked_up(cli: Cli, task: Task) -> None:
+    """Table of small promises of the text."""
+    cli.json("run", "-p", "Go.", "--id", "h", "--record", str(cli.home / "tape"), exits=3)
+    cli.json("exec", "resume", "h", "--answer", '"x"')
+    cli.json("run", "-p", "Go.", "--id", "played", "--playback", str(cli.home / "tape"))
+    cli.json("execute", cli.machine(a=task("echo why >&2; exit 3")), "--id", "f", exits=1)
+    failures = Failures()
+    for words, has, lacks in [
+        (["exec", "list"], "no model: Go.", "manual"),
+        (["diff", "run:h", "run:played"], "+++ run:played", "manual"),
+        (["run", "-p", "Go.", "--no-transcript"], "waiting", "head:"),
+        (["log", "-p", "run:f"], '{"message": "why"', '{"hint"'),
+        (["log", "--help"], "0 done · 1 error ·", "turn"),
+        (["execute", "--help"], "0 done, or advanced by one turn", ""),
+        (["diff", "run:f", "run:h"], "-> context:", "context:" + "0" * 64),
+    ]:
+        with failures.case(*words):
+            text = cli(*words).out.decode()
+            assert has in text, text
+            assert not lacks or lacks not in text, text
+    failures.check()
 
 
 def test_the_totals_say_what_was_restored(cli: Cli) -> None:

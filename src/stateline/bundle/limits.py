@@ -43,7 +43,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
                 where = f"{PREFIX}{name.upper()}" if name in self.variables else f"the limit `{name}`"
                 raise UsageError(
                     f"{where} is {value!r}; it must be a number from {least} to {most}; nothing was done",
-                    hint="limits can be lowered and not raised",
+                    hint=f"without it the limit is {most}, the highest there is",
                 )
 
     @classmethod

@@ -61,7 +61,8 @@ class Entry(msgspec.Struct, frozen=True):
         return Parser(" ".join(path), lambda: command.help, self._end, arguments)
 
     def _end(self) -> str:
-        exits = " · ".join(f"{code} {EXITS[code]}" for code in self.exits)
+        words = EXITS if 3 in self.exits else EXITS | {0: "done", 1: "error"}  # the others run nothing
+        exits = " · ".join(f"{code} {words[code]}" for code in self.exits)
         return f"Common options, such as --state-dir and --format: see `stateline --help`.\n\nExit codes: {exits}."
 
 

@@ -17,6 +17,7 @@ from stateline.cli.step_text import call_lines, cut_step, whole_step
 _INDENT = 6
 _LEAST = 24
 """Fewest characters of a step, on any terminal."""
+_REASONS = {"replaced": "machine replaced"}
 _ACTED = {"person": "answered ", "caller": "in the model's place ", "operator": ""}
 
 
@@ -47,7 +48,8 @@ def turn_lines(row: dict[str, Any], width: int, *, whole: bool) -> list[str]:
         steps += show("answer:" if row["by"] == "person" else "", row["output"], "", UNSET, room)
     if row["error"]:
         steps += [coloured(line, "red") for line in show("failed:", row["error"]["message"], "", UNSET, room)]
-    heading, rest = f"{row['turn']:>4}  {ago(row['at']):<10}  ", f"  ({one_line(row['reason'])}){_who(row)}"
+    reason = _REASONS.get(row["reason"], one_line(row["reason"]))
+    heading, rest = f"{row['turn']:>4}  {ago(row['at']):<10}  ", f"  ({reason}){_who(row)}"
     heading += one_line(_subject(row), max(width - len(heading) - columns_of(rest), _LEAST)) + rest
     return [cut(heading, max(width, _INDENT + _LEAST)), *(f"{'':{_INDENT}}{line}".rstrip() for line in steps)]
 

@@ -15,6 +15,11 @@ _WIDEST_FIRST = 32
 """Most columns of a table's first column. A longer cell, such as an id given by a user, has a line of its own."""
 
 
+def short_name(name: str) -> str:
+    """The name of a context: 12 digits of one that is a digest, as a default context's is."""
+    return name[:DIGITS] if len(name) == 64 and set(name) <= set("0123456789abcdef") else name
+
+
 def width(text: str) -> int:
     """The columns that ``text`` takes on a terminal."""
     if text.isascii():

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from stateline.cli.command import Command, fields_of
+from stateline.cli.layout import hanging, labelled
 from stateline.cli.options import Settings
-from stateline.cli.output import Output, coloured, plain, pretty
+from stateline.cli.output import Output, coloured, columns, plain, pretty
 from stateline.cli.parser import argument, switch
 
 _FILE = "A machine file (.yaml, .json, .toml, .py)."
@@ -28,10 +29,11 @@ def _check(options: CheckOptions) -> Output:
     for problem in result.problems:
         colour = "red" if problem["severity"] == "error" else "yellow"
         where = f"{problem['where']}: " if problem["where"] else ""
-        lines.append(f"{name}:{where}{coloured(problem['severity'], colour)}: {plain(problem['message'])}")
+        text = f"{name}:{where}{coloured(problem['severity'], colour)}: {plain(problem['message'])}"
+        lines += hanging(text, columns())
         if problem["hint"]:
-            lines.append(f"    hint: {plain(problem['hint'])}")
-    lines.append(f"{name}: {'ok' if result.ok else 'not usable'}")
+            lines += labelled("    hint: ", plain(problem["hint"]), columns())
+    lines += hanging(f"{name}: {'ok' if result.ok else 'not usable'}", columns())
     return Output(document=msgspec.to_builtins(result), lines=lines, exit_code=0 if result.ok else 1)
 
 

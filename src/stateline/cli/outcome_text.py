@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from stateline.cli.layout import DIGITS, command_lines, hanging, labelled
+from stateline.cli.layout import DIGITS, command_lines, hanging, labelled, short_name
 from stateline.cli.options import Settings
 from stateline.cli.output import Output, coloured, columns, counted, one_line, plain, pretty, was_just_streamed
 
@@ -71,9 +71,8 @@ def totals_lines(outcome: Outcome) -> list[str]:
     how = f"{counted(calls, 'model call')}, {tokens:,} tokens" if calls else "no model call"
     place = "" if context["seq"] is None else f" at {context['seq']}"
     rest = f" {_DONE[context['action']]}{place}, {how}"
-    name = context["scope"].partition(":")[2]
-    is_digest = len(name) == 64 and set(name) <= set("0123456789abcdef")  # as the name of a default context
-    name = name[:DIGITS] if is_digest else one_line(name, max(columns() - len(f"context {rest}"), DIGITS))
+    name = short_name(context["scope"].partition(":")[2])
+    name = one_line(name, max(columns() - len(f"context {rest}"), DIGITS))
     both = "; ".join([*used, f"context {name}{rest}"])
     return [both] if len(both) <= columns() else [f"context {name}{rest}", *used]
 
@@ -85,14 +84,14 @@ def _lines(settings: Settings, outcome: Outcome, kept: bool, flags: str) -> list
     answer = plain(outcome.output).split("\n") if isinstance(outcome.output, str) else pretty(outcome.output)
     if settings.quiet:
         return answer
-    lines = outcome_lines(outcome, output=False)
+    lines = outcome_lines(outcome, kept=kept, output=False)
     # An answer that was just streamed to this terminal is not printed twice.
     return lines if was_just_streamed("\n".join(answer)) else [*lines, "", *answer]
 
 
 def outcome_lines(outcome: Outcome, *, kept: bool = True, output: bool = True, flags: str = "") -> list[str]:
     """The status; of this turn the tool calls and (with ``output``) the output, each on a line; of a complete run its
-    output. If the run was ``kept``, commands to continue it."""
+    output. If the run was ``kept``, commands to continue it, and its head."""
     path = outcome.stage if outcome.source in (None, outcome.stage) else f"{outcome.source} -> {outcome.stage}"
     status, room = coloured(outcome.status, _COLOUR[outcome.status]), columns()
     first, *lines = hanging(
@@ -112,8 +111,7 @@ def outcome_lines(outcome: Outcome, *, kept: bool = True, output: bool = True, f
         lines += _next_lines(outcome, flags)
     if outcome.waiting:
         lines += waiting_lines(str(outcome.run), outcome.waiting, kept=kept)
-    lines.append(f"  head:   {outcome.head[:DIGITS]}")
-    return lines
+    return [*lines, f"  head:   {outcome.head[:DIGITS]}"] if kept else lines
 
 
 def waiting_lines(run: str, waiting: dict[str, Any], *, kept: bool = True) -> list[str]:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stateline.cli.command import Command, fields_of
+from stateline.cli.layout import hanging
 from stateline.cli.options import Settings
-from stateline.cli.output import Output, coloured, counted, plain
+from stateline.cli.output import Output, coloured, columns, counted, plain
 from stateline.cli.parser import argument, switch
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def _run(options: RepairOptions) -> Output:
     warnings = [*store.warnings, *result.warnings]
     return Output(
         document=result.document() | {"warnings": warnings},
-        lines=_lines(result, options.key),
+        lines=[part for line in _lines(result, options.key) for part in hanging(line, columns())],
         warnings=warnings,
         exit_code=result.exit_code,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stateline.bundle.envelope import Pointer
-from stateline.cli.layout import DIGITS, labelled
+from stateline.cli.layout import DIGITS, labelled, short_name
 from stateline.cli.output import coloured, columns, plain
 from stateline.cli.snapshot_summary import member
 from stateline.errors import StatelineError
@@ -30,13 +30,14 @@ def setup_lines(store: Store, before: Snapshot, after: Snapshot) -> Iterator[str
 def _setup(snapshot: Snapshot) -> dict[str, str]:
     """Return what the event of a run names, in few words; "" for nothing."""
     event = snapshot.event
-    machine, exchanges = event.get("machine"), event.get("exchanges")
+    machine, exchanges, model = (event.get(name) for name in ("machine", "exchanges", "model_used"))
     scope, place = _context_of(snapshot)
+    kind, _, name = scope.partition(":")
     return {
         "machine": f"{member(machine, 'name')} {str(member(machine, 'sha256'))[:DIGITS]}",
-        "model": str(event.get("model_used") or ""),
+        "model": "" if model in (None, "manual") else str(model),
         "mode": f"{member(exchanges, 'mode')} {member(exchanges, 'dir')}" if exchanges else "",
-        "context": f"{scope} {place.sha256[:DIGITS]}" if scope else "",
+        "context": f"{kind}:{short_name(name)} {place.sha256[:DIGITS]}" if scope else "",
     }
 
 

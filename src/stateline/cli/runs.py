@@ -112,7 +112,8 @@ def list_lines(rows: list[dict[str, Any]]) -> list[str]:
 def _about(row: dict[str, Any]) -> str:
     """Model and prompt of a prompt's run; machine, and stage unless it is over, of any other; labels."""
     if row["prompt"] is not None:
-        about = f"{str(row['model'] or 'no model').rpartition('/')[2]}: {row['prompt']}"
+        model = "no model" if row["model"] in (None, "manual") else row["model"].rpartition("/")[2]
+        about = f"{model}: {row['prompt']}"
     else:
         over = row["status"] in ("complete", "cancelled")
         about = row["machine"] if over else f"{row['machine']}: {row['stage']}"

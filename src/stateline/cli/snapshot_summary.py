@@ -181,7 +181,7 @@ def _turn(event: dict[str, Any], state: Any) -> list[Part]:
         parts.append((f" {kind}" if kind == "failed" else " failed", "red"))
     elif kind != "succeeded":
         parts.append((f" {kind}", ""))
-    if kind in _BY_PEOPLE:
+    if kind in _BY_PEOPLE and not event.get("asked"):
         parts += _by(event)
     why = [(f"  {error['kind']}: {one_line(error['message'], _LONG)}", "")] if error else _output(event, state)
     return [*parts, *_transitions(transitions), *_phase(event, state), *why]
@@ -195,7 +195,8 @@ def _conversation(event: dict[str, Any]) -> list[Part]:
         how = (f" failed ({failed})", "red") if failed else (" was answered" if kind == "answered" else " ended", "")
         return [(f": {call['name']}", ""), how]
     names = [call["name"] + (f" ({call['refused']})" if call.get("refused") else "") for call in event["asked"]]
-    return [(f" {kind}", ""), (f"; it calls {', '.join(names)}", "")]
+    who = _by(event) if kind in _BY_PEOPLE else []
+    return [(f" {kind}", ""), *who, (f"; it calls {', '.join(names)}", "")]
 
 
 def _lost_effect(event: dict[str, Any]) -> str:

@@ -206,9 +206,12 @@ def _sized(value: Any, text: str, shown: str, room: int) -> str:
 
 
 def _json(value: Any) -> str:
-    """A value as JSON on one line; objects as their size, artifacts also with their type."""
+    """A value as JSON on one line; objects as their size, artifacts also with their type. Of a failure, the message
+    comes first: it is what a cut line must show."""
     if isinstance(value, Ref):
         return _described(value)
+    if isinstance(value, dict) and "message" in value:
+        value = {"message": value["message"], **value}
     text = msgspec.json.format(
         msgspec.json.encode(map_leaves(value, lambda leaf: _described(leaf) if isinstance(leaf, Ref) else leaf)),
         indent=0,

@@ -169,7 +169,7 @@ def find_existing(store: Store, options: RunOptions) -> Run | None:
 def require_same(store: Store, found: Run, options: RunOptions) -> None:
     """Raise ``RequestError`` for flags that differ from those with which the run ``found`` started: they would have no
     effect. The instruction that refined the context for this very run may be repeated."""
-    ways = "leave them out to continue it; --force restarts it, another --id (or none) starts another run"
+    ways = "leave that option out to continue the run; --force restarts it, another --id (or none) starts another run"
     stage = found.machine.stages.get(STAGE)
     agent = stage.agent if stage is not None else None
     given = None if options.prompt is None else template(store.redactor.redact(options.prompt)[0])

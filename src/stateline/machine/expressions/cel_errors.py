@@ -106,7 +106,9 @@ def _compile_message(expression: str, words: str, position: tuple[int, int]) -> 
         source = "".join(expression.split("\n")[line - 1 : line])
         # The library reports a call at its opening parenthesis, a.b.c at a dot, a bare name at its first letter.
         if source[column - 1 : column] == "(":
-            return f"unknown function {quoted(unknown[1])}", "see the functions of CEL's standard library", column
+            length = unknown[1] in ("len", "length", "count")
+            hint = "size(x) gives the length" if length else "see the functions of CEL's standard library"
+            return f"unknown function {quoted(unknown[1])}", hint, column
         name = unknown[1].split(".")[0]
         begin = source.rfind(name, 0, column - 1) + 1 if source[column - 1 : column] == "." else column
         hint = f"{did_you_mean(name, list(NAMES)) or _QUOTE_HINT} (known names: {', '.join(NAMES)})"
