@@ -152,7 +152,7 @@ def test_the_same_input_continues_a_run_that_a_prompt_started(cli: Cli) -> None:
     cli.json(*words, '{"n": 1}', exits=3)
     assert cli.json(*words, '{"n": 1}', exits=3)["status"] == "waiting"
     hint = cli.refused(*words, '{"n": 2}', exits=64)["hint"]
-    assert "`stateline run --id r1 --force -p TEXT`" in hint
+    assert "`stateline run --id r1 --force -p TEXT --input JSON`" in hint
     done = cli.json(*words, '{"n": 1}', "--answer", '"Hello."')
     assert cli.json(*words, '{"n": 1}') == done
 

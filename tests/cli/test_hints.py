@@ -91,8 +91,8 @@ def test_hints_name_the_machine_file(cli: Cli, task: Task) -> None:
     failed = cli("execute", machine, "--id", "r1")
     assert failed.code == 1
     text = failed.out.decode().replace(" \\\n           ", "")
-    assert f"stateline execute {path} --accept-change\n" in text
-    assert f"stateline execute {path} --force\n" in text
+    assert f"stateline execute {path} --id r1 --accept-change\n" in text
+    assert f"stateline execute {path} --id r1 --force\n" in text
     assert (
         f"stateline execute {path} --id r1 --force"
         in cli.refused("exec", "resume", "r1", "--input", "1", exits=64)["hint"]

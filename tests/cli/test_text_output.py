@@ -198,7 +198,7 @@ def test_a_failed_run_says_how_to_leave_it_behind(cli: Cli, task: Task) -> None:
     machine = cli.machine(a=task("exit 1"))
     shown = cli("execute", machine, "--id", "r1").out.decode()
     assert "exec resume r1 --retry" in shown
-    assert f"execute '{machine}' --force" in shown.replace(" \\\n           ", "")
+    assert f"execute '{machine}' --id r1 --force" in shown.replace(" \\\n           ", "")
 
 
 def test_verify_says_in_its_first_word_that_a_place_is_unsafe(cli: Cli) -> None:

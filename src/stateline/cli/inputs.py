@@ -44,7 +44,7 @@ def read_json(text: str | None, option: str, limits: Limits = DEFAULT) -> Any:
     try:
         return limits.parse("input", data, option)
     except InvalidValueError as error:
-        quotes = f"a string needs quotes: {option} '\"yes\"'"
+        quotes = f"give JSON: {option} true, {option} 5, or a string in quotes: {option} '\"yes\"'"
         hint = error.hint if data[:1] in b'[{"' or text.startswith("@") else quotes
         raise UsageError(f"{error.message}; nothing was changed", hint=hint) from None
 

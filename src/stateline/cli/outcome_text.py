@@ -153,13 +153,14 @@ def _next_lines(outcome: Outcome, flags: str) -> list[str]:
         # There is no file to fix.
         return _commands(next=restart) if _comes_back(outcome) else _commands(next=retry, **{"or": restart})
     execute = f"stateline execute {plain(shlex.quote(outcome.machine_path))}"
+    again = f"{execute} --id {outcome.run} --force{' --input JSON' if outcome.takes_input else ''}"
     if not _comes_back(outcome):
-        return _commands(next=retry, **{"or": f"{execute} --force"})
+        return _commands(next=retry, **{"or": again})
     return [
         "  next:   fix the machine file, then both of these:",
-        *command_lines(" " * 10, f"{execute} --accept-change", columns()),
+        *command_lines(" " * 10, f"{execute} --id {outcome.run} --accept-change", columns()),
         *command_lines(" " * 10, retry, columns()),
-        *_commands(**{"or": f"{execute} --force"}),
+        *_commands(**{"or": again}),
     ]
 
 

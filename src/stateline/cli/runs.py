@@ -10,7 +10,7 @@ import msgspec
 
 from stateline.cli.command import Command, fields_of
 from stateline.cli.inputs import pairs
-from stateline.cli.layout import DIGITS, ago, labelled, table, wrapped
+from stateline.cli.layout import DIGITS, ago, command_lines, labelled, table, wrapped
 from stateline.cli.options import Settings
 from stateline.cli.outcome_text import outcome_output, plan_output, used_text, waiting_lines
 from stateline.cli.output import Output, columns, counted, is_confirmed, one_line, plain, pretty
@@ -147,7 +147,12 @@ def _status(options: RunOptions) -> Output:
             unit = " s" if name == "timeout" else ""
             lines += _field(name, f"{document['counters'][name]:.6g} of {bound['limit']:.6g}{unit}")
     for waiting in document["interrupts"]:
-        lines += [*_field("request", str(waiting["requestId"])), *waiting_lines(document["run"], waiting)]
+        # Of a recording, the next call plays the answer, or says how to give one.
+        played = document["mode"] == "playback" and waiting["type"] in ("human", "llm_request")
+        lines += _field("request", str(waiting["requestId"]))
+        lines += waiting_lines(document["run"], waiting, kept=not played)
+        if played:
+            lines += command_lines("  next:   ", f"stateline exec resume {document['run']}", columns())
     if document["error"]:
         lines += _field("error", document["error"]["message"])
     return Output(document=document, lines=lines, warnings=store.warnings)

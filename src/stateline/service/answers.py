@@ -201,11 +201,19 @@ def as_event(run: Run, value: Json) -> tuple[Json, int]:
     return answer, count
 
 
-def restart_commands(run: Run) -> tuple[str, str]:
-    """Return two whole commands: one starts another run of this kind, one restarts this run."""
+def restart_commands(run: Run, *, given: bool = False) -> tuple[str, str]:
+    """Return two whole commands: one starts another run of this kind, one restarts this run. Both have an input if this
+    run has one, its machine declares one, or one is ``given``."""
+    another = f"stateline execute {shlex.quote(run.event['machine']['path'])} --id NEW"
     if is_built_in(run.event):
-        return "stateline run -p TEXT", restart_command(run.id, run.event)
-    return f"stateline execute {shlex.quote(run.event['machine']['path'])} --id NEW", restart_command(run.id, run.event)
+        another = "stateline run -p TEXT"
+    more = " --input JSON" if given or takes_input(run) else ""
+    return another + more, restart_command(run.id, run.event) + more
+
+
+def takes_input(run: Run) -> bool:
+    """Return True if the run has an input, or its machine declares one."""
+    return run.state.input is not None or run.machine.input is not None
 
 
 def require_expected(
@@ -256,7 +264,7 @@ def _require_no_repetition(run: Run, answer: Answer) -> None:
 
 
 def _another_input(run: Run) -> UsageError:
-    another, restart = restart_commands(run)
+    another, restart = restart_commands(run, given=True)
     hint = f"`{another}` starts another run, `{restart}` restarts this one"
     if run.state.status == "waiting":
         hint += f", `{answer_command(run.id, open_request(run), 'JSON')}` answers it"

@@ -11,13 +11,15 @@ from stateline.engine.dry_run_stop import DryRunStop
 from stateline.engine.loop import asked, may_call_model, turn
 from stateline.engine.record import Run, load_run, read_run
 from stateline.engine.step import EventContext, is_waiting_for_reply, take
-from stateline.errors import ConflictError, NoOpenRequestError, PlaybackMissError, RunCancelledError
+from stateline.errors import ConflictError, InvalidAnswerError, NoOpenRequestError, PlaybackMissError, RunCancelledError
 from stateline.history.preconditions import require_head
 from stateline.machine.decider.run import Answered
 from stateline.process.signals import interruptible, shield
 from stateline.service.answers import (
+    answer_command,
     as_event,
     fingerprint,
+    open_request,
     parse_answer,
     parse_model_reply,
     parse_text,
@@ -129,11 +131,16 @@ def _take_answer(run: Run, given: Json, call: CallOptions) -> Run:
                     hint=f"`stateline exec resume {run.id}` plays the answer",
                 )
             value, masked = as_event(now, answer.value)
-            members = {"answered": fingerprint(now, answer.value)} | record_answer(now, value, dependencies)
-            context = EventContext(
-                event=Answered(value=value), dependencies=dependencies, members=members, masked=masked
-            )
-            return asked(take(now, context), dependencies)
+            try:
+                members = {"answered": fingerprint(now, answer.value)} | record_answer(now, value, dependencies)
+                context = EventContext(
+                    event=Answered(value=value), dependencies=dependencies, members=members, masked=masked
+                )
+                return asked(take(now, context), dependencies)
+            except InvalidAnswerError as error:
+                command = answer_command(run.id, open_request(now), "JSON")
+                error.hint = error.hint or f"`{command}` gives another answer"
+                raise
         if answer.named and unwrap(now, given, call.request).again:
             return now
         raise ConflictError(

@@ -76,7 +76,8 @@ def change_error(run: Run, machine_file: MachineFile, change: MachineChange) -> 
     first = f"`{execute} {run.id} --accept-change` continues with the new one"
     if run.state.status == "complete":
         first = f"`stateline exec show {run.id}` shows its outputs (as does --accept-change)"
-    hint = f"{first}; `{execute} {run.id} --force` restarts it; `{execute} NEW` starts another run"
+    more = " --input JSON" if run.state.input is not None or change.machine.input is not None else ""
+    hint = f"{first}; `{execute} {run.id} --force{more}` restarts it; `{execute} NEW{more}` starts another run"
     return MachineChangedError(f"{message}; nothing was changed. The difference:{shown}", hint=hint)
 
 

@@ -14,7 +14,7 @@ from stateline.engine.step import EventContext, stage_of, take
 from stateline.errors import InvalidAnswerError
 from stateline.machine.decider.advance import advance
 from stateline.machine.decider.run import Answered
-from stateline.service.answers import expects_reply, open_request
+from stateline.service.answers import expects_reply, open_request, restart_commands
 from stateline.service.run_document import waiting
 
 if TYPE_CHECKING:
@@ -63,7 +63,11 @@ def play_answer(run: Run, dependencies: Dependencies) -> Run:
     content = dependencies.answers.reply(_question(run)).content
     value = canonical.parse(content.encode(), what="the recorded answer")
     members = {} if dependencies.exchanges is None else {"exchanges": dependencies.exchanges()}
-    return take(run, EventContext(event=Answered(value=value), dependencies=dependencies, members=members))
+    try:
+        return take(run, EventContext(event=Answered(value=value), dependencies=dependencies, members=members))
+    except InvalidAnswerError as error:
+        error.hint = f"the machine is not that of the recording; `{restart_commands(run)[0]}` starts another run"
+        raise
 
 
 def _question(run: Run) -> ModelRequest:

@@ -16,7 +16,7 @@ from stateline.engine.step import is_waiting_for_reply, stage_of
 from stateline.errors import IntegrityError, StorageError
 from stateline.machine.decider.evaluate_outputs import names
 from stateline.machine.spec import Stage
-from stateline.service.answers import answer_command, open_request
+from stateline.service.answers import answer_command, open_request, takes_input
 
 if TYPE_CHECKING:
     from stateline.contexts.prepare import Prepared
@@ -51,12 +51,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int = 0
     built_in: bool = False
     machine_path: str = ""
+    takes_input: bool = False
     kept: bool = True
 
     def document(self) -> dict[str, Json]:
         """Return the JSON document; ``docs/commands.md`` describes it."""
         document: dict[str, Any] = msgspec.to_builtins(self)
-        for name in ("exit_code", "built_in", "machine_path", "kept", "fresh"):
+        for name in ("exit_code", "built_in", "machine_path", "takes_input", "kept", "fresh"):
             del document[name]
         document["from"] = document.pop("source")
         return document
@@ -92,6 +93,7 @@ def outcome(run: Run, *, one_turn: bool, warnings: list[str], dependencies: Depe
         exit_code={"advanced": 0, "complete": 2 if one_turn else 0, "waiting": 3, "error": 1, "cancelled": 0}[status],
         built_in=is_built_in(run.event),
         machine_path=run.event["machine"]["path"],
+        takes_input=takes_input(run),
     )
 
 

@@ -97,7 +97,6 @@ def answer(machine: Machine, state: RunState, event: run.Answered, facts: Facts)
         raise InvalidAnswerError(
             f"the answer does not fit what stage {stage.name!r} asks for: {violations_text(found)}"
             f"{example_of(stage.schema)}; the run still waits",
-            hint="give an answer that fits the stage's schema with --answer",
         )
     return settle(machine, state, event.value, facts)
 
