@@ -189,6 +189,7 @@ def test_a_lost_call_whose_result_a_person_gave_has_that_result(cli: Cli, tools:
     cli.json("exec", "resume", "r1", "--answer", '{"given": 7}', exits=3)
     (call,) = rows(cli)[1]["tools"]
     assert (call["status"], call["result"]) == ("done", {"given": 7})
+    assert "(result of a tool)  answered by " in text(cli)[-1]
 
 
 def _wait_for(path: Path, seconds: float = 30.0) -> None:

@@ -22,7 +22,8 @@ FOREIGN = [
     ("'x' not in output", "`not in` is not CEL (column 5)", "write !(x in y) for `not in`"),
     ("if output.a then 1 else 2", "`if` is not CEL (column 1)", "write condition ? a : b for `if`"),
     ("output == 'x", "a string is not closed (column 11)", "end it with the quote that begins it"),
-    ("len(state.todos) > 1", "unknown function 'len' (column 4)", "see the functions of CEL"),
+    ("len(state.todos) > 1", "unknown function 'len' (column 4)", "size(x)"),
+    ("foo(state.todos) > 1", "unknown function 'foo' (column 4)", "see the functions of CEL"),
     ("input &&\nnot output", "`not` is not CEL (line 2, column 1)", "write ! for `not`"),
 ]
 

@@ -48,7 +48,9 @@ def turn_lines(row: dict[str, Any], width: int, *, whole: bool) -> list[str]:
         steps += show("answer:" if row["by"] == "person" else "", row["output"], "", UNSET, room)
     if row["error"]:
         steps += [coloured(line, "red") for line in show("failed:", row["error"]["message"], "", UNSET, room)]
-    reason = _REASONS.get(row["reason"], one_line(row["reason"]))
+    # A person's answer that is no output is the result of a tool, which the reply's row shows.
+    given = row["reason"] == "answered" and row["by"] == "person" and not steps
+    reason = "result of a tool" if given else _REASONS.get(row["reason"], one_line(row["reason"]))
     heading, rest = f"{row['turn']:>4}  {ago(row['at']):<10}  ", f"  ({reason}){_who(row)}"
     heading += one_line(_subject(row), max(width - len(heading) - columns_of(rest), _LEAST)) + rest
     return [cut(heading, max(width, _INDENT + _LEAST)), *(f"{'':{_INDENT}}{line}".rstrip() for line in steps)]
