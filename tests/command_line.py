@@ -23,6 +23,8 @@ USER = pwd.getpwuid(os.geteuid()).pw_name
 DEADLINE = 60  # [s] for one process; far above what any of them takes
 
 
+COUNTED = re.compile(r"(?:\r  [0-9][0-9a-z ]*)+\r +\r")
+"""Seconds that were counted on a terminal and removed again."""
 LOG_LINE = re.compile("^[0-9a-f]{12} +[0-9]+  (?:just now|[0-9]+ [a-z]+ ago) +")
 """A line of the log up to its summary: sha, number, age."""
 

@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import pty
-import re
 import select
 import struct
 import subprocess
@@ -15,13 +14,12 @@ import termios
 import time
 from typing import NamedTuple
 
-from command_line import Cli, Task
+from command_line import COUNTED, Cli, Task
 from each_case import Failures
 from model_server import ModelServer, Say
 
 from stateline.cli.elapsed import duration
 
-COUNTED = re.compile(r"(?:\r  [0-9][0-9a-z ]*)+\r +\r")
 DEADLINE = 60.0  # [s]; far above what any call takes
 CONTEXT = Say(json.dumps({"prompts": {"system": "S", "developer": []}, "settings": {}}))
 

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 import pytest
-from command_line import Cli, Task
+from command_line import COUNTED, Cli, Task
 from model_server import ModelServer, Say
 
 from stateline.cli.output import plain
@@ -132,7 +132,7 @@ def terminal(cli: Cli, *words: str, **environment: str) -> str:
         shown += part
     os.close(master)
     process.wait(timeout=60)
-    return shown.decode()
+    return COUNTED.sub("", shown.decode())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
