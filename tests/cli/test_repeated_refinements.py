@@ -145,3 +145,16 @@ def test_settings_that_refined_the_context_of_a_complete_run_are_not_called_unus
     cli.json("exec", "resume", "r", "--answer", '"done"')
     done = cli.json(*same)
     assert (done["output"], "--set" in " ".join(done["warnings"])) == ("done", False)
+
+
+def test_the_line_that_derived_a_context_changes_nothing_when_it_is_repeated(cli: Cli) -> None:
+    line = ["run", "--state-scope", "demo", "--system", "Be brief.", "--developer", "No jokes.", "--set", "limit=3"]
+    first = cli.json(*line)
+    before = cli.tree()
+    again = cli.json(*line)
+    assert (again["head"], again["context"]["action"], again["warnings"]) == (first["head"], "restore", [])
+    assert cli.tree() == before
+    changed = cli.json(*line[:-1], "limit=4")
+    assert (changed["context"]["action"], changed["warnings"]) == ("refine", [])
+    (warning,) = cli.json(*line[:4], "Be long.")["warnings"]
+    assert "--system" in warning

@@ -416,9 +416,8 @@ def test_an_answer_is_the_output_of_a_human_stage() -> None:
 def test_an_answer_that_its_schema_forbids_is_refused_and_the_run_still_waits() -> None:
     state = at("waiting")
     before = image(state)
-    with pytest.raises(InvalidAnswerError, match="still waits") as caught:
+    with pytest.raises(InvalidAnswerError, match="still waits"):
         advance(MACHINE, state, Answered(value=7))
-    assert caught.value.hint
     assert image(state) == before
     assert advance(MACHINE, state, Answered(value="seven")).state.outputs == {"ask": "seven"}
 

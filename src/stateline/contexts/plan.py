@@ -9,14 +9,16 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from stateline.bundle import naming
+from stateline.bundle import canonical, naming
 from stateline.bundle.canonical import Json
 from stateline.contexts.context import (
     CONTEXT_WAIT,
     ContextRequest,
+    content_of,
     default_name,
     derive,
     drift,
+    merge_settings,
     refine,
 )
 from stateline.contexts.settings import require_settings
@@ -188,7 +190,9 @@ def _steps(state: dict[str, Json] | None, request: ContextRequest, by_model: boo
     stored = replace(request, system=None, developer=[])
     if request.refine is not None:
         return [ContextStep("refine", by, by_model, stored)]
-    if request.settings and request.task is None:
+    kept = content_of(state).settings
+    changes = canonical.encode(merge_settings(kept, request.settings)) != canonical.encode(kept)
+    if changes and request.task is None:
         # Settings alone need no model.
         return [ContextStep("refine", LITERAL, False, stored)]
     return []
@@ -216,8 +220,9 @@ def _require_room(state: dict[str, Json] | None, steps: list[ContextStep]) -> No
 
 
 def _unused_flags(context: dict[str, Json], request: ContextRequest) -> list[str]:
-    warnings = drift(context, request)
-    if request.task is None and (request.system is not None or request.developer):
+    warnings, kept = drift(context, request), content_of(context)
+    differ = request.system not in (None, kept.system) or any(text not in kept.developer for text in request.developer)
+    if request.task is None and differ:
         warnings.append(
             "the context exists already: --system and --developer apply when it is derived and were not stored; "
             "refine it with --refine-text or --set"
