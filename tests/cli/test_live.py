@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from pathlib import Path
@@ -76,3 +77,14 @@ def test_a_lock_that_cannot_be_tested_is_null(cli: Cli, task: Task) -> None:
     lock.unlink()
     lock.symlink_to("elsewhere")
     assert states(cli) == ("running", None, ["running"], "running")
+
+
+def test_a_run_that_died_in_a_tool_is_interrupted(cli: Cli) -> None:
+    kill = {"name": "kill", "description": "d", "argv": ["sh", "-c", "kill -9 $PPID"], "schema": {"type": "object"}}
+    path = cli.home / "tools.json"
+    path.write_text(json.dumps({"tools": [kill]}))
+    cli.json("run", "-p", "Go.", "--id", "r", "--tools", str(path), exits=3)
+    calls = [{"name": "kill", "params": {"x": "y" * 9000}}] * 2
+    assert abs(cli.process("exec", "resume", "r", "--answer", json.dumps({"tools": calls})).code) in (9, 137)
+    assert states(cli) == ("running", False, ["interrupted"], "interrupted")
+    assert cli.json("exec", "resume", "r", exits=3)["reason"] == "unknown_outcome"
