@@ -57,7 +57,7 @@ def test_of_many_heads_people_are_shown_the_number_and_programs_all(cli: Cli) ->
         cli.json("run", "--state-scope", f"demo-{number}", "--set", "a=1")
     text = cli("verify").out.decode()
     assert "\nhead " not in f"\n{text}"
-    assert "11 heads: `stateline scopes` and --format json list them\n" in text
+    assert "11 heads: `stateline verify --format json` lists them\n" in text
     assert len(cli.json("verify")["heads"]) == 11
 
 
