@@ -343,12 +343,12 @@ def test_what_a_complete_run_of_run_is_reported_can_be_followed(cli: Cli) -> Non
     cli.json("exec", "resume", "r1", "--answer", '"Done."')
     hint = cli.refused("exec", "resume", "r1", "--input", '"More."', exits=64)["hint"]
     assert "`stateline run -p TEXT --input JSON`" in hint
-    assert "`stateline run --id r1 --force -p TEXT`" in hint
+    assert "`stateline run --id r1 --force -p TEXT --input JSON`" in hint
     machine = cli.machine(ask={"human": {"prompt": "What?"}})
     cli.json("execute", machine, "--id", "m1", exits=3)
     cli.json("exec", "resume", "m1", "--answer", "1")
     hint = cli.refused("exec", "resume", "m1", "--input", "2", exits=64)["hint"]
-    assert f"`stateline execute '{machine}' --id m1 --force`" in hint
+    assert f"`stateline execute '{machine}' --id m1 --force --input JSON`" in hint
 
 
 def printed(text: str, label: str) -> list[str]:
