@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,12 +17,14 @@ from hypothesis import strategies as st
 from redaction.call_count import count_calls
 from redaction.corpus import CARRIERS, KINDS, ORDINARY, TOKENS, documents
 
+import stateline
 from stateline import Store
 from stateline.bundle import canonical
 from stateline.redaction.masking import PLACEHOLDER, Masker
 from stateline.redaction.prefilter import ALL_PATTERNS, present
 from stateline.redaction.redactor import Redactor
 
+SOURCE = Path(stateline.__file__).parent
 EXAMPLES = 3
 """Of each kind, in each carrier."""
 REDACT = Redactor().redact
@@ -388,3 +391,13 @@ def test_a_plain_key_in_a_url_stays_and_an_api_key_is_masked() -> None:
     for name in ("api_key", "access_key", "token", "client_secret", "password", "sig"):
         url = f"https://h.example/x?{name}="
         assert REDACT(url + "0a1b2c3d4e5f6a7b8c9d") == (url + PLACEHOLDER, 1)
+
+
+def test_no_pattern_repeats_a_group_possessively() -> None:
+    """Python before 3.11.5 matches ``(?:ab?c)++`` wrongly (gh-106052); ``(?>(?:ab?c)+)`` is right everywhere."""
+    files = [*SOURCE.glob("redaction/*.py"), *SOURCE.glob("machine/**/*.py")]
+    text = {path.name: path.read_text() for path in files}
+    groups = {name for source in text.values() for name in re.findall(r"^(_?[A-Z_]+) = r[f]?[\"']+\(\?", source, re.M)}
+    repeated = re.compile(rf"(?:\)|\{{(?:{'|'.join(sorted(groups))})\}})(?:[*+?]|\{{+[0-9,]+\}}+)\+")
+    assert len(groups) > 5
+    assert not {name: found for name, source in text.items() if (found := repeated.findall(source))}

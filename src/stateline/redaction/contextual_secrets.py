@@ -16,18 +16,18 @@ from stateline.redaction.tokens import RegexPattern
 # Nothing that is longer in JSON text is counted, or matches would depend on the level of JSON that is searched.
 _CLOSING = r"""["'`\\\])]*+"""
 _OPENING = r"""["'`\\\[(]*+(?:b\\*["'])?"""
-_BLANKS = r"(?:[ \t+]|%20|\\++t|(?<=\\)t)*+"
+_BLANKS = r"(?>(?:[ \t+]|%20|\\++t|(?<=\\)t)*)"
 # A comma only behind a quote: `("Authorization", "...")`.
 _GAP = rf"(?:{_CLOSING}{_BLANKS}(?:=>|[:=>]|%3[ADad])|[\"'`\\]++{_BLANKS},){_BLANKS}{_OPENING}"
 _VALUE = r"""[^\s\x00-\x20\x7f"'`\\<>{}()\[\]$,;&]"""
 _SLASHED = r"\\++/"  # JSON of PHP
 
-_LONG_VALUE = rf"(?:{_VALUE}++|{_SLASHED})++"
+_LONG_VALUE = rf"(?>(?:{_VALUE}++|{_SLASHED})+)"
 _SCHEMES = r"(?ai:bearer|basic|token|api-?key|key|oauth|bot|jwt|negotiate|ntlm|splunk)"
 
 # Words separated by anything but letters and digits: lower case, Capitalized, camelCase or CAPITALS. A longer row of
 # letters is not a word.
-_PIECE = r"(?:[a-z]{0,24}+(?:[A-Z][a-z]{1,24}+)*+|[A-Z]{1,24})"
+_PIECE = r"(?:[a-z]{0,24}+(?>(?:[A-Z][a-z]{1,24}+)*)|[A-Z]{1,24})"
 _WORDS = rf"{_PIECE}(?:[^A-Za-z0-9]{_PIECE})*"
 _HARMLESS_TOKENS = ("PAGE", "NEXT", "CONTINUATION", "BOS", "EOS", "PAD", "UNK", "SEP", "CLS", "MASK", "STOP", "SPECIAL")
 
@@ -132,7 +132,7 @@ HEADERS = (
         "Authorization header",
         ("uthorization", "UTHORIZATION"),
         rf"(?ai:uthorization){_GAP}"
-        rf"(?:{_SCHEMES}(?:[ \t+]|%20|\\++t)++(?:(?ai:token)={_OPENING})?({_LONG_VALUE})|({_LONG_VALUE}))",
+        rf"(?:{_SCHEMES}(?>(?:[ \t+]|%20|\\++t)+)(?:(?ai:token)={_OPENING})?({_LONG_VALUE})|({_LONG_VALUE}))",
         accepts=_is_credential,
     ),
     RegexPattern(
@@ -151,13 +151,14 @@ HEADERS = (
     RegexPattern(
         "cookie",
         ("ookie", "OOKIE"),
-        rf"(?ai:ookies?){_GAP}({_PAIR}{_COOKIE_VALUE}++(?:;(?: |%20)?(?:{_PAIR}{_COOKIE_VALUE}*+|[A-Za-z]{{1,32}}))*+)",
+        rf"(?ai:ookies?){_GAP}({_PAIR}(?>{_COOKIE_VALUE}+)"
+        rf"(?>(?:;(?: |%20)?(?:{_PAIR}(?>{_COOKIE_VALUE}*)|[A-Za-z]{{1,32}}))*))",
         accepts=_has_session_cookie,
     ),
     RegexPattern(
         "AWS secret key",
         ("ecret", "ECRET"),
-        rf"(?ai:ecret[_-]?(?:access[_-]?)?key){_GAP}((?:[A-Za-z0-9+%=]++|\\*+/)++)",
+        rf"(?ai:ecret[_-]?(?:access[_-]?)?key){_GAP}((?>(?:[A-Za-z0-9+%=]++|\\*+/)+))",
         accepts=lambda found: len(found[1]) >= 40,
     ),
 )
@@ -174,7 +175,7 @@ URLS = (
     RegexPattern(
         "password in a URL",
         ("%3A%2F%2F", "%3a%2f%2f"),
-        rf"(?i:%3A%2F%2F){QUOTED}*+%3[Aa]({QUOTED}++)%40",
+        rf"(?i:%3A%2F%2F)(?>{QUOTED}*)%3[Aa]((?>{QUOTED}+))%40",
         accepts=_is_password,
         nested=True,
     ),
@@ -186,7 +187,7 @@ WEBHOOKS = (
         "Slack webhook",
         ("hooks.slack",),
         rf"hooks\.slack(?:-gov)?\.com{_SLASH}(?:services|workflows|triggers){_SLASH}"
-        rf"((?:[A-Za-z0-9_-]++|{_SLASH})++)",
+        rf"((?>(?:[A-Za-z0-9_-]++|{_SLASH})+))",
         accepts=lambda found: len(found[1]) >= 20,
     ),
     RegexPattern("Discord webhook", ("webhooks",), rf"webhooks{_SLASH}[0-9]{{15,20}}{_SLASH}([A-Za-z0-9_-]{{40,}})"),
@@ -194,7 +195,7 @@ WEBHOOKS = (
 """URLs that are secret as a whole: they allow to post."""
 
 # Over at most three "=", so that no text is read from many beginnings.
-_PART = rf"(?:{_VALUE.replace('[^', '[^=%')}++|%(?!3[Dd])|{_SLASHED})*+"
+_PART = rf"(?>(?:{_VALUE.replace('[^', '[^=%')}++|%(?!3[Dd])|{_SLASHED})*)"
 
 ASSIGNED = RegexPattern(
     "assigned secret",

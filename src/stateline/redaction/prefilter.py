@@ -105,7 +105,7 @@ CONTEXT_CHECKS = (
     ),
     ContextCheck(b"d", "dapi[0-9a-f]{32}", _DATABRICKS),
     ContextCheck(b"@", rf":\\*+/\\*+/{USER}:{PASSWORD}@", URLS[0]),
-    ContextCheck(b"%", rf"%3a%2f%2f{QUOTED}*+%3a{QUOTED}++%40", URLS[1]),
+    ContextCheck(b"%", rf"%3a%2f%2f(?>{QUOTED}*)%3a(?>{QUOTED}+)%40", URLS[1]),
     ContextCheck(b"=", rf"=(?<=[{_BEFORE_KEY}_.-]key=|.(?:{_ENDS})=)(?={_VALUE})", ASSIGNED),
     ContextCheck(b"%", rf"%(?<=[{_BEFORE_KEY}_.-]key%|.(?:{_ENDS})%)3d(?={_VALUE})", ASSIGNED),
 )

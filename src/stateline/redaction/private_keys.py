@@ -24,13 +24,17 @@ _LABEL = r"(?:[ %A-Z0-9+]{0,40})PRIVATE(?: |%20|\+)KEY(?:(?: |%20|\+)BLOCK)?----
 _HEADER_VALUE = r"(?:(?!(?:Proc-Type|DEK-Info|Version|Comment|Charset|Hash): )[^\n\\]){0,200}"
 _WHOLE = (
     rf"{_BEGIN}{_LABEL}"
-    rf"(?:{_SEPARATOR}*+(?:\\+[nrt])*+\+?(?:Proc-Type|DEK-Info|Version|Comment|Charset|Hash): {_HEADER_VALUE}){{0,6}}"
-    rf"{_SEPARATOR}*+{_BASE64}{{16,}}+(?:{_SEPARATOR}++{_BASE64}{{16,}}+)*+(?:{_SEPARATOR}++{_BASE64}{{1,15}}+){{0,2}}"
+    rf"(?:{_SEPARATOR}*+(?>(?:\\+[nrt])*)\+?"
+    rf"(?:Proc-Type|DEK-Info|Version|Comment|Charset|Hash): {_HEADER_VALUE}){{0,6}}"
+    rf"{_SEPARATOR}*+{_BASE64}{{16,}}+(?>(?:{_SEPARATOR}++{_BASE64}{{16,}}+)*)"
+    rf"(?:{_SEPARATOR}++{_BASE64}{{1,15}}+){{0,2}}"
     rf"(?:{_SEPARATOR}*+{_END}{_LABEL})?"
 )
 _LAST_LINE = rf"{_END}{_LABEL}"
 # Read from its end. The last line of a key is short, and those before it are not.
-_BACKWARDS = rf"{_SEPARATOR}*(?:{_BASE64}{{1,15}}{_SEPARATOR}+)?{_BASE64}{{16,}}+(?:{_SEPARATOR}++{_BASE64}{{40,}}+)*+"
+_BACKWARDS = (
+    rf"{_SEPARATOR}*(?:{_BASE64}{{1,15}}{_SEPARATOR}+)?{_BASE64}{{16,}}+(?>(?:{_SEPARATOR}++{_BASE64}{{40,}}+)*)"
+)
 _LONGEST = 16384
 
 

@@ -107,7 +107,7 @@ _TO_STANDARD = str.maketrans("-_", "+/")
 
 
 # Characters glued to a token are masked with it: a custom suffix, or the next token.
-_REST = rf"{_ANY}*+(?:\.{_ANY}{{20,}}+)*+"
+_REST = rf"{_ANY}*+(?>(?:\.{_ANY}{{20,}}+)*)"
 
 
 def _token(name: str, needles: str, body: str, left: str = _WORD) -> RegexPattern:

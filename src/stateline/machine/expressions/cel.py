@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cel_expr_python import cel  # type: ignore[import-untyped]  # ships stubs without the marker
 
 _WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_NUL = re.compile(rb"(?<!\\)(?:\\\\)*+\\u0000")
+_NUL = re.compile(rb"(?<!\\)(?>(?:\\\\)*)\\u0000")
 
 
 def evaluate(expression: str, names: Mapping[str, Json]) -> Json:

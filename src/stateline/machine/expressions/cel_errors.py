@@ -11,7 +11,7 @@ NAMES = ("input", "state", "outputs", "output", "context", "error", "visits")
 # Raw strings first: in them a backslash does not hide the closing quote. The prefix must not be the end of a word.
 CEL_STRING = re.compile(
     r"(?:[rR][bB]?|[bB][rR])(?:'''.*?'''|\"\"\".*?\"\"\"|'[^'\n]*+'|\"[^\"\n]*+\")"
-    r"|[bB]?(?:'''(?:\\.|[^\\])*?'''|\"\"\"(?:\\.|[^\\])*?\"\"\"|'(?:\\.|[^'\\\n])*+'|\"(?:\\.|[^\"\\\n])*+\")",
+    r"|[bB]?(?:'''(?:\\.|[^\\])*?'''|\"\"\"(?:\\.|[^\\])*?\"\"\"|'(?>(?:\\.|[^'\\\n])*)'|\"(?>(?:\\.|[^\"\\\n])*)\")",
     re.DOTALL,
 )
 

@@ -10,7 +10,8 @@ from stateline.machine.spec import Json
 
 # Possessive, so that nothing is matched again in a shorter form: that would take quadratic time.
 _TOKEN = re.compile(
-    r'[ \t\n\r]*+(?:(?P<sign>[{}\[\],:])|(?P<string>"(?:[^"\\]|\\.)*+"?)|(?P<word>[^ \t\n\r{}\[\],:"]++)|(?P<end>\Z))',
+    r"[ \t\n\r]*+(?:(?P<sign>[{}\[\],:])|"
+    r'(?P<string>"(?>(?:[^"\\]|\\.)*)"?)|(?P<word>[^ \t\n\r{}\[\],:"]++)|(?P<end>\Z))',
     re.DOTALL,
 )
 _SCALAR = re.compile(r"null|true|false|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
